@@ -1,0 +1,143 @@
+//! The error object of the specification.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::json;
+
+/// Codes of the specification (CNI 1.1.0 §5 "Error") and of the reference implementation.
+pub mod code {
+    /// The configuration's version is not supported, or does not have the verb.
+    pub const INCOMPATIBLE_VERSION: u32 = 1;
+    /// A field is not supported; the message names its key and value.
+    pub const UNSUPPORTED_FIELD: u32 = 2;
+    /// The container is not known or does not exist: nothing is left to clean up.
+    pub const UNKNOWN_CONTAINER: u32 = 3;
+    /// An environment variable is missing or wrong; the message names it.
+    pub const INVALID_ENVIRONMENT: u32 = 4;
+    /// Input or output failed.
+    pub const IO_FAILURE: u32 = 5;
+    /// Something could not be decoded.
+    pub const DECODE_FAILURE: u32 = 6;
+    /// The network configuration makes no sense.
+    pub const INVALID_CONFIG: u32 = 7;
+    /// The network namespace is wrong (used by the reference, absent from the table of the text).
+    pub const INVALID_NETNS: u32 = 8;
+    /// A condition that passes: try again later.
+    pub const TRY_AGAIN_LATER: u32 = 11;
+    /// STATUS: the plugin cannot serve ADD.
+    pub const PLUGIN_NOT_AVAILABLE: u32 = 50;
+    /// STATUS: the plugin cannot serve ADD and existing attachments may suffer.
+    pub const LIMITED_CONNECTIVITY: u32 = 51;
+    /// An error of our own making: a bug.
+    pub const INTERNAL: u32 = 999;
+}
+
+/// An error as plugins report it on standard output.
+///
+/// `msg` is one line and begins with the reference implementation's words where callers are known to match
+/// on them; `details` holds the chain of causes and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Error {
+    /// The version the error object is written in.
+    #[serde(rename = "cniVersion", skip_serializing_if = "Option::is_none")]
+    pub cni_version: Option<String>,
+    /// See [`code`]; 100 and up belong to the plugin.
+    pub code: u32,
+    /// One line.
+    pub msg: String,
+    /// Longer text; empty when there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub details: String,
+}
+
+impl Error {
+    /// Makes an error without details.
+    pub fn new(code: u32, msg: impl Into<String>) -> Self {
+        Error { cni_version: None, code, msg: msg.into(), details: String::new() }
+    }
+
+    /// Makes an error from any other: its text is the message, its sources are the details.
+    pub fn from_chain(code: u32, error: &dyn std::error::Error) -> Self {
+        let mut sources = Vec::new();
+        let mut next = error.source();
+        while let Some(source) = next {
+            sources.push(source.to_string());
+            next = source.source();
+        }
+        let mut whole = error.to_string();
+        for source in sources {
+            if !whole.ends_with(&source) {
+                whole.push_str(": ");
+                whole.push_str(&source);
+            }
+        }
+        Error::new(code, whole)
+    }
+
+    /// Adds details after those there are.
+    #[must_use]
+    pub fn with_details(mut self, details: impl AsRef<str>) -> Self {
+        if !self.details.is_empty() && !details.as_ref().is_empty() {
+            self.details.push_str("; ");
+        }
+        self.details.push_str(details.as_ref());
+        self
+    }
+
+    /// Puts words before the message, keeping code and details.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.msg = format!("{what}: {}", self.msg);
+        self
+    }
+
+    /// Reads an error object, as printed by a plugin.
+    ///
+    /// # Errors
+    /// [`json::JsonError`] when it is not a JSON object of that shape.
+    pub fn parse(document: &[u8]) -> Result<Self, json::JsonError> {
+        json::from_slice(document)
+    }
+
+    /// Writes the error as the reference does: indented by four spaces, no closing newline.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        crate::to_json_indented(self)
+    }
+}
+
+/// Shown as the reference library shows it: the message, then the details after a semicolon.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.msg)?;
+        if !self.details.is_empty() {
+            write!(f, "; {}", self.details)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl<'de> Deserialize<'de> for Error {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Raw {
+            #[serde(rename = "cniVersion")]
+            cni_version: Option<String>,
+            code: u32,
+            msg: String,
+            details: String,
+        }
+        let raw = Raw::deserialize(deserializer)?;
+        Ok(Error {
+            cni_version: raw.cni_version,
+            code: raw.code,
+            msg: raw.msg,
+            details: raw.details,
+        })
+    }
+}

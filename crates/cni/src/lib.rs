@@ -1,0 +1,41 @@
+//! The [Container Network Interface](https://github.com/containernetworking/cni) as data.
+//!
+//! Everything the specification writes down, in all versions from 0.1.0 to 1.1.0: network lists and plugin
+//! configurations, the environment of a call, results and errors, names and versions. Nothing in this crate
+//! touches a file, a socket, a clock or the kernel.
+//!
+//! - A runtime reads a [`NetworkList`], derives each plugin's request with [`PluginConfig::request`] and
+//!   reads the answer with [`AddResult::parse`].
+//! - A plugin reads a [`CallEnv`] and a [`CommonConfig`] and answers with [`AddResult::write_indented`] or an
+//!   [`Error`].
+//!
+//! The rules by which JSON is read are those of [`json`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod call;
+pub mod config;
+pub mod error;
+pub mod json;
+pub mod name;
+pub mod owner;
+pub mod result;
+pub mod text;
+pub mod version;
+
+pub use call::{Args, CallEnv, Command};
+pub use config::{CommonConfig, Injection, NetworkList, PluginConfig};
+pub use error::{Error, code};
+pub use name::{ContainerId, IfName, NetworkName};
+pub use owner::{AttachmentKey, GcAttachment};
+pub use result::{AddResult, Dns, Interface, IpConfig, Route};
+pub use version::Version;
+
+/// Writes a value as the reference prints JSON: indented by four spaces, without a closing newline.
+pub(crate) fn to_json_indented<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    value.serialize(&mut serializer).expect("our types serialise to JSON");
+    text
+}

@@ -1,0 +1,216 @@
+//! What ADD returns, in every version's shape.
+//!
+//! [`AddResult`] is the newest form. It is read from and written in any version's shape, which loses what
+//! that shape cannot hold; see [`AddResult::write`].
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, code};
+use crate::version::{ResultFamily, Version};
+
+mod wire;
+
+/// The result of ADD (CNI 1.1.0 §5 "ADD Success").
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AddResult {
+    /// The links that were made, on the host's and the container's side.
+    pub interfaces: Vec<Interface>,
+    /// The addresses that were assigned.
+    pub ips: Vec<IpConfig>,
+    /// The routes that were made.
+    pub routes: Vec<Route>,
+    /// The name servers of the network.
+    pub dns: Dns,
+}
+
+/// A link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    /// The link's name in its namespace.
+    pub name: String,
+    /// The hardware address.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// The maximum transmission unit in bytes; 0 when not told.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub mtu: u32,
+    /// The path of the container's namespace; empty for links of the host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sandbox: String,
+    /// The path of a socket that stands for the link.
+    #[serde(rename = "socketPath", skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
+    /// The PCI address of the device behind the link.
+    #[serde(rename = "pciID", skip_serializing_if = "String::is_empty")]
+    pub pci_id: String,
+}
+
+/// An address on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpConfig {
+    /// The address with its prefix length; host bits are kept.
+    pub address: IpNet,
+    /// The default gateway of the subnet.
+    pub gateway: Option<IpAddr>,
+    /// The index into [`AddResult::interfaces`]; delegated IPAM leaves it out.
+    pub interface: Option<usize>,
+}
+
+impl IpConfig {
+    /// Makes an address that belongs to no interface yet.
+    #[must_use]
+    pub fn new(address: IpNet, gateway: Option<IpAddr>) -> Self {
+        IpConfig { address, gateway, interface: None }
+    }
+}
+
+/// A route. Also the form in which configurations list routes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The destination.
+    pub dst: IpNet,
+    /// The next hop; the family's gateway when absent.
+    pub gw: Option<IpAddr>,
+    /// The path MTU in bytes.
+    pub mtu: Option<u32>,
+    /// The maximal segment size to advertise, in bytes.
+    pub advmss: Option<u32>,
+    /// The metric; lower wins.
+    pub priority: Option<u32>,
+    /// The routing table; main when absent.
+    pub table: Option<u32>,
+    /// The scope (linux/rtnetlink.h `RT_SCOPE_*`).
+    pub scope: Option<u8>,
+}
+
+impl Route {
+    /// Makes a route with nothing but a destination and perhaps a next hop.
+    #[must_use]
+    pub fn new(dst: IpNet, gw: Option<IpAddr>) -> Self {
+        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
+    }
+
+    /// Says whether this is the default route of its family.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.dst.prefix_len() == 0 && self.dst.addr().is_unspecified()
+    }
+}
+
+/// Name resolution. Also the form in which configurations give it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Addresses of name servers, in order of preference.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Domains to search.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// Options for the resolver.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Says whether nothing is set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Dns::default()
+    }
+}
+
+impl AddResult {
+    /// Reads a result. Its own `cniVersion` decides the shape; when it has none, `assumed` does.
+    ///
+    /// # Errors
+    /// Code 6 when it is not JSON, is of a version that does not exist, or has another version's shape.
+    pub fn parse(document: &[u8], assumed: Version) -> Result<Self, Error> {
+        wire::parse(document, assumed)
+    }
+
+    /// Returns the version a result names, without reading the rest; `None` when it names none.
+    ///
+    /// # Errors
+    /// Code 6 when it is not a JSON object or names a version that does not exist.
+    pub fn version_of(document: &[u8]) -> Result<Option<Version>, Error> {
+        wire::version_of(document)
+    }
+
+    /// Writes the result in a version's shape, compact.
+    ///
+    /// Going down, 0.3.x and 0.4.0 lose an interface's `mtu`, `socketPath` and `pciID`; 0.1.0 and 0.2.0 keep
+    /// the first address of each family and the destination and next hop of the routes of those families.
+    ///
+    /// # Errors
+    /// Code 6, `cannot convert: no valid IP addresses`, when there is no address and the version needs one.
+    pub fn write(&self, version: Version) -> Result<Vec<u8>, Error> {
+        wire::write(self, version, false)
+    }
+
+    /// Writes like [`AddResult::write`], indented by four spaces as plugins print it.
+    ///
+    /// # Errors
+    /// As [`AddResult::write`].
+    pub fn write_indented(&self, version: Version) -> Result<Vec<u8>, Error> {
+        wire::write(self, version, true)
+    }
+
+    /// Returns what is left of the result after it was written in `version` and read again.
+    ///
+    /// # Errors
+    /// As [`AddResult::write`].
+    pub fn through(&self, version: Version) -> Result<Self, Error> {
+        AddResult::parse(&self.write(version)?, version)
+    }
+
+    /// Returns the addresses that belong to the container's interface `ifname`: those whose index is unset,
+    /// or points at an interface of that name with a sandbox.
+    pub fn container_ips<'a>(&'a self, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
+        self.ips.iter().filter(move |ip| {
+            let Some(index) = ip.interface else { return true };
+            self.interfaces
+                .get(index)
+                .is_none_or(|link| link.name == ifname && !link.sandbox.is_empty())
+        })
+    }
+
+    /// Returns the container's interface of that name, if the result lists it.
+    #[must_use]
+    pub fn container_interface(&self, ifname: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|link| link.name == ifname && !link.sandbox.is_empty())
+    }
+}
+
+/// Says whether a `prevResult` of one version may accompany a configuration of another.
+///
+/// # Errors
+/// Code 6 in the reference decoder's words.
+pub fn check_family(result: Version, config: Version) -> Result<(), Error> {
+    if result.family() == config.family() {
+        return Ok(());
+    }
+    let supported = match config.family() {
+        ResultFamily::V0_2 => "[\"0.1.0\" \"0.2.0\" \"\"]",
+        ResultFamily::V0_4 => "[\"0.3.0\" \"0.3.1\" \"0.4.0\"]",
+        ResultFamily::V1 => "[\"1.0.0\" \"1.1.0\"]",
+    };
+    Err(Error::new(
+        code::DECODE_FAILURE,
+        format!(
+            "could not parse prevResult: result type supports {supported} but unmarshalled CNIVersion is \"{result}\""
+        ),
+    ))
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}

@@ -1,0 +1,250 @@
+//! The three shapes of a result on the wire.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::{AddResult, Dns, Interface, IpConfig, Route};
+use crate::error::{Error, code};
+use crate::json;
+use crate::text;
+use crate::version::{ResultFamily, Version};
+
+fn decode(error: &json::JsonError) -> Error {
+    Error::new(code::DECODE_FAILURE, format!("error parsing result: {error}"))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OnlyVersion {
+    #[serde(rename = "cniVersion")]
+    cni_version: String,
+}
+
+pub(super) fn version_of(document: &[u8]) -> Result<Option<Version>, Error> {
+    let OnlyVersion { cni_version } = json::from_slice(document).map_err(|error| decode(&error))?;
+    if cni_version.is_empty() {
+        return Ok(None);
+    }
+    Version::parse(&cni_version).map(Some).ok_or_else(|| {
+        Error::new(
+            code::DECODE_FAILURE,
+            format!("unsupported CNI result version \"{cni_version}\""),
+        )
+    })
+}
+
+pub(super) fn parse(document: &[u8], assumed: Version) -> Result<AddResult, Error> {
+    let version = version_of(document)?.unwrap_or(assumed);
+    match version.family() {
+        ResultFamily::V0_2 => json::from_slice::<OldResult>(document).map(AddResult::from),
+        ResultFamily::V0_4 | ResultFamily::V1 => {
+            json::from_slice::<NewResult>(document).map(AddResult::from)
+        }
+    }
+    .map_err(|error| decode(&error))
+}
+
+pub(super) fn write(result: &AddResult, version: Version, indent: bool) -> Result<Vec<u8>, Error> {
+    fn text<T: Serialize>(value: &T, indent: bool) -> Vec<u8> {
+        if indent {
+            crate::to_json_indented(value)
+        } else {
+            serde_json::to_vec(value).expect("results serialise to JSON")
+        }
+    }
+    Ok(match version.family() {
+        ResultFamily::V0_2 => text(&OldResult::try_from_new(result, version)?, indent),
+        ResultFamily::V0_4 => text(&NewResult::of_v0_4(result, version), indent),
+        ResultFamily::V1 => text(&NewResult::of_v1(result, version), indent),
+    })
+}
+
+/// 0.3.0 and newer.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct NewResult {
+    #[serde(rename = "cniVersion")]
+    cni_version: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    interfaces: Vec<Interface>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ips: Vec<NewIp>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<Route>,
+    /// Always written before 1.0.0, only when it says something since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dns: Option<Dns>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct NewIp {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interface: Option<i64>,
+    #[serde(with = "text::cidr")]
+    address: IpNet,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_ip")]
+    gateway: Option<IpAddr>,
+}
+
+impl NewResult {
+    fn of_v1(result: &AddResult, version: Version) -> Self {
+        NewResult {
+            cni_version: version.to_string(),
+            interfaces: result.interfaces.clone(),
+            ips: result.ips.iter().map(|ip| NewIp::of(ip, false)).collect(),
+            routes: result.routes.clone(),
+            dns: (!result.dns.is_empty()).then(|| result.dns.clone()),
+        }
+    }
+
+    fn of_v0_4(result: &AddResult, version: Version) -> Self {
+        let plain = |link: &Interface| Interface {
+            name: link.name.clone(),
+            mac: link.mac.clone(),
+            sandbox: link.sandbox.clone(),
+            ..Interface::default()
+        };
+        NewResult {
+            cni_version: version.to_string(),
+            interfaces: result.interfaces.iter().map(plain).collect(),
+            ips: result.ips.iter().map(|ip| NewIp::of(ip, true)).collect(),
+            routes: result.routes.clone(),
+            dns: Some(result.dns.clone()),
+        }
+    }
+}
+
+impl NewIp {
+    fn of(ip: &IpConfig, with_version: bool) -> Self {
+        let version = if ip.address.addr().is_ipv4() { "4" } else { "6" };
+        NewIp {
+            version: with_version.then(|| version.to_owned()),
+            interface: ip.interface.and_then(|index| i64::try_from(index).ok()),
+            address: ip.address,
+            gateway: ip.gateway,
+        }
+    }
+}
+
+impl From<NewResult> for AddResult {
+    fn from(new: NewResult) -> Self {
+        let ips = new.ips.into_iter().map(|ip| IpConfig {
+            address: ip.address,
+            gateway: ip.gateway,
+            interface: ip.interface.and_then(|index| usize::try_from(index).ok()),
+        });
+        AddResult {
+            interfaces: new.interfaces,
+            ips: ips.collect(),
+            routes: new.routes,
+            dns: new.dns.unwrap_or_default(),
+        }
+    }
+}
+
+/// 0.1.0 and 0.2.0.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct OldResult {
+    #[serde(rename = "cniVersion")]
+    cni_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip4: Option<OldIp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip6: Option<OldIp>,
+    dns: Dns,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OldIp {
+    #[serde(with = "text::cidr")]
+    ip: IpNet,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_ip")]
+    gateway: Option<IpAddr>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<Route>,
+}
+
+impl OldResult {
+    fn try_from_new(result: &AddResult, version: Version) -> Result<Self, Error> {
+        let family = |v4: bool| {
+            let ip = result.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4)?;
+            let routes = result.routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4);
+            Some(OldIp {
+                ip: ip.address,
+                gateway: ip.gateway,
+                routes: routes.map(|route| Route::new(route.dst, route.gw)).collect(),
+            })
+        };
+        let (ip4, ip6) = (family(true), family(false));
+        if ip4.is_none() && ip6.is_none() {
+            return Err(Error::new(
+                code::DECODE_FAILURE,
+                "cannot convert: no valid IP addresses",
+            )
+            .with_details(format!("a result of CNI {version} needs an address")));
+        }
+        Ok(OldResult { cni_version: version.to_string(), ip4, ip6, dns: result.dns.clone() })
+    }
+}
+
+impl From<OldResult> for AddResult {
+    fn from(old: OldResult) -> Self {
+        let mut result = AddResult { dns: old.dns, ..AddResult::default() };
+        for ip in [old.ip4, old.ip6].into_iter().flatten() {
+            result.ips.push(IpConfig::new(ip.ip, ip.gateway));
+            result.routes.extend(ip.routes);
+        }
+        result
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireRoute {
+    #[serde(with = "text::cidr")]
+    dst: IpNet,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_ip")]
+    gw: Option<IpAddr>,
+    #[serde(default, skip_serializing_if = "absent_or_zero")]
+    mtu: Option<u32>,
+    #[serde(default, skip_serializing_if = "absent_or_zero")]
+    advmss: Option<u32>,
+    #[serde(default, skip_serializing_if = "absent_or_zero")]
+    priority: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    table: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scope: Option<u8>,
+}
+
+#[expect(clippy::ref_option, reason = "serde passes references")]
+fn absent_or_zero(value: &Option<u32>) -> bool {
+    value.is_none_or(|value| value == 0)
+}
+
+impl Serialize for Route {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Route { dst, gw, mtu, advmss, priority, table, scope } = *self;
+        WireRoute { dst, gw, mtu, advmss, priority, table, scope }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Route {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = WireRoute::deserialize(deserializer)?;
+        let said = |value: Option<u32>| value.filter(|value| *value != 0);
+        Ok(Route {
+            dst: raw.dst,
+            gw: raw.gw,
+            mtu: said(raw.mtu),
+            advmss: said(raw.advmss),
+            priority: said(raw.priority),
+            table: raw.table,
+            scope: raw.scope,
+        })
+    }
+}
