@@ -1,1 +1,137 @@
-//! Placeholder.
+//! Finding a CNI plugin and calling it.
+//!
+//! A plugin is an executable found by its type in the directories of `CNI_PATH` ([`find`]). Calling it means:
+//! an environment and a standard input go in ([`Request`]), a standard output, a standard error and an exit
+//! status come out ([`Output`]). [`Exec`] starts a process for it. [`Mixed`] calls plugins that this very
+//! executable holds without starting anything, and starts a process for all others; a caller cannot tell the
+//! difference. Both the runtime's side (`netwright-cni-runtime`) and delegating plugins
+//! (`netwright-cni-plugin`) call through the [`Executor`] interface.
+//!
+//! This is the only crate that starts plugin processes.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod exec;
+mod find;
+mod mixed;
+mod outcome;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use exec::Exec;
+pub use find::{FindError, find};
+pub use mixed::{Builtin, Mixed};
+
+/// What goes into a plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The protocol's environment.
+    pub env: cni::CallEnv,
+    /// The configuration, on standard input.
+    pub stdin: Vec<u8>,
+}
+
+/// What comes out of a plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output: one JSON object, or nothing.
+    pub stdout: Vec<u8>,
+    /// Standard error: free text.
+    pub stderr: Vec<u8>,
+    /// How the plugin ended.
+    pub status: Status,
+}
+
+/// How a plugin ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Status {
+    /// With exit code 0.
+    #[default]
+    Success,
+    /// With another exit code.
+    Exit(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Shown as Go shows it, because failure texts of the reference library end with it.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Status::Success => f.write_str("exit status 0"),
+            Status::Exit(code) => write!(f, "exit status {code}"),
+            Status::Signal(signal) => write!(f, "signal: {signal}"),
+        }
+    }
+}
+
+/// Calls plugins.
+pub trait Executor: fmt::Debug + Send + Sync {
+    /// Calls the plugin behind a path and waits for its end, at the latest until `deadline`.
+    ///
+    /// That the plugin itself failed is not an error here; see [`Output::into_stdout`].
+    ///
+    /// # Errors
+    /// [`InvokeError`] when the plugin could not be started or did not end in time.
+    fn call(
+        &self,
+        executable: &Path,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Output, InvokeError>;
+}
+
+/// Says why a plugin did not run to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvokeError {
+    /// The process could not be started.
+    #[error("start plugin {executable:?}")]
+    Start {
+        /// The executable.
+        executable: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Its pipes failed.
+    #[error("talk to plugin {executable:?}")]
+    Talk {
+        /// The executable.
+        executable: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// It was ended because its time was up.
+    #[error("plugin {executable:?} did not finish within {allowed:?} and was killed")]
+    Deadline {
+        /// The executable.
+        executable: PathBuf,
+        /// How long it had.
+        allowed: Duration,
+    },
+    /// It wrote more than any result can need.
+    #[error("plugin {executable:?} wrote more than {limit} bytes and was killed")]
+    TooMuchOutput {
+        /// The executable.
+        executable: PathBuf,
+        /// The bound.
+        limit: usize,
+    },
+}
+
+impl InvokeError {
+    /// Returns the error object for it: code 11 when trying again can help, 5 otherwise.
+    #[must_use]
+    pub fn to_cni(&self) -> cni::Error {
+        let code = match self {
+            InvokeError::Deadline { .. } => cni::code::TRY_AGAIN_LATER,
+            _ => cni::code::IO_FAILURE,
+        };
+        cni::Error::from_chain(code, self)
+    }
+}

@@ -1,1 +1,87 @@
-//! Placeholder.
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod codes;
+mod call;
+mod delegate;
+mod respond;
+mod serve;
+
+use std::fmt::Debug;
+use std::time::Instant;
+
+use cni::{AddResult, Error, Version};
+use cni_invoke::Executor;
+
+pub use call::Call;
+pub use delegate::Delegate;
+pub use respond::respond;
+pub use serve::{Serve, serve};
+
+/// A CNI plugin: what it does for each verb.
+///
+/// VERSION is answered from [`Plugin::versions`]. Before any method runs, the environment, the network's
+/// name, the version and, for ADD and DEL, the namespace have been checked in the order and with the words
+/// of the reference library; see [`respond`].
+pub trait Plugin: Debug + Send + Sync {
+    /// Returns the plugin's type: the name of its executable.
+    fn name(&self) -> &'static str;
+
+    /// Returns the versions it supports, oldest first.
+    fn versions(&self) -> &'static [Version] {
+        Version::ALL
+    }
+
+    /// Connects the container, or changes a connection that the plugins before it made.
+    ///
+    /// # Errors
+    /// Anything that keeps the attachment from being complete. Whatever was done has been undone.
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error>;
+
+    /// Removes everything that ADD made. What is already gone is success; one failing step does not stop
+    /// the others.
+    ///
+    /// # Errors
+    /// When something that ADD made is still there.
+    fn del(&self, call: &Call<'_>) -> Result<(), Error>;
+
+    /// Verifies that everything ADD made is there.
+    ///
+    /// # Errors
+    /// Names what is missing or different.
+    fn check(&self, call: &Call<'_>) -> Result<(), Error>;
+
+    /// Removes what belongs to this network and to none of [`Call::valid_attachments`].
+    ///
+    /// # Errors
+    /// What could not be removed, all together.
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error>;
+
+    /// Says whether ADD would be served now.
+    ///
+    /// # Errors
+    /// Code 50 or 51 with what is in the way.
+    fn status(&self, call: &Call<'_>) -> Result<(), Error>;
+
+    /// Lists the keys of a configuration that this plugin would not read, for `lint`.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read at all.
+    fn unknown_keys(&self, config: &str) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
+        let _ = config;
+        Ok(Vec::new())
+    }
+}
+
+/// What a plugin needs beside its call: where its state lives, how it calls others, until when.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The folders for state.
+    pub roots: &'a state::Roots,
+    /// How delegated plugins are called.
+    pub executor: &'a dyn Executor,
+    /// When the call must be over.
+    pub deadline: Option<Instant>,
+    /// The version printed when the plugin is run without a verb.
+    pub build: &'a str,
+}

@@ -1,0 +1,260 @@
+//! The checks every call passes before a plugin sees it, and the form of every answer.
+
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+
+use cni::{
+    AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, IfName, NetworkName, Version,
+    code, version,
+};
+use cni_invoke::{Output, Status};
+use kernel::netns::Netns;
+use serde::Serialize;
+
+use crate::{Call, Context, Plugin};
+
+/// Answers one call of a plugin: the checks, the plugin's method, the answer's form.
+///
+/// The order decides which of several errors is reported, and is the reference library's, with one
+/// exception: the namespace guard runs before ADD and DEL, not after them. Standard input is not touched by
+/// VERSION or when the environment is already wrong.
+///
+/// 1. Environment: a malformed ID or interface name, then all missing variables at once (code 4).
+/// 2. No verb at all: a line about the plugin on standard error, success.
+/// 3. Standard input (code 5), JSON (6), the network's name (7).
+/// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1).
+/// 5. ADD, DEL: the container's namespace is not the plugin's own (8).
+pub fn respond(
+    plugin: &dyn Plugin,
+    env: &CallEnv,
+    stdin: &mut dyn Read,
+    context: &Context<'_>,
+) -> Output {
+    let stderr = Mutex::new(Vec::new());
+    let mut answer_version = None;
+    let outcome = run(plugin, env, stdin, context, &stderr, &mut answer_version);
+    let stderr = stderr.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match outcome {
+        Ok(stdout) => Output { stdout, stderr, status: Status::Success },
+        Err(mut error) => {
+            if error.cni_version.is_none() {
+                error.cni_version = answer_version;
+            }
+            Output { stdout: error.to_json(), stderr, status: Status::Exit(1) }
+        }
+    }
+}
+
+fn run(
+    plugin: &dyn Plugin,
+    env: &CallEnv,
+    stdin: &mut dyn Read,
+    context: &Context<'_>,
+    stderr: &Mutex<Vec<u8>>,
+    answer_version: &mut Option<String>,
+) -> Result<Vec<u8>, Error> {
+    if env.command.is_empty() {
+        *stderr.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            about(plugin, context).into_bytes();
+        return Ok(Vec::new());
+    }
+    let command = Command::parse(&env.command);
+    if command == Some(Command::Version) {
+        return Ok(version_reply(plugin));
+    }
+    check_environment(command, env)?;
+
+    let mut document = Vec::new();
+    stdin
+        .read_to_end(&mut document)
+        .map_err(|error| Error::new(code::IO_FAILURE, format!("error reading from stdin: {error}")))?;
+    let network = network_name(&document)?;
+    let Some(command) = command else {
+        return Err(Error::new(
+            code::INVALID_ENVIRONMENT,
+            format!("unknown CNI_COMMAND: {}", env.command),
+        ));
+    };
+    let config: CommonConfig = cni::json::from_slice(&document).map_err(|error| {
+        Error::new(code::DECODE_FAILURE, format!("error unmarshall network config: {error}"))
+    })?;
+    *answer_version = Version::parse(&config.cni_version).map(|version| version.to_string());
+    let version = check_version(plugin, command, &config.cni_version)?;
+    let attachment = match command {
+        Command::Add | Command::Del | Command::Check => Some(AttachmentKey {
+            network: network.clone(),
+            container_id: ContainerId::new(&env.container_id)?,
+            ifname: IfName::new(&env.ifname)?,
+        }),
+        Command::Gc | Command::Status | Command::Version => None,
+    };
+    if matches!(command, Command::Add | Command::Del) {
+        guard_netns(env)?;
+    }
+    let call = Call {
+        plugin: plugin.name(),
+        command,
+        env,
+        config,
+        document: &document,
+        version,
+        network,
+        attachment,
+        context,
+        stderr,
+    };
+    catch_unwind(AssertUnwindSafe(|| dispatch(plugin, &call))).unwrap_or_else(|_| {
+        Err(Error::new(code::INTERNAL, format!("plugin {} has a bug: it panicked", plugin.name()))
+            .with_details("please report it with the lines on standard error"))
+    })
+}
+
+fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+    match call.command {
+        Command::Add => {
+            let result = plugin.add(call)?;
+            result.write_indented(call.version).map_err(|error| {
+                // The version cannot express what was made, so it must not stay.
+                match plugin.del(call) {
+                    Ok(()) => error,
+                    Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
+                }
+            })
+        }
+        Command::Del => plugin.del(call).map(|()| Vec::new()),
+        Command::Check => plugin.check(call).map(|()| Vec::new()),
+        Command::Gc => plugin.gc(call).map(|()| Vec::new()),
+        Command::Status => plugin.status(call).map(|()| Vec::new()),
+        Command::Version => Ok(version_reply(plugin)),
+    }
+}
+
+fn about(plugin: &dyn Plugin, context: &Context<'_>) -> String {
+    let versions: Vec<_> = plugin.versions().iter().map(|version| version.as_str()).collect();
+    format!(
+        "CNI {} plugin {}\nCNI protocol versions supported: {}\n",
+        plugin.name(),
+        context.build,
+        versions.join(", ")
+    )
+}
+
+fn version_reply(plugin: &dyn Plugin) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Reply {
+        #[serde(rename = "cniVersion")]
+        cni_version: Version,
+        #[serde(rename = "supportedVersions")]
+        supported_versions: &'static [Version],
+    }
+    let reply =
+        Reply { cni_version: Version::CURRENT, supported_versions: plugin.versions() };
+    let mut text = serde_json::to_vec(&reply).expect("versions serialise to JSON");
+    text.push(b'\n');
+    text
+}
+
+/// Checks the variables a verb requires. Malformed values are reported before missing ones.
+fn check_environment(command: Option<Command>, env: &CallEnv) -> Result<(), Error> {
+    use Command::{Add, Check, Del, Gc, Status};
+    let about_container = matches!(command, Some(Add | Del | Check));
+    let mut missing = Vec::new();
+    if about_container {
+        if env.container_id.is_empty() {
+            missing.push("CNI_CONTAINERID");
+        } else {
+            ContainerId::new(&env.container_id)?;
+        }
+        if env.netns.is_empty() && command != Some(Del) {
+            missing.push("CNI_NETNS");
+        }
+        if env.ifname.is_empty() {
+            missing.push("CNI_IFNAME");
+        } else {
+            IfName::new(&env.ifname)?;
+        }
+    }
+    if env.path.is_empty() && matches!(command, Some(Add | Del | Check | Gc | Status)) {
+        missing.push("CNI_PATH");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        code::INVALID_ENVIRONMENT,
+        format!("required env variables [{}] missing", missing.join(",")),
+    ))
+}
+
+fn network_name(document: &[u8]) -> Result<NetworkName, Error> {
+    #[derive(serde::Deserialize, Default)]
+    #[serde(default)]
+    struct OnlyName {
+        name: String,
+    }
+    let OnlyName { name } = cni::json::from_slice(document).map_err(|error| {
+        Error::new(code::DECODE_FAILURE, format!("error unmarshall network config: {error}"))
+    })?;
+    NetworkName::new(&name)
+}
+
+fn check_version(
+    plugin: &dyn Plugin,
+    command: Command,
+    config_version: &str,
+) -> Result<Version, Error> {
+    let unparsable = |error: version::InvalidVersion| {
+        Error::new(code::DECODE_FAILURE, error.to_string())
+    };
+    let first = match command {
+        Command::Check => Some(Version::V0_4_0),
+        Command::Gc | Command::Status => Some(Version::V1_1_0),
+        _ => None,
+    };
+    if let Some(first) = first {
+        let asked = version::triple(config_version).map_err(unparsable)?;
+        let refuse = |who: &str| {
+            Error::new(
+                code::INCOMPATIBLE_VERSION,
+                format!("{who} version does not allow {command}"),
+            )
+        };
+        if asked < version::triple(first.as_str()).map_err(unparsable)? {
+            return Err(refuse("config"));
+        }
+        let newest = plugin.versions().last().copied().unwrap_or(Version::V0_1_0);
+        if version::triple(newest.as_str()).map_err(unparsable)? < asked {
+            return Err(refuse("plugin"));
+        }
+    }
+    Version::parse(config_version)
+        .filter(|version| plugin.versions().contains(version))
+        .ok_or_else(|| {
+            let supported: Vec<_> =
+                plugin.versions().iter().map(|version| format!("\"{version}\"")).collect();
+            let asked = if config_version.is_empty() { "0.1.0" } else { config_version };
+            Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(format!(
+                "config is \"{asked}\", plugin supports [{}]",
+                supported.join(" ")
+            ))
+        })
+}
+
+/// Refuses to work on the plugin's own namespace. A path that cannot be opened is left to the verb.
+fn guard_netns(env: &CallEnv) -> Result<(), Error> {
+    if env.netns.is_empty() || env.overrides_netns() {
+        return Ok(());
+    }
+    let Ok(container) = Netns::open(Path::new(&env.netns)) else { return Ok(()) };
+    let own = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+    if container.id() == own.id() {
+        return Err(Error::new(
+            code::INVALID_NETNS,
+            "plugin's netns and netns from CNI_NETNS should not be the same",
+        )
+        .with_details(format!("{} is the namespace the plugin runs in; nothing was changed", env.netns)));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The entry point of a plugin that is an executable of its own.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use cni::CallEnv;
+use cni_invoke::{Exec, Output, Status};
+
+use crate::{Context, Plugin, respond};
+
+/// The world of a plugin's process: passed in by `main`, so that nothing below it reads globals.
+pub struct Serve<'a> {
+    /// The environment, normally [`std::env::vars_os`].
+    pub environment: Vec<(OsString, OsString)>,
+    /// Standard input.
+    pub stdin: &'a mut dyn Read,
+    /// Standard output: the protocol.
+    pub stdout: &'a mut dyn Write,
+    /// Standard error: words.
+    pub stderr: &'a mut dyn Write,
+    /// The folders for state.
+    pub roots: state::Roots,
+    /// The version to print when asked what this is.
+    pub build: &'a str,
+}
+
+impl std::fmt::Debug for Serve<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serve").field("roots", &self.roots).finish_non_exhaustive()
+    }
+}
+
+impl Serve<'_> {
+    /// Returns the protocol's part of the environment. Values that are not UTF-8 are passed on with
+    /// replacement characters, which the checks then refuse.
+    #[must_use]
+    pub fn call_env(&self) -> CallEnv {
+        CallEnv::from_vars(self.environment.iter().map(|(key, value)| {
+            (key.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        }))
+    }
+
+    /// Writes an answer to the standard files and returns the exit code it stands for. A reader that has
+    /// gone away is not an error.
+    pub fn write(&mut self, output: &Output) -> ExitCode {
+        let written = self
+            .stderr
+            .write_all(&output.stderr)
+            .and_then(|()| self.stdout.write_all(&output.stdout))
+            .and_then(|()| self.stdout.flush());
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+            _ if output.status == Status::Success => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Runs a plugin as the whole of a process: delegated plugins are executed.
+#[must_use]
+pub fn serve(plugin: &dyn Plugin, mut world: Serve<'_>) -> ExitCode {
+    let env = world.call_env();
+    let exec = Exec::new(std::mem::take(&mut world.environment));
+    let context =
+        Context { roots: &world.roots, executor: &exec, deadline: None, build: world.build };
+    let output = respond(plugin, &env, world.stdin, &context);
+    world.write(&output)
+}
