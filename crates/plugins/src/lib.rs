@@ -1,1 +1,55 @@
-//! Placeholder.
+//! Every Netwright plugin: one module each, one table of them all.
+//!
+//! A plugin parses its configuration into types that cannot be wrong, observes what it must know, plans
+//! changes as data, applies them with their undo recorded, and reports. What several plugins share (the
+//! container's side of an interface, undoing, naming) is in [`shared`].
+//!
+//! Nothing here prints, exits, or reads the environment or the clock: [`cni_plugin::Call`] carries the world.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod chained;
+pub mod interface;
+pub mod ipam;
+pub mod shared;
+
+use std::io::Cursor;
+use std::time::Instant;
+
+use cni_invoke::{Builtin, Executor, Output, Request};
+use cni_plugin::{Context, Plugin, respond};
+
+/// Lists every plugin, sorted by name.
+#[must_use]
+pub fn all() -> &'static [&'static dyn Plugin] {
+    &[]
+}
+
+/// Finds a plugin by its type.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static dyn Plugin> {
+    all().iter().copied().find(|plugin| plugin.name() == name)
+}
+
+/// The plugins of this executable, for calls within the process.
+#[derive(Debug, Clone)]
+pub struct Builtins {
+    /// The folders for state.
+    pub roots: state::Roots,
+    /// The version printed when a plugin is asked what it is.
+    pub build: &'static str,
+}
+
+impl Builtin for Builtins {
+    fn call(
+        &self,
+        name: &str,
+        request: &Request,
+        executor: &dyn Executor,
+        deadline: Option<Instant>,
+    ) -> Option<Output> {
+        let plugin = find(name)?;
+        let context = Context { roots: &self.roots, executor, deadline, build: self.build };
+        Some(respond(plugin, &request.env, &mut Cursor::new(&request.stdin), &context))
+    }
+}

@@ -1,0 +1,1 @@
+//! Plugins that change what others made.

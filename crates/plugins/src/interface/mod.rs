@@ -1,0 +1,1 @@
+//! Plugins that make interfaces.

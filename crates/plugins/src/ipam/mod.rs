@@ -1,0 +1,1 @@
+//! Plugins that hand out addresses.
