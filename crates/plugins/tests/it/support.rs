@@ -1,0 +1,307 @@
+//! Calls of plugins, in process and on a host of the test's own.
+//!
+//! ```ignore
+//! let node = Node::new("example");
+//! let c1 = node.container("c1");
+//! c1.sh("ip link add eth0 type veth peer name far netns 1");
+//! let added = node.run("tuning", "ADD").to(&c1).config(json!({ "mtu": 1400 })).prev(&prev).call().ok();
+//! ```
+
+#![allow(dead_code, reason = "each plugin's tests use a part of it")]
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io::{Cursor, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use cni::CallEnv;
+use cni_invoke::{Exec, Executor, Mixed, Output, Status};
+use cni_plugin::Context;
+use plugins::Builtins;
+use serde_json::{Value, json};
+use state::Roots;
+use testkit::{Container, Lab, Place};
+
+/// The version plugins say they have.
+pub(crate) const BUILD: &str = "v0.0.0-test";
+
+/// A host of the test's own with a folder of plugins and folders for state.
+///
+/// `CNI_PATH` is [`Node::bin`]. Every plugin of ours is there as a link to the running test executable, so that
+/// delegation finds "this very executable" and stays in process; [`Node::stub`] puts scripts beside them.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) lab: Lab,
+    pub(crate) roots: Roots,
+    bin: PathBuf,
+}
+
+impl Node {
+    pub(crate) fn new(name: &str) -> Self {
+        let lab = Lab::new(name);
+        let dir = lab.dir().to_owned();
+        let bin = dir.join("bin");
+        fs::create_dir(&bin).unwrap();
+        let own = std::env::current_exe().unwrap();
+        for plugin in plugins::all() {
+            symlink(&own, bin.join(plugin.name())).unwrap();
+        }
+        let roots = Roots::new(dir.join("run"), dir.join("lib"));
+        Node { lab, roots, bin }
+    }
+
+    /// The folder of plugins.
+    pub(crate) fn bin(&self) -> &Path {
+        &self.bin
+    }
+
+    /// A folder of the test's own: the same path inside the lab and outside.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.lab.dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    pub(crate) fn container(&self, name: &str) -> Container {
+        self.lab.container(name)
+    }
+
+    /// Runs a shell script on the host.
+    #[track_caller]
+    pub(crate) fn sh(&self, script: &str) -> String {
+        self.lab.sh(script)
+    }
+
+    /// Puts a shell script into the folder of plugins, in place of ours if there is one of that name.
+    pub(crate) fn stub(&self, name: &str, script: &str) {
+        let path = self.bin.join(name);
+        let _ = fs::remove_file(&path);
+        // Written elsewhere and moved: a file that is still open for writing cannot be executed.
+        let scratch = self.bin.join(format!(".{name}"));
+        fs::write(&scratch, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(scratch, path).unwrap();
+    }
+
+    /// Prepares a call on this host.
+    pub(crate) fn run<'n>(&'n self, plugin: &str, verb: &str) -> Run<'n> {
+        let mut run = Run::bare(plugin, verb);
+        run.node = Some(self);
+        run.env.path = self.bin.to_str().unwrap().to_owned();
+        run
+    }
+}
+
+/// One call of a plugin in the making. Container ID `c1`, interface `eth0`, network `n`, version 1.1.0.
+#[derive(Debug)]
+pub(crate) struct Run<'n> {
+    node: Option<&'n Node>,
+    plugin: String,
+    env: CallEnv,
+    config: Value,
+    raw: Option<Vec<u8>>,
+}
+
+impl Run<'_> {
+    /// Prepares a call on no host at all: for what is decided before anything is touched. Its folders for
+    /// state do not exist and `CNI_PATH` leads nowhere.
+    pub(crate) fn bare(plugin: &str, verb: &str) -> Run<'static> {
+        let env = CallEnv {
+            command: verb.to_owned(),
+            container_id: "c1".to_owned(),
+            ifname: "eth0".to_owned(),
+            path: "/nonexistent/bin".to_owned(),
+            ..CallEnv::default()
+        };
+        let config = json!({ "cniVersion": "1.1.0", "name": "n", "type": plugin });
+        Run { node: None, plugin: plugin.to_owned(), env, config, raw: None }
+    }
+
+    /// Sets `CNI_NETNS` to the container's and `CNI_CONTAINERID` to its name.
+    pub(crate) fn to(mut self, container: &Container) -> Self {
+        container.name().clone_into(&mut self.env.container_id);
+        self.env.netns = container.netns().to_str().unwrap().to_owned();
+        self
+    }
+
+    pub(crate) fn id(mut self, container_id: &str) -> Self {
+        container_id.clone_into(&mut self.env.container_id);
+        self
+    }
+
+    pub(crate) fn netns(mut self, path: impl AsRef<Path>) -> Self {
+        self.env.netns = path.as_ref().to_str().unwrap().to_owned();
+        self
+    }
+
+    pub(crate) fn ifname(mut self, ifname: &str) -> Self {
+        ifname.clone_into(&mut self.env.ifname);
+        self
+    }
+
+    /// Sets `CNI_ARGS`.
+    pub(crate) fn args(mut self, args: &str) -> Self {
+        args.clone_into(&mut self.env.args);
+        self
+    }
+
+    /// Sets `CNI_PATH`.
+    pub(crate) fn path(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.env.path);
+        self
+    }
+
+    /// Changes the environment.
+    pub(crate) fn env(mut self, change: impl FnOnce(&mut CallEnv)) -> Self {
+        change(&mut self.env);
+        self
+    }
+
+    /// Sets `cniVersion`.
+    pub(crate) fn version(self, version: &str) -> Self {
+        self.config(json!({ "cniVersion": version }))
+    }
+
+    /// Sets the network's name.
+    pub(crate) fn network(self, name: &str) -> Self {
+        self.config(json!({ "name": name }))
+    }
+
+    /// Adds keys to the configuration; those that are there are replaced.
+    #[track_caller]
+    pub(crate) fn config(mut self, keys: Value) -> Self {
+        let Value::Object(keys) = keys else { panic!("a configuration is an object: {keys}") };
+        self.config.as_object_mut().unwrap().extend(keys);
+        self
+    }
+
+    /// Removes a key from the configuration.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        self.config.as_object_mut().unwrap().remove(key);
+        self
+    }
+
+    /// Sets `prevResult`.
+    pub(crate) fn prev(self, result: &Value) -> Self {
+        self.config(json!({ "prevResult": result }))
+    }
+
+    /// Sets GC's list of attachments that stay, as pairs of container ID and interface name.
+    pub(crate) fn valid(self, attachments: &[(&str, &str)]) -> Self {
+        let list: Vec<_> = attachments
+            .iter()
+            .map(|(id, ifname)| json!({ "containerID": id, "ifname": ifname }))
+            .collect();
+        self.config(json!({ "cni.dev/valid-attachments": list }))
+    }
+
+    /// Gives these bytes on standard input in place of the configuration.
+    pub(crate) fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.raw = Some(bytes.into());
+        self
+    }
+
+    /// Calls the plugin, on the node's host if there is a node.
+    #[track_caller]
+    pub(crate) fn call(self) -> Answer {
+        let stdin = self.document();
+        self.call_reading(&mut Cursor::new(stdin))
+    }
+
+    /// Calls the plugin with a standard input of the test's own.
+    #[track_caller]
+    pub(crate) fn call_reading(self, stdin: &mut (dyn Read + Send)) -> Answer {
+        let Run { node, plugin, env, .. } = self;
+        let called = format!("{} {plugin}", env.command);
+        let roots = match node {
+            Some(node) => node.roots.clone(),
+            None => Roots::new("/nonexistent/run", "/nonexistent/lib"),
+        };
+        let respond = move || {
+            let plugin = plugins::find(&plugin).unwrap_or_else(|| panic!("no plugin {plugin}"));
+            let executor = executor(&roots);
+            let context =
+                Context { roots: &roots, executor: &executor, deadline: None, build: BUILD };
+            cni_plugin::respond(plugin, &env, stdin, &context)
+        };
+        let output = match node {
+            Some(node) => node.lab.enter(respond),
+            None => respond(),
+        };
+        Answer { called, output }
+    }
+
+    /// The bytes that the plugin will read.
+    pub(crate) fn document(&self) -> Vec<u8> {
+        self.raw.clone().unwrap_or_else(|| serde_json::to_vec(&self.config).unwrap())
+    }
+}
+
+/// Calls within the process where a plugin is the running executable, starts all others.
+fn executor(roots: &Roots) -> impl Executor + use<> {
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let builtins = Builtins { roots: roots.clone(), build: BUILD };
+    Mixed::new(builtins, Exec::new(environment)).unwrap()
+}
+
+/// What a call gave.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    called: String,
+    pub(crate) output: Output,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended with {}", self.called, self.output.status)?;
+        write!(f, "\nstdout: {}\nstderr: {}", self.stdout(), self.stderr())
+    }
+}
+
+impl Answer {
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    pub(crate) fn succeeded(&self) -> bool {
+        self.output.status == Status::Success
+    }
+
+    /// Returns the result of a call that must succeed with one JSON object.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Value {
+        assert!(self.succeeded(), "{self:?}");
+        serde_json::from_slice(&self.output.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts success with nothing on standard output, as DEL, CHECK, GC and STATUS have it.
+    #[track_caller]
+    pub(crate) fn silent(self) {
+        assert!(self.succeeded(), "{self:?}");
+        assert_eq!(self.stdout(), "", "{self:?}");
+    }
+
+    /// Returns the error of a call that must fail: exit code 1 and one JSON object on standard output.
+    #[track_caller]
+    pub(crate) fn error(self) -> cni::Error {
+        assert_eq!(self.output.status, Status::Exit(1), "{self:?}");
+        let value: Value = serde_json::from_slice(&self.output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let text = serde_json::to_vec(&value).unwrap();
+        cni::Error::parse(&text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts failure with this code and a message that contains `words`.
+    #[track_caller]
+    pub(crate) fn fails(self, code: u32, words: &str) {
+        let answer = self.clone();
+        let error = self.error();
+        assert!(error.code == code && error.to_string().contains(words), "want {code} {words:?}: {answer:?}");
+    }
+}
