@@ -1,1 +1,38 @@
-//! Placeholder.
+//! What tests need that no crate of ours ships: a private host, a look at all of it, real traffic and real programs.
+//!
+//! * [`Lab`]: a private "host" (mount and network namespace of its own) that is gone when the guard is dropped or
+//!   the test process dies.
+//! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
+//! * [`traffic`]: ping, TCP and UDP from inside a namespace.
+//! * [`require!`]: skips a test that cannot run here, visibly.
+//!
+//! This crate is a dev-dependency only. It does not use any other crate of ours: it looks at the kernel through
+//! Debian's programs (`ip`, `nft`, …), so that what it sees was not read by the code under test. Being for tests, it
+//! panics where a library would return an error, with the object and the cause in the message.
+//!
+//! ```no_run
+//! use testkit::{Lab, Place, Snapshot, traffic};
+//!
+//! let lab = Lab::new("example");
+//! let before = Snapshot::take(&lab);
+//! let c1 = lab.container("c1");
+//! lab.sh("ip link add veth1 type veth peer name eth0 netns c1");
+//! lab.sh("ip addr add 192.0.2.1/24 dev veth1; ip link set veth1 up");
+//! c1.sh("ip addr add 192.0.2.2/24 dev eth0; ip link set eth0 up");
+//! traffic::assert_pings(&c1, "192.0.2.1");
+//! drop(c1); // the namespace goes, the veth pair with it
+//! before.assert_same(&Snapshot::take(&lab));
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "running programs is what this crate is for")]
+#![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
+
+pub mod feature;
+mod lab;
+mod place;
+mod snapshot;
+pub mod traffic;
+
+pub use lab::{Container, Lab};
+pub use place::{Place, Running};
+pub use snapshot::Snapshot;

@@ -1,0 +1,167 @@
+//! What this machine can do, and skipping a test that needs more.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Set in the virtual machine, where a missing kernel feature is a failure.
+pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
+
+/// What a test in the virtual machine has in its name.
+pub const VM_MARK: &str = "vm_";
+
+/// Skips the test when something it needs is missing: prints `SKIP name: reason` on stderr and returns.
+///
+/// | argument | is there when |
+/// |---|---|
+/// | `"root"` | the test runs as root |
+/// | `"program:NAME"` | an executable NAME is on the path |
+/// | `"file:PATH"` | PATH exists |
+/// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`](crate::feature::KERNEL) |
+///
+/// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the virtual machine
+/// (`cargo xtask vm`), where a missing kernel feature fails the test.
+///
+/// ```no_run
+/// fn vm_trunk_ports_carry_their_vlans() {
+///     testkit::require!("root", "bridge-vlan-filtering");
+///     // …
+/// }
+/// ```
+#[macro_export]
+macro_rules! require {
+    ($($feature:expr),+ $(,)?) => {{
+        fn here() {}
+        let test = $crate::feature::test_name(::std::any::type_name_of_val(&here));
+        if $crate::feature::skip(test, &[$($feature),+]) {
+            return;
+        }
+    }};
+}
+
+/// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
+///
+/// They run in a namespace of their own with a veth pair `p0`, `p1`.
+pub const KERNEL: [(&str, &str); 16] = [
+    ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
+    ("vlan", "ip link add link p0 name t0 type vlan id 7"),
+    ("dummy", "ip link add t0 type dummy"),
+    ("ipvlan", "ip link add link p0 name t0 type ipvlan mode l2"),
+    ("macvlan", "ip link add link p0 name t0 type macvlan mode bridge"),
+    ("vrf", "ip link add t0 type vrf table 10"),
+    ("ifb", "ip link add t0 type ifb"),
+    ("bond", "ip link add t0 type bond"),
+    ("vxlan", "ip link add t0 type vxlan id 1 dev p0 dstport 4789"),
+    ("geneve", "ip link add t0 type geneve id 1 remote 192.0.2.1"),
+    ("wireguard", "ip link add t0 type wireguard"),
+    ("tun", "ip tuntap add t0 mode tap"),
+    ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),
+    ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
+    ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
+    (
+        "br_netfilter",
+        "ip link add t0 type bridge && test -e /proc/sys/net/bridge/bridge-nf-call-iptables",
+    ),
+];
+
+/// Whether a feature is there; the answer for kernel features is kept for the process's lifetime.
+///
+/// # Panics
+/// When the feature's name is not known.
+#[must_use]
+pub fn available(feature: &str) -> bool {
+    if feature == "root" {
+        return rustix::process::geteuid().is_root();
+    }
+    if let Some(program) = feature.strip_prefix("program:") {
+        return find_program(program).is_some();
+    }
+    if let Some(file) = feature.strip_prefix("file:") {
+        return Path::new(file).exists();
+    }
+    static KNOWN: Mutex<BTreeMap<String, bool>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(feature.to_owned()).or_insert_with(|| probe(feature))
+}
+
+/// Where a program is on the path.
+#[must_use]
+pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+fn is_kernel(feature: &str) -> bool {
+    KERNEL.iter().any(|(name, _)| *name == feature)
+}
+
+fn probe(feature: &str) -> bool {
+    let Some((_, script)) = KERNEL.iter().find(|(name, _)| *name == feature) else {
+        panic!("no feature \"{feature}\" is known; the list is in testkit::feature");
+    };
+    let script = format!("ip link add p0 type veth peer name p1 && ip link set p0 up && {script}");
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    output.is_ok_and(|status| status.success())
+}
+
+/// The test's path within its crate, from the type name of something in it. For [`require!`](crate::require).
+#[must_use]
+pub fn test_name(inner: &'static str) -> &'static str {
+    let test = inner.rsplit_once("::").map_or(inner, |(test, _)| test);
+    let test = test.strip_suffix("::{{closure}}").unwrap_or(test);
+    test.split_once("::").map_or(test, |(_, path)| path)
+}
+
+/// Whether the test must be skipped; says so on stderr. For [`require!`](crate::require).
+///
+/// # Panics
+/// When a test without `vm_` in its name needs a kernel feature, and in the virtual machine when one is missing.
+#[must_use]
+pub fn skip(test: &str, features: &[&str]) -> bool {
+    let needs_vm = features.iter().find(|feature| is_kernel(feature));
+    if let Some(feature) = needs_vm {
+        assert!(
+            test.contains(VM_MARK),
+            "test {test} needs {feature}: give it a name with \"{VM_MARK}\" in it"
+        );
+    }
+    let Some(missing) = features.iter().find(|feature| !available(feature)) else { return false };
+    assert!(
+        env::var_os(VM_VARIABLE).is_none() || !is_kernel(missing),
+        "test {test} needs {missing}, which the virtual machine's kernel should have"
+    );
+    let reason = match missing.split_once(':') {
+        Some((kind, name)) => format!("no {kind} {name}"),
+        None if *missing == "root" => "needs root".to_owned(),
+        None => format!("the kernel has no {missing}"),
+    };
+    eprintln!("SKIP {test}: {reason}");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_name;
+
+    /// The probes themselves must be right: whatever machine this is, the kernel knows some of these.
+    #[test]
+    fn probes_find_what_every_kernel_here_has() {
+        crate::require!("root");
+        for feature in ["macvlan", "vxlan", "ifb", "tbf", "tun"] {
+            assert!(super::available(feature), "{feature}");
+        }
+    }
+
+    #[test]
+    fn test_names_lose_crate_and_helper() {
+        assert_eq!(test_name("it::bridge::vm_trunk::here"), "bridge::vm_trunk");
+        assert_eq!(test_name("it::top::here"), "top");
+    }
+}

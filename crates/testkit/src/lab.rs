@@ -1,0 +1,422 @@
+//! A private host for a test.
+
+mod setup;
+
+pub(crate) use setup::unshare;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::LinkNameSpaceType;
+
+use crate::place::{Place, enter_namespaces, guarded};
+
+/// How long a killed process may take to disappear before a lab complains.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A private "host": a mount and a network namespace that a test owns.
+///
+/// Inside it `/run`, `/dev/shm`, `/etc`, `/var` and `/opt` are private (the last three start as the machine's, less
+/// everything about container networking), `/sys` shows the lab's own links, `lo` is up and nothing else exists:
+/// no links, no rules, no forwarding. The rest of the file system, `/tmp` and `/var/tmp` included, is the machine's.
+///
+/// A [`Place`]: programs run in it with [`Place::command`] and [`Place::sh`], Rust code with [`Place::enter`].
+/// Its containers keep the lab alive; it is gone, with the processes started in it, when the last
+/// of them is dropped. The kernel removes it too when the test process is killed.
+#[derive(Debug)]
+pub struct Lab {
+    inner: Arc<Inner>,
+}
+
+/// A network namespace in a [`Lab`], mounted at `/run/netns/NAME` there, as `ip netns add` does.
+///
+/// New and empty: `lo` is down, as a container runtime hands it to the first plugin. Deleted on drop.
+#[derive(Debug)]
+pub struct Container {
+    lab: Arc<Inner>,
+    name: String,
+    netns: Arc<OwnedFd>,
+    sleeper: Option<Child>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    keeper: Keeper,
+    init: Option<Init>,
+    dir: tempfile::TempDir,
+}
+
+/// The thread whose namespaces the lab is. It does nothing: `/proc/TID/root` and `/proc/TID/ns` need a live task.
+#[derive(Debug)]
+struct Keeper {
+    tid: i32,
+    mount: Arc<OwnedFd>,
+    net: Arc<OwnedFd>,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// The first process of the lab's PID namespace. It ends when its standard input does, so also when we are killed.
+#[derive(Debug)]
+struct Init {
+    child: Child,
+    pid: i32,
+    stdin: Option<ChildStdin>,
+}
+
+impl Lab {
+    /// Makes a lab. The name appears in messages and in the scratch directory's name.
+    ///
+    /// # Panics
+    /// When the namespaces cannot be made: it takes root. A test that may run without says `testkit::require!("root")`.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self::build(name, false)
+    }
+
+    /// Makes a lab with a PID namespace of its own, for programs that leave processes behind (podman, daemons).
+    ///
+    /// Programs started in it see its own `/proc`; when it goes, every process in it is killed by the kernel, also when
+    /// the test process dies. Code run with [`Place::enter`] stays in the test's PID namespace and `/proc`.
+    #[must_use]
+    pub fn with_processes(name: &str) -> Self {
+        Self::build(name, true)
+    }
+
+    fn build(name: &str, processes: bool) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("nwt-{name}-"))
+            .tempdir_in(setup::TEMPORARY)
+            .unwrap_or_else(|error| panic!("lab {name}: scratch directory in /var/tmp: {error}"));
+        let keeper = Keeper::start(dir.path())
+            .unwrap_or_else(|error| panic!("lab {name}: {error} (root is needed)"));
+        let init = processes.then(|| Init::start(&keeper));
+        let lab = Self { inner: Arc::new(Inner { name: name.to_owned(), keeper, init, dir }) };
+        lab.sh("ip link set lo up");
+        lab
+    }
+
+    /// A path of the lab's network namespace that is valid in every mount namespace of the machine.
+    #[must_use]
+    pub fn netns_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.inner.keeper.tid))
+    }
+
+    /// Where a path of the lab is seen from the machine: for files that the test itself reads or writes.
+    #[must_use]
+    pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
+        self.inner.path(inside.as_ref())
+    }
+
+    /// A directory of the machine's disk with the same path inside and outside, removed with the lab.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.inner.dir.path()
+    }
+
+    /// Makes an empty network namespace at `/run/netns/NAME` in the lab.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Container {
+        let netns = self.enter(|| setup::create_netns(name));
+        let netns = netns.unwrap_or_else(|error| {
+            panic!("lab {}: create netns \"{name}\": {error}", self.inner.name)
+        });
+        Container {
+            lab: Arc::clone(&self.inner),
+            name: name.to_owned(),
+            netns: Arc::new(netns),
+            sleeper: None,
+        }
+    }
+
+    /// Puts "the outside" behind the host: namespace `outside`, on a veth pair with the host's `up0`.
+    ///
+    /// | | host, `up0` | outside, `eth0` |
+    /// |---|---|---|
+    /// | IPv4 | 198.51.100.1/24 | 198.51.100.2/24 |
+    /// | IPv6 | 2001:db8:ffff::1/64 | 2001:db8:ffff::2/64 |
+    ///
+    /// The host's default routes go there. The outside knows no way back to any container subnet, so an answer shows
+    /// that the source address was translated. Forwarding stays as it was (off).
+    #[must_use]
+    pub fn outside(&self) -> Container {
+        let outside = self.container("outside");
+        // Nobody else is on that cable: duplicate address detection would only make link-local addresses late.
+        self.sh("ip link add up0 type veth peer name eth0 netns outside && \
+                 echo 0 > /proc/sys/net/ipv6/conf/up0/accept_dad && \
+                 ip addr add 198.51.100.1/24 dev up0 && \
+                 ip addr add 2001:db8:ffff::1/64 dev up0 && ip link set up0 up");
+        outside.sh("ip link set lo up && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad && \
+                    ip addr add 198.51.100.2/24 dev eth0 && \
+                    ip addr add 2001:db8:ffff::2/64 dev eth0 && ip link set eth0 up");
+        self.sh("ip route add default via 198.51.100.2 && \
+                 ip -6 route add default via 2001:db8:ffff::2");
+        outside
+    }
+
+    /// The processes whose mount namespace is the lab's: what would be killed if it were dropped now.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        self.inner.processes()
+    }
+}
+
+impl Place for Lab {
+    fn command(&self, program: &str) -> Command {
+        self.inner.command(program, None)
+    }
+
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let keeper = &self.inner.keeper;
+        enter_namespaces(
+            &[
+                (keeper.mount.as_fd(), LinkNameSpaceType::Mount),
+                (keeper.net.as_fd(), LinkNameSpaceType::Network),
+            ],
+            work,
+        )
+    }
+
+    fn place_name(&self) -> String {
+        format!("host of lab {}", self.inner.name)
+    }
+}
+
+impl Container {
+    /// The name under `/run/netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace's path inside the lab: what a runtime there would pass as `CNI_NETNS`.
+    #[must_use]
+    pub fn netns(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    /// A path of the namespace that is valid outside the lab too.
+    #[must_use]
+    pub fn netns_path(&self) -> PathBuf {
+        self.lab.path(&self.netns())
+    }
+
+    /// The PID of a process in the namespace that does nothing; started on first use, ends with the container.
+    ///
+    /// In a lab made by [`Lab::with_processes`] it is the PID outside; programs in the lab know it by another.
+    pub fn pid(&mut self) -> u32 {
+        if self.sleeper.is_none() {
+            let child = self.command("sleep").arg("infinity").stdin(Stdio::null()).spawn();
+            let child = child.unwrap_or_else(|error| panic!("sleep in {}: {error}", self.name));
+            self.wait_until_inside(child.id());
+            self.sleeper = Some(child);
+        }
+        self.sleeper.as_ref().map(Child::id).unwrap_or_default()
+    }
+
+    /// Deletes the namespace's name now, as `ip netns del` does; processes in it keep the namespace itself.
+    pub fn delete(&self) {
+        let path = self.netns();
+        let lab = &self.lab;
+        let keeper = &lab.keeper;
+        enter_namespaces(&[(keeper.mount.as_fd(), LinkNameSpaceType::Mount)], || {
+            setup::delete_netns(&path);
+        });
+    }
+
+    fn wait_until_inside(&self, pid: u32) {
+        let want = fs::metadata(self.netns_path());
+        let want = want.unwrap_or_else(|error| panic!("netns {}: {error}", self.name));
+        let deadline = Instant::now() + KILL_DEADLINE;
+        let ours = |at: &fs::Metadata| {
+            use std::os::unix::fs::MetadataExt as _;
+            at.ino() == want.ino()
+        };
+        while !fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|at| ours(&at)) {
+            assert!(Instant::now() < deadline, "process {pid} did not enter netns {}", self.name);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Place for Container {
+    fn command(&self, program: &str) -> Command {
+        self.lab.command(program, Some(&self.netns_path()))
+    }
+
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let mount = &self.lab.keeper.mount;
+        enter_namespaces(
+            &[
+                (mount.as_fd(), LinkNameSpaceType::Mount),
+                (self.netns.as_fd(), LinkNameSpaceType::Network),
+            ],
+            work,
+        )
+    }
+
+    fn place_name(&self) -> String {
+        format!("container {} of lab {}", self.name, self.lab.name)
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if let Some(mut sleeper) = self.sleeper.take() {
+            let _ = sleeper.kill();
+            let _ = sleeper.wait();
+        }
+        self.delete();
+    }
+}
+
+impl Inner {
+    /// `nsenter` into the lab; it opens every namespace before it enters the first, so the paths are the machine's.
+    fn command(&self, program: &str, netns: Option<&Path>) -> Command {
+        let mut command = guarded("nsenter");
+        let target = self.init.as_ref().map_or(self.keeper.tid, |init| init.pid);
+        command.arg(format!("--target={target}")).arg("--mount");
+        if self.init.is_some() {
+            command.arg("--pid");
+        }
+        match netns {
+            Some(path) => command.arg(format!("--net={}", path.display())),
+            None => command.arg("--net"),
+        };
+        if let Ok(cwd) = std::env::current_dir() {
+            command.arg(format!("--wdns={}", cwd.display()));
+        }
+        command.arg("--").arg(program);
+        command
+    }
+
+    fn path(&self, inside: &Path) -> PathBuf {
+        let relative = inside.strip_prefix("/").unwrap_or(inside);
+        PathBuf::from(format!("/proc/{}/root", self.keeper.tid)).join(relative)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        use std::os::unix::fs::MetadataExt as _;
+        let keys = [Some(self.keeper.tid), self.init.as_ref().map(|init| init.pid)];
+        let inode =
+            |pid: String| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|at| at.ino());
+        let lab: Vec<u64> =
+            keys.iter().flatten().filter_map(|pid| inode(pid.to_string())).collect();
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let pids =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| inode(pid.to_string()).is_some_and(|at| lab.contains(&at))).collect()
+    }
+
+    /// Kills what runs in the lab and waits until it is gone.
+    fn kill_processes(&self) {
+        let deadline = Instant::now() + KILL_DEADLINE;
+        loop {
+            let pids = self.processes();
+            let alive: Vec<_> = pids.iter().filter(|pid| !is_zombie(**pid)).collect();
+            if alive.is_empty() {
+                return;
+            }
+            if Instant::now() > deadline {
+                eprintln!("lab {}: processes {alive:?} do not die", self.name);
+                return;
+            }
+            for pid in alive {
+                let raw = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw);
+                if let Some(pid) = raw {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(init) = &mut self.init {
+            drop(init.stdin.take());
+            let _ = init.child.wait();
+        }
+        self.kill_processes();
+        drop(self.keeper.stop.take());
+        if let Some(thread) = self.keeper.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
+}
+
+impl Keeper {
+    fn start(scratch: &Path) -> Result<Self, setup::SetupError> {
+        let (ready_tx, ready_rx) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let scratch = scratch.to_owned();
+        let thread = thread::spawn(move || {
+            let made = setup::private_host(&scratch);
+            let ok = made.is_ok();
+            let _ = ready_tx.send(made.map(|namespaces| (rustix::thread::gettid(), namespaces)));
+            if ok {
+                let _ = stopped.recv(); // until the sender is dropped
+            }
+        });
+        let (tid, namespaces) = ready_rx.recv().map_err(|_| setup::SetupError::died())??;
+        Ok(Self {
+            tid: tid.as_raw_nonzero().get(),
+            mount: Arc::new(namespaces.mount),
+            net: Arc::new(namespaces.net),
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Init {
+    /// A PID namespace whose mount namespace is a peer of the lab's, but for `/proc`.
+    ///
+    /// Its first process must reap what daemons leave: with SIGCHLD ignored (which `exec` keeps) the kernel does.
+    fn start(keeper: &Keeper) -> Self {
+        let script = "mount --make-private /proc && mount -t proc proc /proc && echo ready && \
+                      exec env --ignore-signal=CHLD cat >/dev/null";
+        let child = Command::new("nsenter")
+            .arg(format!("--target={}", keeper.tid))
+            .args(["--mount", "--net", "--wdns=/"])
+            .args([
+                "unshare",
+                "--pid",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                "--propagation",
+                "unchanged",
+            ])
+            .args(["sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"));
+        let mut ready = [0_u8; 6];
+        let stdout = child.stdout.as_mut().map(|out| out.read_exact(&mut ready));
+        assert!(
+            matches!(stdout, Some(Ok(()))) && &ready == b"ready\n",
+            "the lab's first process did not start: its error is above"
+        );
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let pid = fs::read_to_string(&children).unwrap_or_default();
+        let pid = pid.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        let pid = pid.unwrap_or_else(|| panic!("{children} names no process"));
+        let stdin = child.stdin.take();
+        Self { child, pid, stdin }
+    }
+}

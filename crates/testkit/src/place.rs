@@ -1,0 +1,115 @@
+//! Doing things inside a namespace.
+
+use std::os::fd::BorrowedFd;
+use std::panic::resume_unwind;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use crate::lab::unshare;
+
+/// Somewhere programs and code can run: a lab's host or a container in it.
+pub trait Place {
+    /// A command that will run here, in the current directory as the lab sees it.
+    ///
+    /// It is killed when the thread that started it ends.
+    fn command(&self, program: &str) -> Command;
+
+    /// Runs Rust code here, on a thread of its own, and returns what it returns. A panic goes on in the caller.
+    ///
+    /// Sockets and files that it opens can be used anywhere afterwards.
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
+
+    /// What to call this place in messages.
+    fn place_name(&self) -> String;
+
+    /// Runs a shell script here and returns its standard output.
+    ///
+    /// # Panics
+    /// When it fails, with what it wrote to standard error.
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        let output = self.try_sh(script);
+        assert!(
+            output.status.success(),
+            "`{script}` in {} failed ({}): {}{}",
+            self.place_name(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout),
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a shell script here and returns whatever came of it.
+    #[track_caller]
+    fn try_sh(&self, script: &str) -> Output {
+        let mut command = self.command("sh");
+        let output = command.args(["-c", script]).stdin(Stdio::null()).output();
+        output.unwrap_or_else(|error| panic!("sh in {}: {error}", self.place_name()))
+    }
+
+    /// Starts a program that runs until the guard is dropped. Its output goes where the test's goes.
+    #[track_caller]
+    fn start(&self, program: &str, args: &[&str]) -> Running {
+        let child = self.command(program).args(args).stdin(Stdio::null()).spawn();
+        let child =
+            child.unwrap_or_else(|error| panic!("{program} in {}: {error}", self.place_name()));
+        Running { child }
+    }
+}
+
+/// A program that is killed when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// The process.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that is killed when the thread that started it, or the whole test process, is gone.
+pub(crate) fn guarded(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command
+}
+
+/// Runs `work` on a thread of its own in the given namespaces.
+pub(crate) fn enter_namespaces<T: Send>(
+    namespaces: &[(BorrowedFd<'_>, LinkNameSpaceType)],
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let inside = || {
+        let cwd = std::env::current_dir().ok();
+        // A thread that shares its root and working directory with others may not change mount namespaces.
+        unshare(UnshareFlags::FS)
+            .unwrap_or_else(|error| panic!("unshare working directory: {error}"));
+        for (fd, kind) in namespaces {
+            move_into_link_name_space(*fd, Some(*kind))
+                .unwrap_or_else(|error| panic!("enter {kind:?} namespace: {error}"));
+        }
+        if let Some(cwd) = cwd {
+            let _ = rustix::process::chdir(&cwd);
+        }
+        work()
+    };
+    let name = thread::current().name().unwrap_or("lab").to_owned();
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name(name).spawn_scoped(scope, inside);
+        let thread = thread.unwrap_or_else(|error| panic!("start a thread: {error}"));
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}

@@ -1,0 +1,118 @@
+//! Everything a host's networking consists of, before and after.
+
+mod collect;
+mod json;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::lab::Lab;
+
+/// All state of a lab's host that networking may leave something in.
+///
+/// Links (name, kind, master, flags, MTU, addresses and what `ip -details` shows), routes of all tables, rules,
+/// permanent neighbours and bridge FDB entries, nftables without handles and counters, what iptables shows (nft and
+/// legacy), every sysctl under `/proc/sys/net`, qdiscs and filters, mounts, and the files below [`Snapshot::FILES`]:
+/// path, mode, owner and content.
+///
+/// Addresses that duplicate address detection is still looking at are waited for: their routes come later. What changes
+/// by itself is left out: interface indices, carrier, counters, learned neighbours, conntrack entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    facts: BTreeMap<Fact, String>,
+}
+
+/// What a line of a snapshot is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Fact {
+    section: &'static str,
+    name: String,
+}
+
+impl Snapshot {
+    /// The directories whose files are compared. What is not there is fine.
+    pub const FILES: [&str; 7] = [
+        "/run",
+        "/etc/cni",
+        "/etc/netwright",
+        "/var/lib/cni",
+        "/var/lib/netwright",
+        "/opt/cni",
+        "/var/lib/containers",
+    ];
+
+    /// Files that Debian's own programs make and nobody removes.
+    pub const TOLERATED: [&str; 2] = ["/run/xtables.lock", "/run/ebtables.lock"];
+
+    /// Looks at everything.
+    #[must_use]
+    pub fn take(lab: &Lab) -> Self {
+        Self::with_files(lab, &Self::FILES)
+    }
+
+    /// Looks at everything, with other directories than [`Snapshot::FILES`].
+    #[must_use]
+    pub fn with_files(lab: &Lab, directories: &[&str]) -> Self {
+        Self { facts: collect::all(lab, directories) }
+    }
+
+    /// What is different afterwards, one readable line each; nothing when nothing is.
+    #[must_use]
+    pub fn diff(&self, after: &Self) -> Vec<String> {
+        let all: BTreeSet<&Fact> = self.facts.keys().chain(after.facts.keys()).collect();
+        let mut lines = Vec::new();
+        for fact in all {
+            let Fact { section, name } = fact;
+            match (self.facts.get(fact), after.facts.get(fact)) {
+                (Some(was), Some(is)) if was == is => {}
+                (Some(was), Some(is)) => {
+                    lines.push(format!("{section}: {name} was `{was}`, is `{is}`"));
+                }
+                (Some(was), None) => lines.push(format!("{section}: {name} is gone, was `{was}`")),
+                (None, is) => {
+                    lines.push(format!(
+                        "{section}: {name} is new: `{}`",
+                        is.map_or("", String::as_str)
+                    ));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Asserts that nothing is different afterwards.
+    #[track_caller]
+    pub fn assert_same(&self, after: &Self) {
+        self.assert_same_but(after, &[]);
+    }
+
+    /// Asserts that nothing is different afterwards but lines of [`Snapshot::diff`] that contain one of the texts.
+    ///
+    /// A text that no line contains is an error: the exception is not needed (any more).
+    #[track_caller]
+    pub fn assert_same_but(&self, after: &Self, expected: &[&str]) {
+        let lines = self.diff(after);
+        let unexpected: Vec<_> =
+            lines.iter().filter(|line| !expected.iter().any(|text| line.contains(text))).collect();
+        assert!(unexpected.is_empty(), "the host is not as it was:\n{}", join(&unexpected));
+        let unused: Vec<_> = expected
+            .iter()
+            .filter(|text| !lines.iter().any(|line| line.contains(**text)))
+            .collect();
+        assert!(
+            unused.is_empty(),
+            "no difference contains {unused:?}; the differences are:\n{}",
+            join(&lines)
+        );
+    }
+
+    /// The facts of one section (`links`, `routes`, `nftables`, …) as lines `name: value`, for messages.
+    #[must_use]
+    pub fn section(&self, section: &str) -> Vec<String> {
+        let facts = self.facts.iter().filter(|(fact, _)| fact.section == section);
+        facts.map(|(fact, value)| format!("{}: {value}", fact.name)).collect()
+    }
+}
+
+fn join(lines: &[impl std::fmt::Display]) -> String {
+    lines.iter().map(|line| format!("  {line}\n")).collect()
+}

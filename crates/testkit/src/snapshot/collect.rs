@@ -1,0 +1,271 @@
+//! Looking at a lab's host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Fact, Snapshot, json};
+use crate::lab::Lab;
+use crate::place::Place;
+
+/// What `ip -details` says of a link that changes by itself or means nothing.
+const VOLATILE_LINK: [&str; 25] = [
+    "ifindex",
+    "link_index",
+    "link_netnsid",
+    "operstate",
+    "valid_life_time",
+    "preferred_life_time",
+    "stats",
+    "stats64",
+    "hello_timer",
+    "tcn_timer",
+    "topology_change_timer",
+    "gc_timer",
+    "root_id",
+    "bridge_id",
+    "root_port",
+    "root_path_cost",
+    "topology_change",
+    "topology_change_detected",
+    "message_age_timer",
+    "forward_delay_timer",
+    "hold_timer",
+    "designated_bridge",
+    "designated_root",
+    "state",
+    "tentative",
+];
+
+/// Link flags that follow the other end.
+const VOLATILE_FLAGS: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "RUNNING"];
+
+/// Sysctls that count or that reading does not work on.
+const VOLATILE_SYSCTLS: [&str; 3] = ["nf_conntrack_count", "stable_secret", "dad_transmits_count"];
+
+/// Qdiscs that the kernel puts on links by itself.
+const DEFAULT_QDISCS: [&str; 6] = ["noqueue", "pfifo_fast", "pfifo", "mq", "fq_codel", "noop"];
+
+/// Duplicate address detection takes a random second before its first probe and one after it.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
+
+type Facts = BTreeMap<Fact, String>;
+
+pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
+    let mut facts = Facts::new();
+    settle(lab);
+    links(lab, &mut facts);
+    for (section, family) in [("routes", "-4"), ("routes", "-6")] {
+        lines(&mut facts, section, &lab.sh(&format!("ip {family} route show table all")), family);
+        lines(&mut facts, "rules", &lab.sh(&format!("ip {family} rule show")), family);
+    }
+    lines(
+        &mut facts,
+        "neighbours",
+        &lab.sh("ip neigh show nud permanent; ip neigh show proxy"),
+        "",
+    );
+    lines(&mut facts, "fdb", &lab.sh("bridge fdb show | grep -w permanent || true"), "");
+    nftables(lab, &mut facts);
+    iptables(lab, &mut facts);
+    traffic_control(lab, &mut facts);
+    lab.enter(|| {
+        sysctls(Path::new("/proc/sys/net"), &mut facts);
+        mounts(&mut facts);
+        for dir in directories {
+            files(Path::new(dir), &mut facts);
+        }
+    });
+    facts
+}
+
+/// Waits until no address is tentative.
+fn settle(lab: &Lab) {
+    let deadline = Instant::now() + SETTLE_DEADLINE;
+    while !lab.sh("ip -o -6 addr show tentative -dadfailed").is_empty() {
+        assert!(
+            Instant::now() < deadline,
+            "addresses stay tentative:\n{}",
+            lab.sh("ip -6 addr show tentative")
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn add(
+    facts: &mut Facts,
+    section: &'static str,
+    name: impl Into<String>,
+    value: impl Into<String>,
+) {
+    let mut fact = Fact { section, name: name.into() };
+    // The same line twice is two facts.
+    while facts.contains_key(&fact) {
+        fact.name.push_str(" (again)");
+    }
+    facts.insert(fact, value.into());
+}
+
+/// One fact a line; its first word or two name it, the line is its value.
+fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
+    for line in output.lines() {
+        let name = format!("{prefix} {}", line.trim());
+        add(facts, section, name.trim(), "");
+    }
+}
+
+fn links(lab: &Lab, facts: &mut Facts) {
+    for mut link in json::list(&lab.sh("ip -json -details address show")) {
+        let name = json::text(&link, "ifname");
+        json::without(&mut link, &VOLATILE_LINK);
+        if let Some(Value::Array(flags)) = link.get_mut("flags") {
+            flags.retain(|flag| !flag.as_str().is_some_and(|flag| VOLATILE_FLAGS.contains(&flag)));
+        }
+        json::sorted(&mut link, &["flags", "addr_info"]);
+        let addresses = link.as_object_mut().and_then(|map| map.remove("addr_info"));
+        for address in addresses.iter().filter_map(Value::as_array).flatten() {
+            let prefix = format!(
+                "{name} {}/{}",
+                json::text(address, "local"),
+                json::text(address, "prefixlen")
+            );
+            add(facts, "addresses", prefix, address.to_string());
+        }
+        add(facts, "links", name, link.to_string());
+    }
+}
+
+fn nftables(lab: &Lab, facts: &mut Facts) {
+    let output = lab.sh("nft -json list ruleset");
+    let Ok(ruleset) = serde_json::from_str::<Value>(&output) else { return };
+    let mut rules: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in ruleset.get("nftables").and_then(Value::as_array).into_iter().flatten() {
+        let Some((kind, object)) = entry.as_object().and_then(|map| map.iter().next()) else {
+            continue;
+        };
+        if kind == "metainfo" {
+            continue;
+        }
+        let mut object = object.clone();
+        json::without(&mut object, &["handle", "packets", "bytes", "expires"]);
+        json::sorted(&mut object, &["elem"]);
+        let part = |key| json::text(&object, key);
+        let name = match kind.as_str() {
+            "rule" => {
+                let chain = format!("rule {} {} {}", part("family"), part("table"), part("chain"));
+                let number =
+                    rules.entry(chain.clone()).and_modify(|number| *number += 1).or_insert(1);
+                format!("{chain} #{number}")
+            }
+            "table" => format!("table {} {}", part("family"), part("name")),
+            _ => format!("{kind} {} {} {}", part("family"), part("table"), part("name")),
+        };
+        add(facts, "nftables", name, object.to_string());
+    }
+}
+
+fn iptables(lab: &Lab, facts: &mut Facts) {
+    for program in
+        ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"]
+    {
+        let output = lab.try_sh(program);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut table = String::new();
+        for line in text.lines().filter(|line| !line.starts_with('#') && *line != "COMMIT") {
+            if let Some(name) = line.strip_prefix('*') {
+                name.clone_into(&mut table);
+            }
+            let rule = line.split(" [").next().unwrap_or(line); // chains carry their counters
+            add(facts, "iptables", format!("{program} {table}: {rule}"), "");
+        }
+    }
+}
+
+fn traffic_control(lab: &Lab, facts: &mut Facts) {
+    for mut qdisc in json::list(&lab.sh("tc -json qdisc show")) {
+        let (device, kind) = (json::text(&qdisc, "dev"), json::text(&qdisc, "kind"));
+        if DEFAULT_QDISCS.contains(&kind.as_str()) {
+            continue;
+        }
+        json::without(&mut qdisc, &["refcnt"]);
+        add(
+            facts,
+            "tc",
+            format!("{device} qdisc {kind} {}", json::text(&qdisc, "handle")),
+            qdisc.to_string(),
+        );
+        let parent = if matches!(kind.as_str(), "ingress" | "clsact") { "ingress" } else { "root" };
+        for filter in json::list(&lab.sh(&format!("tc -json filter show dev {device} {parent}"))) {
+            add(
+                facts,
+                "tc",
+                format!("{device} filter {}", json::text(&filter, "pref")),
+                filter.to_string(),
+            );
+        }
+    }
+}
+
+fn sysctls(dir: &Path, facts: &mut Facts) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sysctls(&path, facts);
+        } else if !VOLATILE_SYSCTLS.iter().any(|name| path.ends_with(name)) {
+            // Some can only be written, some have no value yet.
+            if let Ok(value) = fs::read_to_string(&path) {
+                let name = path.strip_prefix("/proc/sys").unwrap_or(&path).display().to_string();
+                add(facts, "sysctls", name, value.trim_end());
+            }
+        }
+    }
+}
+
+fn mounts(facts: &mut Facts) {
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    for line in table.lines() {
+        let target = line.split(' ').nth(4).unwrap_or_default();
+        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
+        add(facts, "mounts", target, kind.unwrap_or_default());
+    }
+}
+
+fn files(path: &Path, facts: &mut Facts) {
+    let Ok(meta) = fs::symlink_metadata(path) else { return };
+    let name = path.display().to_string();
+    if Snapshot::TOLERATED.contains(&name.as_str()) {
+        return;
+    }
+    let kind = meta.file_type();
+    let content = if kind.is_symlink() {
+        fs::read_link(path).map(|to| format!("link to {}", to.display())).unwrap_or_default()
+    } else if kind.is_dir() {
+        "directory".to_owned()
+    } else if kind.is_socket() {
+        "socket".to_owned()
+    } else if kind.is_file() && !name.starts_with("/run/netns/") {
+        let bytes = fs::read(path).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        format!("{} bytes, hash {:016x}", bytes.len(), hasher.finish())
+    } else {
+        format!("{kind:?}")
+    };
+    add(
+        facts,
+        "files",
+        name,
+        format!("mode {:o}, owner {}:{}, {content}", meta.mode() & 0o7777, meta.uid(), meta.gid()),
+    );
+    if kind.is_dir() {
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            files(&entry.path(), facts);
+        }
+    }
+}

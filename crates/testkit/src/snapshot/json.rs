@@ -1,0 +1,48 @@
+//! Putting what `ip -json` and `nft -json` print into a form that compares.
+
+use serde_json::Value;
+
+/// Removes keys at every level.
+pub(super) fn without(value: &mut Value, keys: &[&str]) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, _| !keys.contains(&key.as_str()));
+            map.values_mut().for_each(|inner| without(inner, keys));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| without(inner, keys)),
+        _ => {}
+    }
+}
+
+/// Sorts the arrays under these keys at every level: their order means nothing.
+pub(super) fn sorted(value: &mut Value, keys: &[&str]) {
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in map.iter_mut() {
+                if let (true, Value::Array(items)) = (keys.contains(&key.as_str()), &mut *inner) {
+                    items.sort_by_key(ToString::to_string);
+                }
+                sorted(inner, keys);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| sorted(inner, keys)),
+        _ => {}
+    }
+}
+
+/// Takes a text out of an object.
+pub(super) fn text(value: &Value, key: &str) -> String {
+    match value.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
+}
+
+/// The elements of what a program printed; nothing printed is no elements.
+pub(super) fn list(output: &str) -> Vec<Value> {
+    match serde_json::from_str(output) {
+        Ok(Value::Array(items)) => items,
+        _ => Vec::new(),
+    }
+}

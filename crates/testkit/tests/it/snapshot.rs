@@ -1,0 +1,101 @@
+use testkit::{Lab, Place as _, Snapshot, require};
+
+/// Each command changes one thing; the difference must name it, and undoing it must leave none.
+#[test]
+fn every_kind_of_change_is_seen_and_its_undoing_too() {
+    require!("root", "program:nft", "program:iptables", "program:tc");
+    let lab = Lab::new("changes");
+    lab.sh("ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up");
+    lab.sh("iptables -A INPUT -j ACCEPT && iptables -D INPUT -j ACCEPT"); // its table and chain stay
+    let before = Snapshot::take(&lab);
+    let cases = [
+        ("ip link add br0 type bridge", "ip link del br0", "links: br0 is new"),
+        ("ip link set v0 promisc on", "ip link set v0 promisc off", "PROMISC"),
+        ("ip link set v0 alias mine", "ip link set v0 alias ''", "mine"),
+        (
+            "ip addr add 192.0.2.1/24 dev v0",
+            "ip addr del 192.0.2.1/24 dev v0",
+            "addresses: v0 192.0.2.1/24 is new",
+        ),
+        ("ip route add 203.0.113.0/24 dev v0 table 77", "ip route flush table 77", "table 77"),
+        ("ip rule add from 192.0.2.9 lookup 77", "ip rule del from 192.0.2.9", "rules: -4"),
+        (
+            "ip neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev v0",
+            "ip neigh del 192.0.2.7 dev v0",
+            "neighbours: 192.0.2.7",
+        ),
+        (
+            "nft add table inet t '{ set s { type ipv4_addr; elements = { 192.0.2.1 }; }; \
+             chain c { type filter hook input priority 0; ip saddr @s counter accept; }; }'",
+            "nft delete table inet t",
+            "nftables: rule inet t c #1",
+        ),
+        (
+            "iptables -A INPUT -s 192.0.2.9 -j DROP",
+            "iptables -D INPUT -s 192.0.2.9 -j DROP",
+            "-s 192.0.2.9/32 -j DROP",
+        ),
+        (
+            "echo 1 > /proc/sys/net/ipv4/ip_forward",
+            "echo 0 > /proc/sys/net/ipv4/ip_forward",
+            "net/ipv4/ip_forward",
+        ),
+        (
+            "echo 0 > /proc/sys/net/ipv6/conf/v0/accept_ra",
+            "echo 1 > /proc/sys/net/ipv6/conf/v0/accept_ra",
+            "v0/accept_ra was `1`, is `0`",
+        ),
+        (
+            "tc qdisc add dev v0 root tbf rate 8mbit burst 16k latency 25ms",
+            "tc qdisc del dev v0 root",
+            "tc: v0 qdisc tbf",
+        ),
+        ("mkdir -p /etc/cni && echo x > /etc/cni/a", "rm -r /etc/cni", "files: /etc/cni/a is new"),
+        ("ip netns add left", "ip netns del left", "/run/netns/left"),
+    ];
+    for (change, undo, expected) in cases {
+        lab.sh(change);
+        let lines = before.diff(&Snapshot::take(&lab));
+        assert!(lines.iter().any(|line| line.contains(expected)), "after `{change}`: {lines:#?}");
+        lab.sh(undo);
+        before.assert_same(&Snapshot::take(&lab));
+    }
+}
+
+#[test]
+fn counters_handles_and_element_order_do_not_count() {
+    require!("root", "program:nft", "program:ping");
+    let lab = Lab::new("counters");
+    let table = |elements: &str| {
+        format!(
+            "nft add table inet t '{{ set s {{ type ipv4_addr; elements = {{ {elements} }}; }}; \
+                 chain c {{ type filter hook input priority 0; counter accept; }}; }}'"
+        )
+    };
+    lab.sh(&table("192.0.2.1, 192.0.2.2, 192.0.2.3"));
+    let before = Snapshot::take(&lab);
+    lab.sh("ping -qc1 127.0.0.1");
+    lab.sh("nft delete table inet t");
+    lab.sh(&table("192.0.2.3, 192.0.2.2, 192.0.2.1"));
+    before.assert_same(&Snapshot::take(&lab));
+}
+
+#[test]
+fn exceptions_must_be_needed() {
+    require!("root");
+    let lab = Lab::new("exceptions");
+    let before = Snapshot::take(&lab);
+    lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
+    let after = Snapshot::take(&lab);
+    let complaint = |expected: &[&str]| {
+        let result = std::panic::catch_unwind(|| before.assert_same_but(&after, expected));
+        result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
+    };
+    assert!(complaint(&[]).unwrap().contains("net/ipv4/ip_forward was `0`, is `1`"));
+    assert!(
+        complaint(&["sysctls: ", "links: "])
+            .unwrap()
+            .contains("no difference contains [\"links: \"]")
+    );
+    assert_eq!(complaint(&["sysctls: "]), None);
+}
