@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Error, code};
+use crate::text::{quote, quote_list};
 
 /// A verb of the protocol (CNI 1.1.0 §2 `CNI_COMMAND`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,6 +144,9 @@ impl CallEnv {
     }
 }
 
+/// The one key every plugin that reads `CNI_ARGS` knows.
+const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
+
 /// The pairs of `CNI_ARGS`, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Args(Vec<(String, String)>);
@@ -158,10 +162,12 @@ impl Args {
         }
         text.split(';')
             .map(|pair| match pair.split_once('=') {
-                Some((key, value)) if !value.contains('=') => Ok((key.to_owned(), value.to_owned())),
+                Some((key, value)) if !value.contains('=') => {
+                    Ok((key.to_owned(), value.to_owned()))
+                }
                 _ => Err(Error::new(
                     code::INVALID_ENVIRONMENT,
-                    format!("ARGS: invalid pair {pair:?}"),
+                    format!("ARGS: invalid pair {}", quote(pair)),
                 )
                 .with_details("CNI_ARGS is a list of KEY=VALUE separated by semicolons")),
             })
@@ -198,35 +204,40 @@ impl Args {
     /// # Errors
     /// Code 4, `ARGS: unknown args ["K=V"]`, or the text for an `IgnoreUnknown` that is no boolean.
     pub fn require_known(&self, known: &[&str]) -> Result<(), Error> {
-        if let Some(text) = self.get("IgnoreUnknown") {
-            let lower = text.to_ascii_lowercase();
-            match lower.as_str() {
-                "1" | "true" => return Ok(()),
-                "0" | "false" => {}
+        let mut ignore_unknown = false;
+        for (_, value) in self.iter().filter(|(key, _)| *key == IGNORE_UNKNOWN) {
+            let lower = value.to_lowercase();
+            ignore_unknown = match lower.as_str() {
+                "1" | "true" => true,
+                "0" | "false" => false,
                 _ => {
                     return Err(Error::new(
                         code::INVALID_ENVIRONMENT,
                         format!(
-                            "ARGS: error parsing value of pair \"IgnoreUnknown={text}\": \
-                             boolean unmarshal error: invalid input {text}"
+                            "ARGS: error parsing value of pair {}: \
+                             boolean unmarshal error: invalid input {lower}",
+                            quote(&format!("{IGNORE_UNKNOWN}={value}")),
                         ),
-                    ));
+                    )
+                    .with_details("IgnoreUnknown is one of 1, true, 0, false"));
                 }
-            }
+            };
         }
         let unknown: Vec<String> = self
             .iter()
-            .filter(|(key, _)| *key != "IgnoreUnknown" && !known.contains(key))
-            .map(|(key, value)| format!("{:?}", format!("{key}={value}")))
+            .filter(|(key, _)| *key != IGNORE_UNKNOWN && !known.contains(key))
+            .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        if unknown.is_empty() {
+        if unknown.is_empty() || ignore_unknown {
             return Ok(());
         }
         Err(Error::new(
             code::INVALID_ENVIRONMENT,
-            format!("ARGS: unknown args [{}]", unknown.join(" ")),
+            format!("ARGS: unknown args {}", quote_list(unknown.iter().map(String::as_str))),
         )
-        .with_details("add IgnoreUnknown=1 to CNI_ARGS to let plugins pass over keys they do not know"))
+        .with_details(
+            "add IgnoreUnknown=1 to CNI_ARGS to let plugins pass over keys they do not know",
+        ))
     }
 }
 

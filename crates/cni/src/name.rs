@@ -104,8 +104,11 @@ impl NetworkName {
             return Err(Error::new(code::INVALID_CONFIG, "missing network name"));
         }
         if !is_identifier(text) {
-            return Err(Error::new(code::INVALID_CONFIG, "invalid characters found in network name")
-                .with_details(text));
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                "invalid characters found in network name",
+            )
+            .with_details(text));
         }
         Ok(NetworkName(text.to_owned()))
     }

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, code};
+use crate::text::quote;
 use crate::version::{ResultFamily, Version};
 
 mod wire;
@@ -56,7 +57,8 @@ pub struct IpConfig {
     pub address: IpNet,
     /// The default gateway of the subnet.
     pub gateway: Option<IpAddr>,
-    /// The index into [`AddResult::interfaces`]; delegated IPAM leaves it out.
+    /// The index into [`AddResult::interfaces`]; delegated IPAM leaves it out. Read as unset when negative,
+    /// which is how early 0.3.0 plugins said so; not checked against the list.
     pub interface: Option<usize>,
 }
 
@@ -131,7 +133,8 @@ impl AddResult {
     /// Reads a result. Its own `cniVersion` decides the shape; when it has none, `assumed` does.
     ///
     /// # Errors
-    /// Code 6 when it is not JSON, is of a version that does not exist, or has another version's shape.
+    /// Code 6 when it is not JSON, names a version that does not exist, or has a wrong type in it. Keys that
+    /// the version does not have are ignored.
     pub fn parse(document: &[u8], assumed: Version) -> Result<Self, Error> {
         wire::parse(document, assumed)
     }
@@ -172,7 +175,7 @@ impl AddResult {
     }
 
     /// Returns the addresses that belong to the container's interface `ifname`: those whose index is unset,
-    /// or points at an interface of that name with a sandbox.
+    /// points at an interface of that name with a sandbox, or points at nothing.
     pub fn container_ips<'a>(&'a self, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
         self.ips.iter().filter(move |ip| {
             let Some(index) = ip.interface else { return true };
@@ -197,20 +200,33 @@ pub fn check_family(result: Version, config: Version) -> Result<(), Error> {
     if result.family() == config.family() {
         return Ok(());
     }
-    let supported = match config.family() {
-        ResultFamily::V0_2 => "[\"0.1.0\" \"0.2.0\" \"\"]",
-        ResultFamily::V0_4 => "[\"0.3.0\" \"0.3.1\" \"0.4.0\"]",
-        ResultFamily::V1 => "[\"1.0.0\" \"1.1.0\"]",
-    };
-    Err(Error::new(
-        code::DECODE_FAILURE,
-        format!(
-            "could not parse prevResult: result type supports {supported} but unmarshalled CNIVersion is \"{result}\""
-        ),
-    ))
+    Err(other_family(result.as_str(), config).context("could not parse prevResult"))
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn other_family(result: &str, config: Version) -> Error {
+    let supported = match config.family() {
+        ResultFamily::V0_2 => "[ 0.1.0 0.2.0]",
+        ResultFamily::V0_4 => "[0.3.0 0.3.1 0.4.0]",
+        ResultFamily::V1 => "[1.0.0 1.1.0]",
+    };
+    Error::new(
+        code::DECODE_FAILURE,
+        format!(
+            "result type supports {supported} but unmarshalled CNIVersion is {}",
+            quote(result)
+        ),
+    )
+}
+
+/// Reads a result that must be of the family of a configuration's version.
+pub(crate) fn parse_previous(document: &[u8], config: Version) -> Result<AddResult, Error> {
+    let said = wire::version_text(document)?;
+    if !said.is_empty() && Version::parse(&said).is_none_or(|v| v.family() != config.family()) {
+        return Err(other_family(&said, config));
+    }
+    wire::parse_as(document, config)
+}
+
 fn is_zero(value: &u32) -> bool {
     *value == 0
 }

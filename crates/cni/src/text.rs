@@ -1,8 +1,70 @@
-//! Addresses as configurations and results write them.
+//! Addresses and quoted words as configurations, results and messages write them.
+//!
+//! Addresses are read as Go reads them, because the same text must mean the same address to every plugin
+//! of a chain: no leading zeros in IPv4 (which other programs take for octal), no zone, and an IPv4 address
+//! written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+
+/// Reads an address.
+#[must_use]
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// Reads an address with a prefix length, such as `192.0.2.1/24`; host bits are kept.
+#[must_use]
+pub fn parse_cidr(text: &str) -> Option<IpNet> {
+    let (address, prefix) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    if !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let prefix: u8 = prefix.parse().ok()?;
+    let canonical = address.to_canonical();
+    let mapped = canonical.is_ipv4() && address.is_ipv6();
+    IpNet::new(canonical, if mapped { prefix.checked_sub(96)? } else { prefix }).ok()
+}
+
+/// Quotes text as Go's `%q` does, for messages that repeat the reference's words.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            _ if letter.is_ascii_control() => {
+                write!(quoted, "\\x{:02x}", u32::from(letter))
+                    .expect("writing to a String cannot fail");
+            }
+            _ if letter.is_control() => {
+                write!(quoted, "\\u{:04x}", u32::from(letter))
+                    .expect("writing to a String cannot fail");
+            }
+            _ => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Quotes each word and writes them as Go prints a list of strings with `%q`: `["a" "b"]`.
+pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = words.into_iter().map(quote).collect();
+    format!("[{}]", quoted.join(" "))
+}
 
 /// `#[serde(with)]` for an address with a prefix length; host bits are kept.
 pub mod cidr {
@@ -24,7 +86,8 @@ pub mod cidr {
     /// `invalid CIDR address: X`, as Go says it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNet, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(|_| D::Error::custom(format_args!("invalid CIDR address: {text}")))
+        super::parse_cidr(&text)
+            .ok_or_else(|| D::Error::custom(format_args!("invalid CIDR address: {text}")))
     }
 }
 
@@ -38,8 +101,10 @@ pub mod optional_ip {
     ///
     /// # Errors
     /// The serializer's.
-    #[expect(clippy::ref_option, reason = "serde passes references")]
-    pub fn serialize<S: Serializer>(value: &Option<IpAddr>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        value: &Option<IpAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         match value {
             Some(address) => serializer.collect_str(address),
             None => serializer.serialize_none(),
@@ -56,10 +121,9 @@ pub mod optional_ip {
         let text = Option::<Cow<'_, str>>::deserialize(deserializer)?;
         match text.as_deref() {
             None | Some("") => Ok(None),
-            Some(text) => text
-                .parse()
+            Some(text) => super::parse_ip(text)
                 .map(Some)
-                .map_err(|_| D::Error::custom(format_args!("invalid IP address: {text}"))),
+                .ok_or_else(|| D::Error::custom(format_args!("invalid IP address: {text}"))),
         }
     }
 }

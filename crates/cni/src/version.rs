@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::quote;
+
 /// A released version of the CNI specification.
 ///
 /// They are ordered as they were released. Anything else a configuration may say (`1.2.3`, `1.0`, `abc`)
@@ -116,8 +118,7 @@ pub enum ResultFamily {
 }
 
 /// A version text that is not up to three numbers separated by dots.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid version {text:?}: {reason}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidVersion {
     /// The text.
     pub text: String,
@@ -125,8 +126,31 @@ pub struct InvalidVersion {
     pub reason: &'static str,
 }
 
+const TOO_MANY_PARTS: &str = "too many parts";
+
+/// What is wrong when the part of that place is not a number.
+const NOT_A_NUMBER: [&str; 3] = [
+    "failed to convert major version part",
+    "failed to convert minor version part",
+    "failed to convert micro version part",
+];
+
+/// Said in the reference library's words.
+impl fmt::Display for InvalidVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = NOT_A_NUMBER.iter().position(|reason| *reason == self.reason);
+        match place.and_then(|place| self.text.split('.').nth(place)) {
+            Some(part) => write!(f, "{} {}: not a number", self.reason, quote(part)),
+            None => write!(f, "invalid version {}: {}", quote(&self.text), self.reason),
+        }
+    }
+}
+
+impl std::error::Error for InvalidVersion {}
+
 /// Reads a version for ordering: up to three numbers separated by dots, missing ones being 0, empty
 /// text being 0.1.0. This is how gates such as "CHECK needs 0.4.0" see versions that nobody released.
+/// Numbers too large to hold count as the largest.
 ///
 /// # Errors
 /// [`InvalidVersion`] for four or more parts or a part that is not a number.
@@ -135,10 +159,15 @@ pub fn triple(text: &str) -> Result<(u32, u32, u32), InvalidVersion> {
     if text.is_empty() {
         return Ok((0, 1, 0));
     }
+    if 3 < text.split('.').count() {
+        return Err(invalid(TOO_MANY_PARTS));
+    }
     let mut parts = [0_u32; 3];
-    for (index, part) in text.split('.').enumerate() {
-        let slot = parts.get_mut(index).ok_or_else(|| invalid("more than three parts"))?;
-        *slot = part.parse().map_err(|_| invalid("a part is not a number"))?;
+    for ((part, slot), reason) in text.split('.').zip(&mut parts).zip(NOT_A_NUMBER) {
+        if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(invalid(reason));
+        }
+        *slot = part.parse().unwrap_or(u32::MAX);
     }
     Ok((parts[0], parts[1], parts[2]))
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{AddResult, Dns, Interface, IpConfig, Route};
 use crate::error::{Error, code};
 use crate::json;
-use crate::text;
+use crate::text::{self, quote};
 use crate::version::{ResultFamily, Version};
 
 fn decode(error: &json::JsonError) -> Error {
@@ -22,28 +22,47 @@ struct OnlyVersion {
     cni_version: String,
 }
 
-pub(super) fn version_of(document: &[u8]) -> Result<Option<Version>, Error> {
+/// Returns `cniVersion` as written; empty when there is none.
+pub(super) fn version_text(document: &[u8]) -> Result<String, Error> {
     let OnlyVersion { cni_version } = json::from_slice(document).map_err(|error| decode(&error))?;
-    if cni_version.is_empty() {
+    Ok(cni_version)
+}
+
+pub(super) fn version_of(document: &[u8]) -> Result<Option<Version>, Error> {
+    let said = version_text(document)?;
+    if said.is_empty() {
         return Ok(None);
     }
-    Version::parse(&cni_version).map(Some).ok_or_else(|| {
-        Error::new(
-            code::DECODE_FAILURE,
-            format!("unsupported CNI result version \"{cni_version}\""),
-        )
+    Version::parse(&said).map(Some).ok_or_else(|| {
+        Error::new(code::DECODE_FAILURE, format!("unsupported CNI result version {}", quote(&said)))
     })
 }
 
 pub(super) fn parse(document: &[u8], assumed: Version) -> Result<AddResult, Error> {
-    let version = version_of(document)?.unwrap_or(assumed);
+    parse_as(document, version_of(document)?.unwrap_or(assumed))
+}
+
+/// Reads a result in a version's shape, whatever version it names.
+pub(super) fn parse_as(document: &[u8], version: Version) -> Result<AddResult, Error> {
     match version.family() {
         ResultFamily::V0_2 => json::from_slice::<OldResult>(document).map(AddResult::from),
-        ResultFamily::V0_4 | ResultFamily::V1 => {
-            json::from_slice::<NewResult>(document).map(AddResult::from)
-        }
+        ResultFamily::V0_4 => json::from_slice::<NewResult>(document).map(|mut result| {
+            result.interfaces.iter_mut().for_each(strip_to_v0_4);
+            AddResult::from(result)
+        }),
+        ResultFamily::V1 => json::from_slice::<NewResult>(document).map(AddResult::from),
     }
     .map_err(|error| decode(&error))
+}
+
+/// Leaves of an interface what 0.3.x and 0.4.0 know.
+fn strip_to_v0_4(link: &mut Interface) {
+    *link = Interface {
+        name: std::mem::take(&mut link.name),
+        mac: std::mem::take(&mut link.mac),
+        sandbox: std::mem::take(&mut link.sandbox),
+        ..Interface::default()
+    };
 }
 
 pub(super) fn write(result: &AddResult, version: Version, indent: bool) -> Result<Vec<u8>, Error> {
@@ -102,15 +121,11 @@ impl NewResult {
     }
 
     fn of_v0_4(result: &AddResult, version: Version) -> Self {
-        let plain = |link: &Interface| Interface {
-            name: link.name.clone(),
-            mac: link.mac.clone(),
-            sandbox: link.sandbox.clone(),
-            ..Interface::default()
-        };
+        let mut interfaces = result.interfaces.clone();
+        interfaces.iter_mut().for_each(strip_to_v0_4);
         NewResult {
             cni_version: version.to_string(),
-            interfaces: result.interfaces.iter().map(plain).collect(),
+            interfaces,
             ips: result.ips.iter().map(|ip| NewIp::of(ip, true)).collect(),
             routes: result.routes.clone(),
             dns: Some(result.dns.clone()),
@@ -182,11 +197,8 @@ impl OldResult {
         };
         let (ip4, ip6) = (family(true), family(false));
         if ip4.is_none() && ip6.is_none() {
-            return Err(Error::new(
-                code::DECODE_FAILURE,
-                "cannot convert: no valid IP addresses",
-            )
-            .with_details(format!("a result of CNI {version} needs an address")));
+            return Err(Error::new(code::DECODE_FAILURE, "cannot convert: no valid IP addresses")
+                .with_details(format!("a result of CNI {version} needs an address")));
         }
         Ok(OldResult { cni_version: version.to_string(), ip4, ip6, dns: result.dns.clone() })
     }
@@ -221,7 +233,6 @@ struct WireRoute {
     scope: Option<u8>,
 }
 
-#[expect(clippy::ref_option, reason = "serde passes references")]
 fn absent_or_zero(value: &Option<u32>) -> bool {
     value.is_none_or(|value| value == 0)
 }

@@ -1,0 +1,285 @@
+//! The deserializer that follows Go's rules.
+//!
+//! It works on kept text: an object or array is split into the texts of its parts, each part is read in
+//! turn, and scalars are handed to `serde_json`. So each level of a type scans its text once more; the
+//! limit on depth bounds that.
+
+use std::fmt;
+
+use serde::de::{
+    self, Deserialize, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
+use serde_json::value::RawValue;
+
+use super::unknown::Log;
+use super::{JsonError, MAX_DEPTH, same_key};
+
+/// A deserializer over kept text that follows the rules of this module.
+#[derive(Clone, Copy)]
+pub(super) struct Lenient<'de, 'log> {
+    raw: &'de RawValue,
+    depth: usize,
+    unknown: Option<&'log Log<'de>>,
+}
+
+type Pairs<'de> = Vec<(String, &'de RawValue)>;
+
+impl<'de, 'log> Lenient<'de, 'log> {
+    pub(super) fn new(raw: &'de RawValue, unknown: Option<&'log Log<'de>>) -> Self {
+        Lenient { raw, depth: 0, unknown }
+    }
+
+    fn first_byte(self) -> u8 {
+        self.raw.get().bytes().next().unwrap_or(b'n')
+    }
+
+    fn is_null(self) -> bool {
+        self.first_byte() == b'n'
+    }
+
+    fn json(self) -> serde_json::Deserializer<serde_json::de::StrRead<'de>> {
+        serde_json::Deserializer::from_str(self.raw.get())
+    }
+
+    /// Steps into a part. Recursion ends here, whatever text the caller kept.
+    fn part(self, raw: &'de RawValue) -> Result<Self, JsonError> {
+        if MAX_DEPTH <= self.depth {
+            return Err(de::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        Ok(Lenient { raw, depth: self.depth + 1, ..self })
+    }
+
+    /// Splits an object into its entries; `null` has none.
+    pub(super) fn pairs(self) -> Result<Pairs<'de>, JsonError> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Pairs<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    pairs.push(entry);
+                }
+                Ok(pairs)
+            }
+        }
+        if self.is_null() {
+            return Ok(Vec::new());
+        }
+        de::Deserializer::deserialize_map(&mut self.json(), Collect)
+            .map_err(|error| JsonError::unplaced(&error))
+    }
+
+    fn elements(self) -> Result<Vec<&'de RawValue>, JsonError> {
+        if self.is_null() {
+            return Ok(Vec::new());
+        }
+        Vec::deserialize(&mut self.json()).map_err(|error| JsonError::unplaced(&error))
+    }
+
+    /// Keeps the entries that name a field, under the field's own spelling, the last of each.
+    fn fields(self, known: &'static [&'static str]) -> Result<Pairs<'de>, JsonError> {
+        let mut kept: Pairs<'de> = Vec::new();
+        for (key, value) in self.pairs()? {
+            let exact = known.iter().find(|field| **field == key);
+            let field = exact.or_else(|| known.iter().find(|field| same_key(field, &key)));
+            let Some(field) = field else {
+                if let Some(log) = self.unknown {
+                    log.report(&key, value, known);
+                }
+                continue;
+            };
+            if value.get() == "null" {
+                continue;
+            }
+            kept.retain(|(name, _)| name != field);
+            kept.push(((*field).to_owned(), value));
+        }
+        Ok(kept)
+    }
+}
+
+/// Scalars: `null` is the type's zero value, as Go leaves it (a list `[null]` of strings holds one empty
+/// string). Fields never get here with `null`; they keep their own default.
+macro_rules! forward_scalars {
+    ($($method:ident => $visit:ident($zero:expr),)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+            if self.is_null() {
+                return visitor.$visit($zero);
+            }
+            de::Deserializer::$method(&mut self.json(), visitor)
+                .map_err(|error| JsonError::unplaced(&error))
+        }
+    )*};
+}
+
+macro_rules! forward {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+            de::Deserializer::$method(&mut self.json(), visitor)
+                .map_err(|error| JsonError::unplaced(&error))
+        }
+    )*};
+}
+
+impl<'de> de::Deserializer<'de> for Lenient<'de, '_> {
+    type Error = JsonError;
+
+    forward_scalars! {
+        deserialize_bool => visit_bool(false),
+        deserialize_i8 => visit_i64(0),
+        deserialize_i16 => visit_i64(0),
+        deserialize_i32 => visit_i64(0),
+        deserialize_i64 => visit_i64(0),
+        deserialize_i128 => visit_i64(0),
+        deserialize_u8 => visit_u64(0),
+        deserialize_u16 => visit_u64(0),
+        deserialize_u32 => visit_u64(0),
+        deserialize_u64 => visit_u64(0),
+        deserialize_u128 => visit_u64(0),
+        deserialize_f32 => visit_f64(0.0),
+        deserialize_f64 => visit_f64(0.0),
+        deserialize_str => visit_borrowed_str(""),
+        deserialize_string => visit_borrowed_str(""),
+    }
+
+    forward! {
+        deserialize_char deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_identifier deserialize_ignored_any
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+        match self.first_byte() {
+            b'{' => self.deserialize_map(visitor),
+            b'[' => self.deserialize_seq(visitor),
+            _ => de::Deserializer::deserialize_any(&mut self.json(), visitor)
+                .map_err(|error| JsonError::unplaced(&error)),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+        if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+        visitor.visit_seq(Elements { rest: self.elements()?.into_iter(), index: 0, of: self })
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
+        visitor.visit_map(Entries { rest: self.pairs()?.into_iter(), value: None, of: self })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        visitor.visit_map(Entries { rest: self.fields(fields)?.into_iter(), value: None, of: self })
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        // serde_json hands out kept text (RawValue) only through its own deserializer, asked by this name.
+        if name.starts_with("$serde_json::private::") {
+            return de::Deserializer::deserialize_newtype_struct(&mut self.json(), name, visitor)
+                .map_err(|error| JsonError::unplaced(&error));
+        }
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, JsonError> {
+        de::Deserializer::deserialize_enum(&mut self.json(), name, variants, visitor)
+            .map_err(|error| JsonError::unplaced(&error))
+    }
+}
+
+struct Entries<'de, 'log> {
+    rest: std::vec::IntoIter<(String, &'de RawValue)>,
+    value: Option<(String, &'de RawValue)>,
+    of: Lenient<'de, 'log>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'de, '_> {
+    type Error = JsonError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, JsonError> {
+        let Some((key, value)) = self.rest.next() else { return Ok(None) };
+        let read = seed.deserialize(key.as_str().into_deserializer());
+        self.value = Some((key, value));
+        read.map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, JsonError> {
+        let (key, raw) = self.value.take().expect("serde asks for a value only after its key");
+        let read = || seed.deserialize(self.of.part(raw)?);
+        let value = match self.of.unknown {
+            Some(log) => log.descend(format!(".{key}"), read),
+            None => read(),
+        };
+        value.map_err(|error: JsonError| error.within(&key, raw))
+    }
+}
+
+struct Elements<'de, 'log> {
+    rest: std::vec::IntoIter<&'de RawValue>,
+    index: usize,
+    of: Lenient<'de, 'log>,
+}
+
+impl<'de> SeqAccess<'de> for Elements<'de, '_> {
+    type Error = JsonError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, JsonError> {
+        let Some(raw) = self.rest.next() else { return Ok(None) };
+        let index = self.index;
+        self.index += 1;
+        let read = || seed.deserialize(self.of.part(raw)?);
+        let value = match self.of.unknown {
+            Some(log) => log.descend(format!("[{index}]"), read),
+            None => read(),
+        };
+        value.map(Some).map_err(|error: JsonError| error.within(&format!("[{index}]"), raw))
+    }
+}

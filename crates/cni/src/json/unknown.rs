@@ -1,0 +1,157 @@
+//! Keys that no type reads.
+
+use std::cell::RefCell;
+
+use serde::de::Deserialize;
+use serde_json::value::RawValue;
+
+use super::lenient::Lenient;
+use super::{JsonError, whole};
+
+/// A key that no type reads, found by [`unknown_keys`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownKey {
+    /// The path of the object that holds the key; empty for the document itself.
+    pub parent: String,
+    /// The key as written.
+    pub key: String,
+    /// The line of the key, counted from 1.
+    pub line: usize,
+    /// The column of the key's opening quote in bytes, counted from 1.
+    pub column: usize,
+    /// The keys that would have been read there.
+    pub known: &'static [&'static str],
+}
+
+impl UnknownKey {
+    /// Returns the known key that was probably meant, if one is near: at most one edit for every three
+    /// letters, an edit being a letter added, left out, replaced, or swapped with its neighbour.
+    #[must_use]
+    pub fn nearest(&self) -> Option<&'static str> {
+        let written: Vec<char> = self.key.chars().take(MAX_COMPARED).collect();
+        if MAX_COMPARED <= written.len() {
+            return None;
+        }
+        let allowed = (written.len() / 3).max(1);
+        self.known
+            .iter()
+            .map(|known| (distance(&written, known), *known))
+            .filter(|(edits, known)| *edits <= allowed && *edits < known.chars().count())
+            .min_by_key(|(edits, _)| *edits)
+            .map(|(_, known)| known)
+    }
+}
+
+/// Keys of this length or more are nobody's misspelling; the bound keeps [`distance`] cheap.
+const MAX_COMPARED: usize = 64;
+
+/// The most keys [`unknown_keys`] lists: nobody reads more, and a hostile document could hold millions.
+const MAX_LISTED: usize = 1000;
+
+/// The longest part of a path that is kept; keys of maps can be of any length.
+const MAX_STEP: usize = 64;
+
+/// Counts the edits between two words, without regard to ASCII case (optimal string alignment).
+fn distance(written: &[char], known: &str) -> usize {
+    let known: Vec<char> = known.chars().map(|letter| letter.to_ascii_lowercase()).collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=known.len()).collect();
+    for (row, letter) in written.iter().map(char::to_ascii_lowercase).enumerate() {
+        let mut current = vec![row + 1];
+        for (column, other) in known.iter().enumerate() {
+            let replaced = above[column] + usize::from(letter != *other);
+            let mut best = replaced.min(above[column + 1] + 1).min(current[column] + 1);
+            let swapped = 0 < row
+                && 0 < column
+                && letter == known[column - 1]
+                && written[row - 1].to_ascii_lowercase() == *other;
+            if swapped {
+                best = best.min(before[column - 1] + 1);
+            }
+            current.push(best);
+        }
+        before = std::mem::replace(&mut above, current);
+    }
+    above[known.len()]
+}
+
+/// Lists the keys of `document` that `T` and the types inside it do not read, in their order, at most the
+/// first thousand.
+///
+/// # Errors
+/// [`JsonError`] when the document cannot be read as a `T` at all.
+pub fn unknown_keys<'de, T: Deserialize<'de>>(
+    document: &'de str,
+) -> Result<Vec<UnknownKey>, JsonError> {
+    let log = Log { document, path: RefCell::default(), found: RefCell::default() };
+    T::deserialize(Lenient::new(whole(document)?, Some(&log)))
+        .map_err(|error| error.place(document))?;
+    Ok(log.into_found())
+}
+
+/// What a look for unknown keys has met so far.
+pub(super) struct Log<'de> {
+    document: &'de str,
+    path: RefCell<Vec<String>>,
+    found: RefCell<Vec<(usize, UnknownKey)>>,
+}
+
+impl<'de> Log<'de> {
+    /// Runs `read` with one more step on the path.
+    pub(super) fn descend<T>(&self, mut step: String, read: impl FnOnce() -> T) -> T {
+        if MAX_STEP < step.len() {
+            step.truncate(step.floor_char_boundary(MAX_STEP));
+            step.push('…');
+        }
+        self.path.borrow_mut().push(step);
+        let value = read();
+        self.path.borrow_mut().pop();
+        value
+    }
+
+    pub(super) fn report(&self, key: &str, value: &RawValue, known: &'static [&'static str]) {
+        let mut found = self.found.borrow_mut();
+        if MAX_LISTED <= found.len() {
+            return;
+        }
+        let parent = self.path.borrow().join("").trim_start_matches('.').to_owned();
+        let key = UnknownKey { parent, key: key.to_owned(), line: 0, column: 0, known };
+        found.push((self.offset_of_key(value), key));
+    }
+
+    /// Finds where the key of a value begins, going back over the colon and the key's closing quote. A
+    /// quote within a key follows a backslash, the one that opens it never does.
+    fn offset_of_key(&self, value: &RawValue) -> usize {
+        let bytes = self.document.as_bytes();
+        let mut at = value.get().as_ptr().addr() - self.document.as_ptr().addr();
+        let mut quotes = 0;
+        while 0 < at {
+            at -= 1;
+            if bytes[at] == b'"' && (quotes == 0 || at == 0 || bytes[at - 1] != b'\\') {
+                quotes += 1;
+                if quotes == 2 {
+                    break;
+                }
+            }
+        }
+        at
+    }
+
+    fn into_found(self) -> Vec<UnknownKey> {
+        let mut found = self.found.into_inner();
+        found.sort_by_key(|(offset, _)| *offset);
+        let (mut line, mut line_start, mut seen) = (1, 0, 0);
+        let place = |(offset, key): (usize, UnknownKey)| {
+            let passed = &self.document.as_bytes()[seen..offset];
+            for (index, byte) in passed.iter().enumerate() {
+                if *byte == b'\n' {
+                    line += 1;
+                    line_start = seen + index + 1;
+                }
+            }
+            seen = offset;
+            UnknownKey { line, column: offset - line_start + 1, ..key }
+        };
+        found.into_iter().map(place).collect()
+    }
+}
