@@ -148,14 +148,28 @@ impl Lab {
     #[must_use]
     pub fn outside(&self) -> Container {
         let outside = self.container("outside");
-        // Nobody else is on that cable: duplicate address detection would only make link-local addresses late.
-        self.sh("ip link add up0 type veth peer name eth0 netns outside && \
-                 echo 0 > /proc/sys/net/ipv6/conf/up0/accept_dad && \
-                 ip addr add 198.51.100.1/24 dev up0 && \
-                 ip addr add 2001:db8:ffff::1/64 dev up0 && ip link set up0 up");
-        outside.sh("ip link set lo up && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad && \
-                    ip addr add 198.51.100.2/24 dev eth0 && \
-                    ip addr add 2001:db8:ffff::2/64 dev eth0 && ip link set eth0 up");
+        // Up first, addresses then: a link that gets its carrier with addresses on it is used a second later. And without
+        // duplicate address detection: nobody else is on that cable.
+        let link = |name, end| {
+            format!(
+                "ip link set {name} addrgenmode none && ip link set {name} up && ip addr add fe80::{end}/64 dev {name} nodad"
+            )
+        };
+        let addresses = |name, end| {
+            format!(
+                "ip addr add 198.51.100.{end}/24 dev {name} && ip addr add 2001:db8:ffff::{end}/64 dev {name} nodad"
+            )
+        };
+        self.sh(&format!(
+            "ip link add up0 type veth peer name eth0 netns outside && {}",
+            link("up0", 1)
+        ));
+        outside.sh(&format!(
+            "ip link set lo up && {} && {}",
+            link("eth0", 2),
+            addresses("eth0", 2)
+        ));
+        self.sh(&addresses("up0", 1));
         self.sh("ip route add default via 198.51.100.2 && \
                  ip -6 route add default via 2001:db8:ffff::2");
         outside

@@ -156,5 +156,5 @@ fn victim() {
 
 fn is_alive(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    !stat.rsplit(") ").next().unwrap().starts_with(['Z', 'X'])
+    !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
