@@ -1,0 +1,286 @@
+//! Whole files or none.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The largest file that is read: nothing we keep comes near it, and a foreign file must not fill memory.
+pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
+
+/// How often a name for a temporary file is tried; names hold our process ID and a counter, so a second
+/// try is for what a killed process with the same ID left behind.
+const TEMPORARY_NAMES: u32 = 64;
+
+/// Says what must be on the disk when a write returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// File and directory are flushed: the content survives a power cut.
+    Synced,
+    /// Nothing is flushed; for files that a reboot makes worthless anyhow.
+    Volatile,
+}
+
+/// Says which operation on which file failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A directory could not be made.
+    #[error("create directory {path:?}")]
+    CreateDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file could not be made.
+    #[error("create {path:?}")]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("write {path:?}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file or directory could not be flushed to the disk.
+    #[error("flush {path:?} to the disk")]
+    Sync {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A finished temporary file could not take its place.
+    #[error("rename {from:?} to {to:?}")]
+    Rename {
+        /// The temporary file, which was removed.
+        from: PathBuf,
+        /// The place.
+        to: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file could not be opened or read.
+    #[error("read {path:?}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Something else than a regular file is where a file should be.
+    #[error("read {path:?}: not a regular file")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file is larger than [`MAX_FILE_SIZE`].
+    #[error("read {path:?}: {size} bytes are more than any file of ours has")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// A file or directory could not be removed.
+    #[error("remove {path:?}")]
+    Remove {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A directory could not be listed.
+    #[error("list directory {path:?}")]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl FileError {
+    /// Says whether the cause is that something does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.io().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn io(&self) -> Option<&io::Error> {
+        match self {
+            FileError::CreateDirectory { source, .. }
+            | FileError::Create { source, .. }
+            | FileError::Write { source, .. }
+            | FileError::Sync { source, .. }
+            | FileError::Rename { source, .. }
+            | FileError::Read { source, .. }
+            | FileError::Remove { source, .. }
+            | FileError::List { source, .. } => Some(source),
+            FileError::NotAFile { .. } | FileError::TooLarge { .. } => None,
+        }
+    }
+}
+
+/// Replaces a file in one step: readers see the old content or the new, never a part.
+///
+/// The content is written to a temporary file in the same directory, whose name begins with a dot and ends
+/// in `.tmp`, and renamed. A process killed in between leaves at most that file.
+///
+/// # Errors
+/// [`FileError`]; the file is then as it was, except that after a failed flush of the *directory* the new
+/// content is visible but may not survive a power cut.
+pub fn write_atomic(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> Result<(), FileError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    write_atomic_through(directory, path, bytes, mode, durability)
+}
+
+/// Writes as [`write_atomic`], with the temporary file in a directory of the same file system.
+pub(crate) fn write_atomic_through(
+    temporary_directory: &Path,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> Result<(), FileError> {
+    let (temporary, mut file) = create_temporary(temporary_directory, path, mode)?;
+    let written = fill(&mut file, &temporary, bytes, mode, durability).and_then(|()| {
+        fs::rename(&temporary, path).map_err(|source| FileError::Rename {
+            from: temporary.clone(),
+            to: path.to_owned(),
+            source,
+        })
+    });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    match (durability, path.parent()) {
+        (Durability::Synced, Some(parent)) => sync_directory(parent),
+        _ => Ok(()),
+    }
+}
+
+fn create_temporary(
+    directory: &Path,
+    path: &Path,
+    mode: u32,
+) -> Result<(PathBuf, File), FileError> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().unwrap_or_default();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}.{count}.tmp", std::process::id()));
+        let temporary = directory.join(temporary);
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
+            Ok(file) => return Ok((temporary, file)),
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && tries < TEMPORARY_NAMES => {}
+            Err(source) => return Err(FileError::Create { path: temporary, source }),
+        }
+    }
+}
+
+fn fill(
+    file: &mut File,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> Result<(), FileError> {
+    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    file.write_all(bytes).map_err(failed)?;
+    // The umask may have taken bits away that the caller asked for.
+    file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
+    match durability {
+        Durability::Volatile => Ok(()),
+        Durability::Synced => {
+            file.sync_all().map_err(|source| FileError::Sync { path: path.to_owned(), source })
+        }
+    }
+}
+
+/// Flushes a directory's entries to the disk.
+///
+/// # Errors
+/// [`FileError::Sync`].
+pub fn sync_directory(path: &Path) -> Result<(), FileError> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| FileError::Sync { path: path.to_owned(), source })
+}
+
+/// Reads a file that may not be there; `None` when it, or a directory above it, does not exist.
+///
+/// Never waits: what is not a regular file (a FIFO, say) is an error.
+///
+/// # Errors
+/// [`FileError::Read`], [`FileError::NotAFile`] or [`FileError::TooLarge`].
+pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(descriptor) => File::from(descriptor),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(FileError::NotAFile { path: path.to_owned() });
+    }
+    if MAX_FILE_SIZE < metadata.len() {
+        return Err(FileError::TooLarge { path: path.to_owned(), size: metadata.len() });
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
+    file.take(MAX_FILE_SIZE).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
+}
+
+/// Removes a file; `false` when it was not there.
+///
+/// # Errors
+/// [`FileError::Remove`].
+pub fn remove_file(path: &Path) -> Result<bool, FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
+    }
+}
+
+/// Makes a directory and those above it, all with `mode`; succeeds when it is there, whatever its mode.
+///
+/// # Errors
+/// [`FileError::CreateDirectory`].
+pub fn create_directory(path: &Path, mode: u32) -> Result<(), FileError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|source| FileError::CreateDirectory { path: path.to_owned(), source })
+}
+
+/// Says whether an error means that the path does not lead to anything.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}

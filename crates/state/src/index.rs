@@ -1,0 +1,371 @@
+//! Who owns what on this node.
+
+use std::fs::{self, ReadDir};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cni::AttachmentKey;
+use serde_json::Value;
+
+use crate::file::{
+    Durability, FileError, create_directory, read_optional, remove_file, write_atomic,
+    write_atomic_through,
+};
+use crate::lock::{Lock, LockError};
+use crate::name::{file_name_of, object_of};
+use crate::record::{Damaged, Read, Record};
+use crate::roots::Roots;
+
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// How often a write is tried whose directory somebody else removes because it was empty.
+const DIRECTORY_RACES: u32 = 16;
+
+/// Counting holders stops here: nobody needs to know whether it is 33 or 5000, and a directory of thousands
+/// is not to be read by every DEL.
+const COUNT_LIMIT: usize = 32;
+
+/// The records of attachments and the references to shared objects, below [`Roots::run`].
+///
+/// Making the value touches nothing; directories come with the first write. Different attachments need no
+/// lock for their records. Shared objects do: take [`Index::lock`] for the object, then look at it, change it
+/// and call [`Index::hold`] or [`Index::release`], then drop the lock.
+#[derive(Debug, Clone)]
+pub struct Index {
+    owners: PathBuf,
+    shared: PathBuf,
+    locks: PathBuf,
+}
+
+/// The answer to [`Index::hold`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// No other attachment held the object before.
+    pub first: bool,
+    /// This attachment did not hold it before.
+    pub new: bool,
+}
+
+/// The answer to [`Index::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Nobody holds the object any more: undo what its note says, then [`Index::take_note`].
+    Last,
+    /// At least that many attachments still hold it; counting stops at 32.
+    Held(usize),
+    /// This attachment did not hold it, and neither does anyone else.
+    NotHeld,
+}
+
+impl Index {
+    /// Makes an index over the node's roots.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        Index {
+            owners: roots.run.join("owners"),
+            shared: roots.run.join("shared"),
+            locks: roots.run.join("locks"),
+        }
+    }
+
+    /// Writes a record, replacing the one that the same plugin wrote for the same attachment.
+    ///
+    /// # Errors
+    /// [`FileError`]; what was there before is then still there.
+    pub fn put(&self, record: &Record) -> Result<(), FileError> {
+        let path = self.record_path(&record.attachment, &record.plugin);
+        in_directory(&path, || {
+            write_atomic(&path, &record.to_bytes(), FILE_MODE, Durability::Volatile)
+        })
+    }
+
+    /// Reads the record a plugin wrote for an attachment.
+    #[must_use]
+    pub fn get(&self, key: &AttachmentKey, plugin: &str) -> Read<Option<Record>> {
+        let read = read_record(&self.record_path(key, plugin));
+        match &read.found {
+            Some(record) if record.attachment != *key || record.plugin != plugin => {
+                let reason = format!("it belongs to {} of {}", record.plugin, record.attachment);
+                let path = self.record_path(key, plugin);
+                Read { found: None, damaged: vec![Damaged::new(path, reason)] }
+            }
+            _ => read,
+        }
+    }
+
+    /// Removes the record a plugin wrote for an attachment, readable or not; `false` when there was none.
+    ///
+    /// # Errors
+    /// [`FileError::Remove`].
+    pub fn remove(&self, key: &AttachmentKey, plugin: &str) -> Result<bool, FileError> {
+        let path = self.record_path(key, plugin);
+        let removed = remove_file(&path)?;
+        if let Some(directory) = path.parent() {
+            // Fails while other plugins have records there.
+            let _ = fs::remove_dir(directory);
+        }
+        Ok(removed)
+    }
+
+    /// Reads all records of an attachment: one small directory.
+    #[must_use]
+    pub fn of_attachment(&self, key: &AttachmentKey) -> Read<Vec<Record>> {
+        let mut all = Read::whole(Vec::new());
+        read_records(&self.owners.join(key.hash()), &mut all);
+        all
+    }
+
+    /// Reads every record, in no order. For GC and for people: it reads every file.
+    #[must_use]
+    pub fn list(&self) -> Read<Vec<Record>> {
+        let mut all = Read::whole(Vec::new());
+        for entry in entries(&self.owners, &mut all.damaged) {
+            read_records(&entry, &mut all);
+        }
+        all
+    }
+
+    /// Reads every record of a network; see [`Index::list`].
+    #[must_use]
+    pub fn of_network(&self, network: &str) -> Read<Vec<Record>> {
+        self.list().map(|mut records| {
+            records.retain(|record| record.attachment.network.as_str() == network);
+            records
+        })
+    }
+
+    /// Reads every record of a container; see [`Index::list`].
+    #[must_use]
+    pub fn of_container(&self, container_id: &str) -> Read<Vec<Record>> {
+        self.list().map(|mut records| {
+            records.retain(|record| record.attachment.container_id.as_str() == container_id);
+            records
+        })
+    }
+
+    /// Takes the lock of a shared object, waiting at most `deadline`.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] names the holder.
+    pub fn lock(&self, object: &str, deadline: Duration) -> Result<Lock, LockError> {
+        let path = self.locks.join(format!("{}.lock", file_name_of(object)));
+        match Lock::acquire(&path, deadline) {
+            Err(error) if error.is_not_found() => {
+                create_directory(&self.locks, DIRECTORY_MODE).map_err(|failure| match failure {
+                    FileError::CreateDirectory { path, source } => LockError::Open { path, source },
+                    _ => error,
+                })?;
+                Lock::acquire(&path, deadline)
+            }
+            done => done,
+        }
+    }
+
+    /// Writes down that an attachment uses a shared object. Holding again changes nothing.
+    ///
+    /// The caller holds the object's lock.
+    ///
+    /// # Errors
+    /// [`FileError`]; the attachment is then not a holder, unless it was.
+    pub fn hold(&self, object: &str, key: &AttachmentKey) -> Result<Hold, FileError> {
+        let directory = self.object_directory(object);
+        let path = directory.join(key.hash());
+        let mut damaged = Vec::new();
+        let first = !holder_names(&directory, &mut damaged).any(|other| other != path);
+        let new = !path.exists();
+        let bytes = serde_json::to_vec(key).expect("a key has string keys only");
+        in_directory(&path, || {
+            // The temporary file is kept out of the object's directory, which holds holders only.
+            write_atomic_through(&self.shared, &path, &bytes, FILE_MODE, Durability::Volatile)
+        })?;
+        Ok(Hold { first, new })
+    }
+
+    /// Strikes an attachment from the holders of a shared object.
+    ///
+    /// The caller holds the object's lock. The note stays: when the answer is [`Release::Last`] or
+    /// [`Release::NotHeld`], undo what it says and [`Index::take_note`], so that a crash in between leaves the
+    /// note for the next who is last.
+    ///
+    /// # Errors
+    /// [`FileError::Remove`]; the attachment is then still a holder.
+    pub fn release(&self, object: &str, key: &AttachmentKey) -> Result<Release, FileError> {
+        let directory = self.object_directory(object);
+        let held = remove_file(&directory.join(key.hash()))?;
+        let mut damaged = Vec::new();
+        let left = holder_names(&directory, &mut damaged).take(COUNT_LIMIT).count();
+        if left != 0 {
+            return Ok(Release::Held(left));
+        }
+        // Fails when a foreign file lies there, which hinders nobody.
+        let _ = fs::remove_dir(&directory);
+        Ok(if held { Release::Last } else { Release::NotHeld })
+    }
+
+    /// Lists who holds a shared object. A reference whose content is damaged is reported and still counts for
+    /// [`Index::release`].
+    #[must_use]
+    pub fn holders(&self, object: &str) -> Read<Vec<AttachmentKey>> {
+        let mut all = Read::whole(Vec::new());
+        let paths: Vec<PathBuf> =
+            holder_names(&self.object_directory(object), &mut all.damaged).collect();
+        for path in paths {
+            let Some(bytes) = read_or_report(&path, &mut all.damaged) else { continue };
+            match serde_json::from_slice::<AttachmentKey>(&bytes) {
+                Ok(key) if path.ends_with(key.hash()) => all.found.push(key),
+                Ok(key) => {
+                    all.damaged.push(Damaged::new(path, format!("its content is of {key}")));
+                }
+                Err(error) => all.damaged.push(Damaged::of(path, &error)),
+            }
+        }
+        all
+    }
+
+    /// Lists the shared objects that are held or have a note, sorted.
+    #[must_use]
+    pub fn objects(&self) -> Read<Vec<String>> {
+        let mut all = Read::whole(Vec::new());
+        for entry in entries(&self.shared, &mut all.damaged) {
+            let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match object_of(name.strip_suffix(".made").unwrap_or(&name)) {
+                Some(object) => all.found.push(object),
+                None => all.damaged.push(Damaged::new(entry, "not a name of ours")),
+            }
+        }
+        all.found.sort();
+        all.found.dedup();
+        all
+    }
+
+    /// Writes down what we are about to change in order to have a shared object, replacing an older note.
+    ///
+    /// The caller holds the object's lock, and calls this *before* the change and only when there is
+    /// something to change: then a crash leaves a note too many, never a change that nobody knows of.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn note(&self, object: &str, made: &Value) -> Result<(), FileError> {
+        let path = self.note_path(object);
+        let bytes = serde_json::to_vec(made).expect("a JSON value serialises");
+        in_directory(&path, || write_atomic(&path, &bytes, FILE_MODE, Durability::Volatile))
+    }
+
+    /// Reads the note of a shared object.
+    #[must_use]
+    pub fn read_note(&self, object: &str) -> Read<Option<Value>> {
+        let path = self.note_path(object);
+        let mut note = Read::whole(None);
+        if let Some(bytes) = read_or_report(&path, &mut note.damaged) {
+            match serde_json::from_slice(&bytes) {
+                Ok(value) => note.found = Some(value),
+                Err(error) => note.damaged.push(Damaged::of(path, &error)),
+            }
+        }
+        note
+    }
+
+    /// Reads and removes the note of a shared object, once what it says has been undone.
+    ///
+    /// # Errors
+    /// [`FileError::Remove`].
+    pub fn take_note(&self, object: &str) -> Result<Read<Option<Value>>, FileError> {
+        let note = self.read_note(object);
+        remove_file(&self.note_path(object))?;
+        Ok(note)
+    }
+
+    fn record_path(&self, key: &AttachmentKey, plugin: &str) -> PathBuf {
+        self.owners.join(key.hash()).join(format!("{}.json", file_name_of(plugin)))
+    }
+
+    fn object_directory(&self, object: &str) -> PathBuf {
+        self.shared.join(file_name_of(object))
+    }
+
+    fn note_path(&self, object: &str) -> PathBuf {
+        self.shared.join(format!("{}.made", file_name_of(object)))
+    }
+}
+
+/// Runs a write, making the directory of its file when that is missing, again if it is removed meanwhile.
+fn in_directory(
+    path: &Path,
+    mut write: impl FnMut() -> Result<(), FileError>,
+) -> Result<(), FileError> {
+    let mut races = 0;
+    loop {
+        match write() {
+            Err(error) if error.is_not_found() && races < DIRECTORY_RACES => {
+                races += 1;
+                if let Some(directory) = path.parent() {
+                    create_directory(directory, DIRECTORY_MODE)?;
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Lists a directory that may be missing, without temporary and other hidden files.
+fn entries(directory: &Path, damaged: &mut Vec<Damaged>) -> impl Iterator<Item = PathBuf> + use<> {
+    let listing: Option<ReadDir> = match fs::read_dir(directory) {
+        Ok(listing) => Some(listing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            damaged.push(Damaged::of(directory, &error));
+            None
+        }
+    };
+    listing
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
+        .map(|entry| entry.path())
+}
+
+/// Lists the references in an object's directory: files named by a hash.
+fn holder_names(
+    directory: &Path,
+    damaged: &mut Vec<Damaged>,
+) -> impl Iterator<Item = PathBuf> + use<> {
+    entries(directory, damaged).filter(|path| {
+        path.file_name().is_some_and(|name| {
+            let name = name.as_encoded_bytes();
+            name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit)
+        })
+    })
+}
+
+fn read_records(directory: &Path, all: &mut Read<Vec<Record>>) {
+    let paths: Vec<PathBuf> = entries(directory, &mut all.damaged).collect();
+    for path in paths {
+        let read = read_record(&path);
+        all.found.extend(read.found);
+        all.damaged.extend(read.damaged);
+    }
+}
+
+fn read_record(path: &Path) -> Read<Option<Record>> {
+    let mut read = Read::whole(None);
+    if let Some(bytes) = read_or_report(path, &mut read.damaged) {
+        match Record::parse(&bytes) {
+            Ok(record) => read.found = Some(record),
+            Err(reason) => read.damaged.push(Damaged::new(path, reason)),
+        }
+    }
+    read
+}
+
+fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>) -> Option<Vec<u8>> {
+    match read_optional(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            damaged.push(Damaged::of(path, &error));
+            None
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One writer at a time, with an end to waiting.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The first wait between two tries: about what a holder needs.
+const FIRST_WAIT: Duration = Duration::from_micros(100);
+/// The longest wait between two tries: with many waiting, somebody tries often enough.
+const LONGEST_WAIT: Duration = Duration::from_millis(5);
+
+/// An exclusive `flock` on a file (`man 2 flock`), given back on drop or when the process ends.
+///
+/// The file's content is neither read nor written: the lock files of the reference plugins are locked the
+/// same way and stay empty. The file is never removed, for a lock on a removed file excludes nobody.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// The process that holds a lock, as far as procfs tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The process that took the lock; its children may be what keeps it.
+    pub pid: u32,
+    /// Its command line; empty when it is gone or hidden.
+    pub command: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.command.as_str() {
+            "" => write!(f, "process {}, which is not visible", self.pid),
+            command => write!(f, "process {} ({command})", self.pid),
+        }
+    }
+}
+
+/// Says why there is no lock.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody held it until the deadline. Trying again later may help.
+    #[error(
+        "lock {path:?}: held by {} for longer than {waited:?}",
+        holder.as_ref().map_or_else(|| "a process that is not visible".to_owned(), ToString::to_string)
+    )]
+    Busy {
+        /// The lock's file.
+        path: PathBuf,
+        /// Who held it at the end.
+        holder: Option<Holder>,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The file could not be opened or made.
+    #[error("open lock file {path:?}")]
+    Open {
+        /// The lock's file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The file system does not lock.
+    #[error("lock {path:?}")]
+    Lock {
+        /// The lock's file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl LockError {
+    /// Says whether trying again later may help.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, LockError::Busy { .. })
+    }
+
+    /// Says whether the lock's directory does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, LockError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl Lock {
+    /// Takes the lock, waiting at most `deadline` for others. The file is made when it is missing; its
+    /// directory is not.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] names the holder.
+    pub fn acquire(path: &Path, deadline: Duration) -> Result<Lock, LockError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| LockError::Open { path: path.to_owned(), source })?;
+        let begin = Instant::now();
+        let mut wait = FIRST_WAIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock { _file: file }),
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(source)) => {
+                    return Err(LockError::Lock { path: path.to_owned(), source });
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let waited = begin.elapsed();
+                    let Some(left) = deadline.checked_sub(waited).filter(|left| !left.is_zero())
+                    else {
+                        let holder = holder_of(&file);
+                        return Err(LockError::Busy { path: path.to_owned(), holder, waited });
+                    };
+                    std::thread::sleep(wait.min(left));
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        }
+    }
+}
+
+/// Finds who holds a lock by the kernel's own list, so that every holder is named, whoever wrote it.
+fn holder_of(file: &File) -> Option<Holder> {
+    let metadata = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    let table = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = holder_in(&table, major, minor, metadata.ino())?;
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = command
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    Some(Holder { pid, command: words.join(" ") })
+}
+
+/// Reads a table as `man 5 proc_locks` describes it.
+fn holder_in(table: &str, major: u32, minor: u32, inode: u64) -> Option<u32> {
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
+    let inode = format!(":{inode}");
+    let holders = || {
+        table.lines().filter_map(|line| {
+            // Waiting processes have a `->` before the type, and so another word in second place.
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [_, "FLOCK", _, "WRITE", pid, place, ..] => Some((pid.parse().ok()?, place)),
+                _ => None,
+            }
+        })
+    };
+    // btrfs shows files under another device number than stat does, so the inode alone must do there.
+    let exact = holders().find(|(_, at)| *at == place);
+    let found = exact.or_else(|| holders().find(|(_, at)| at.ends_with(&inode)));
+    found.map(|(pid, _)| pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+1: POSIX  ADVISORY  WRITE 700 fe:00:42 0 EOF
+2: FLOCK  ADVISORY  WRITE 701 00:1a:42 0 EOF
+3: FLOCK  ADVISORY  WRITE 702 fe:00:42 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 703 fe:00:42 0 EOF
+4: FLOCK  ADVISORY  READ 704 fe:00:43 0 EOF
+garbage
+";
+
+    #[test]
+    fn the_holder_is_the_flock_on_that_inode() {
+        assert_eq!(holder_in(TABLE, 0xfe, 0, 42), Some(702));
+        assert_eq!(holder_in(TABLE, 0x99, 0, 42), Some(701));
+        assert_eq!(holder_in(TABLE, 0xfe, 0, 43), None);
+        assert_eq!(holder_in("", 0xfe, 0, 42), None);
+    }
+}
