@@ -1,0 +1,164 @@
+//! Reading by Go's rules.
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use netwright_cni::json::{self, Object};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Config {
+    name: String,
+    mtu: u32,
+    #[serde(rename = "isGateway")]
+    is_gateway: bool,
+    vlan: Option<u16>,
+    tags: Vec<String>,
+    ids: Vec<u8>,
+    flags: BTreeMap<String, bool>,
+    ipam: Ipam,
+    ranges: Vec<Vec<Ipam>>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    subnet: String,
+    size: i64,
+}
+
+impl Default for Ipam {
+    fn default() -> Self {
+        Ipam { subnet: "192.0.2.0/24".into(), size: 24 }
+    }
+}
+
+fn config(text: &str) -> Config {
+    json::from_str(text).unwrap()
+}
+
+fn refused(text: &str, expected: Expect) {
+    expected.assert_eq(&json::from_str::<Config>(text).unwrap_err().to_string());
+}
+
+#[test]
+fn keys_match_in_any_case() {
+    let config = config("{\"NAME\":\"n\",\"isgateway\":true,\"ranGe\u{17f}\":[[{\"Size\":1}]]}");
+    assert_eq!(config.name, "n");
+    assert!(config.is_gateway);
+    assert_eq!(config.ranges[0][0].size, 1);
+}
+
+#[test]
+fn keys_that_fold_differently_in_unicode_do_not_match() {
+    // Go folds by simple case folding: the dotless i is no i, the micro sign no m.
+    assert_eq!(config("{\"\u{131}pam\":5,\"\u{b5}tu\":\"x\"}"), Config::default());
+}
+
+#[test]
+fn the_last_of_equal_keys_counts() {
+    assert_eq!(config(r#"{"name":"a","NAME":"b"}"#).name, "b");
+    assert_eq!(config(r#"{"NAME":"b","name":"a","Name":null}"#).name, "a");
+    // Even if an earlier one is of the wrong type, which Go would refuse: it is never read.
+    assert_eq!(config(r#"{"mtu":"x","mtu":1500}"#).mtu, 1500);
+}
+
+#[test]
+fn null_leaves_the_default_everywhere() {
+    let nulls = r#"{"name":null,"mtu":null,"isGateway":null,"vlan":null,"tags":null,"ids":null,
+        "flags":null,"ipam":null,"ranges":null}"#;
+    assert_eq!(config(nulls), Config::default());
+    assert_eq!(config(r#"{"ipam":{"subnet":null}}"#).ipam, Ipam::default());
+    assert_eq!(config("null"), Config::default());
+}
+
+#[test]
+fn null_within_a_list_is_the_zero_value() {
+    let config =
+        config(r#"{"tags":["a",null],"ids":[null,2],"flags":{"a":null},"ranges":[null,[null]]}"#);
+    assert_eq!(config.tags, ["a", ""]);
+    assert_eq!(config.ids, [0, 2]);
+    assert!(!config.flags["a"]);
+    assert_eq!(config.ranges, [vec![], vec![Ipam::default()]]);
+}
+
+#[test]
+fn wrong_types_are_errors_with_key_and_place() {
+    refused(
+        "{\"ipam\":\n  {\"size\": \"x\"}}",
+        expect![[r#"ipam.size: invalid type: string "x", expected i64 at line 2 column 12"#]],
+    );
+    refused(
+        r#"{"ranges":[[],[{},{"subnet":5}]]}"#,
+        expect![
+            "ranges[1][1].subnet: invalid type: integer `5`, expected a string at line 1 column 29"
+        ],
+    );
+    refused(
+        r#"{"isGateway":"true"}"#,
+        expect![[
+            r#"isGateway: invalid type: string "true", expected a boolean at line 1 column 14"#
+        ]],
+    );
+    refused(
+        r#"{"mtu":1.0}"#,
+        expect!["mtu: invalid type: floating point `1.0`, expected u32 at line 1 column 8"],
+    );
+    refused(
+        r#"{"mtu":-1}"#,
+        expect!["mtu: invalid value: integer `-1`, expected u32 at line 1 column 8"],
+    );
+    refused(
+        r#"{"vlan":65536}"#,
+        expect!["vlan: invalid value: integer `65536`, expected u16 at line 1 column 9"],
+    );
+    refused(
+        r#"{"tags":"a"}"#,
+        expect![[r#"tags: invalid type: string "a", expected a sequence at line 1 column 9"#]],
+    );
+    refused(
+        r#"{"ipam":[]}"#,
+        expect!["ipam: invalid type: sequence, expected an object at line 1 column 9"],
+    );
+}
+
+#[test]
+fn what_is_not_json_is_refused_with_its_place() {
+    refused("", expect!["EOF while parsing a value at line 1 column 0"]);
+    refused("{} {}", expect!["trailing characters at line 1 column 4"]);
+    refused("{\"a\":\n1,}", expect!["key must be a string at line 2 column 3"]);
+    refused("\u{feff}{}", expect!["expected value at line 1 column 1"]);
+    refused("{'a':1}", expect!["key must be a string at line 1 column 2"]);
+    let error = json::from_slice::<Config>(b"{\n\"name\": \"\xff\"}").unwrap_err();
+    assert_eq!(error.to_string(), "not UTF-8 text at line 2 column 10");
+}
+
+#[test]
+fn objects_keep_their_values_as_text() {
+    let text = "{ \"b\" : 1152921504606846977 , \"a\": [ 1e400 ,\n {\"x\":\"\\u00e9\"} ],\"a\":-0, \"n\":null}";
+    let object = Object::parse(text.as_bytes()).unwrap();
+    assert_eq!(
+        String::from_utf8(object.to_vec()).unwrap(),
+        "{\"b\":1152921504606846977,\"a\":[ 1e400 ,\n {\"x\":\"\\u00e9\"} ],\"a\":-0,\"n\":null}"
+    );
+    assert_eq!(object.get("a").map(RawValue::get), Some("-0"));
+    assert_eq!(object.get("A").map(RawValue::get), None);
+    assert_eq!(object.get_ignore_case("A").map(RawValue::get), Some("-0"));
+    assert_eq!(object, Object::parse(&object.to_vec()).unwrap());
+    assert_eq!(format!("{object:?}").as_bytes(), object.to_vec());
+    assert!(Object::parse(b"null").unwrap().is_empty());
+    assert!(Object::parse(b"[]").is_err());
+}
+
+#[test]
+fn setting_a_key_keeps_its_place_and_removes_its_doubles() {
+    let mut object = Object::parse(br#"{"a":1,"Name":2,"b":3,"NAME":4,"name":5}"#).unwrap();
+    object.set_value("name", "n");
+    assert_eq!(format!("{object:?}"), r#"{"a":1,"name":"n","b":3}"#);
+    object.set_value("new", &[1]);
+    object.remove("A");
+    assert_eq!(format!("{object:?}"), r#"{"name":"n","b":3,"new":[1]}"#);
+    assert!(object.read::<Config>().is_ok());
+}
