@@ -1,1 +1,21 @@
-//! Placeholder.
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod attachment;
+mod cache;
+mod error;
+mod load;
+mod run;
+mod runtime;
+mod trace;
+
+pub use attachment::{Attachment, CapabilityArgs};
+pub use cache::{Cache, CacheError, CachedAttachment, DEFAULT_CACHE_DIR, Listing, PassedOver};
+pub use error::{
+    AddError, CheckError, DelError, GcError, GcFailure, PluginError, PluginFailure, RollBack,
+    StatusError, ValidateError, ValidateProblem,
+};
+pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};
+pub use run::{Added, Deleted, GcReport, VersionInfo};
+pub use runtime::{CLEANUP_TIME, PluginStderr, Runtime};
+pub use trace::{TraceContext, TraceError};

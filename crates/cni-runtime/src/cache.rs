@@ -1,0 +1,434 @@
+//! The result cache: what was attached, with which configuration, and what came of it.
+//!
+//! Format and place are libcni's (`<dir>/results/<network>-<container ID>-<ifname>`, kind `cniCacheV1`, mode
+//! 0600 in a folder of mode 0700), so that a node can change between runtimes with containers running.
+//! Files in libcni's older form (a bare result) are read too. What is different:
+//!
+//! - A file is written beside its place and renamed into it, so that no reader and no crash sees half of it.
+//! - An attachment is recorded *before* its first plugin runs, without `result`. After a crash in the middle
+//!   of ADD, or a roll-back that failed, GC and DEL thus know what to undo. libcni reads such a file as an
+//!   attachment with an empty result.
+//! - libcni's names are ambiguous: network `a-b` with container `c` shares a file with network `a` and
+//!   container `b-c`. Here the content decides: a file that names another attachment is never overwritten,
+//!   used or removed. The later attachment goes to the same name with `.` and 32 hexadecimal digits
+//!   appended, which libcni still lists, though it does not find it by name.
+//! - Garbage (empty, truncated, foreign, huge, not a file) is passed over and reported, never fatal.
+
+mod base64;
+pub(crate) mod file;
+mod format;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cni::{
+    AddResult, AttachmentKey, ContainerId, Error, NetworkList, NetworkName, Version, code,
+};
+use serde_json::value::RawValue;
+
+use crate::Attachment;
+use format::{Content, Entry};
+
+/// The folder that libcni uses when it is told no other.
+pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
+
+/// A folder of cached attachments.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    results: PathBuf,
+    synced: bool,
+}
+
+impl Default for Cache {
+    /// Takes [`DEFAULT_CACHE_DIR`].
+    fn default() -> Self {
+        Cache::new(DEFAULT_CACHE_DIR)
+    }
+}
+
+/// An attachment that the cache knows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CachedAttachment {
+    /// The network.
+    pub network: NetworkName,
+    /// What the runtime said when it attached.
+    pub attachment: Attachment,
+    /// The configuration with which it was attached, as read then.
+    pub config: Vec<u8>,
+    /// What ADD returned; `None` when it did not come to its end.
+    pub result: Option<Box<RawValue>>,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// What the cache holds.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Listing {
+    /// The attachments, sorted by the names of their files.
+    pub attachments: Vec<CachedAttachment>,
+    /// Files that hold no attachment.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A file in the cache that holds no attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PassedOver {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it is not used.
+    pub reason: String,
+}
+
+/// Says why the cache failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The folder could not be made.
+    #[error("make cache folder {path:?}: {cause}")]
+    Create {
+        /// The folder.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// The folder could not be listed.
+    #[error("list cache folder {path:?}: {cause}")]
+    List {
+        /// The folder.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// A file could not be written.
+    #[error("write cache file {path:?}: {cause}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// A file could not be removed.
+    #[error("remove cache file {path:?}: {cause}")]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("failed to unmarshal cached network {network:?} config: {reason} (in {path:?})")]
+    Garbage {
+        /// The network asked for.
+        network: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file is of a kind that holds no configuration.
+    #[error("read cached network {network:?} config has wrong kind: {kind} (in {path:?})")]
+    Kind {
+        /// The network asked for.
+        network: String,
+        /// The file.
+        path: PathBuf,
+        /// What it says it is.
+        kind: String,
+    },
+    /// The cached result does not fit the version asked for.
+    #[error("failed to convert cached result to config version {version:?}: {reason} (in {path:?})")]
+    Convert {
+        /// The version.
+        version: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl CacheError {
+    /// Returns the error object for it: code 5 for files that cannot be used, 6 for contents.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        let code = match self {
+            CacheError::Garbage { .. } | CacheError::Kind { .. } | CacheError::Convert { .. } => {
+                code::DECODE_FAILURE
+            }
+            _ => code::IO_FAILURE,
+        };
+        Error::new(code, self.to_string())
+    }
+}
+
+impl CachedAttachment {
+    /// Returns the key of the attachment.
+    #[must_use]
+    pub fn key(&self) -> AttachmentKey {
+        AttachmentKey {
+            network: self.network.clone(),
+            container_id: self.attachment.container_id.clone(),
+            ifname: self.attachment.ifname.clone(),
+        }
+    }
+
+    /// Reads the configuration with which it was attached.
+    ///
+    /// # Errors
+    /// As [`NetworkList::parse`].
+    pub fn list(&self) -> Result<NetworkList, Error> {
+        let list = NetworkList::parse(&self.config)?;
+        if list.plugins.is_empty() {
+            // libcni caches a single plugin's configuration as it is.
+            return NetworkList::from_plugin(&self.config);
+        }
+        Ok(list)
+    }
+
+    /// Reads what ADD returned; `None` when it did not come to its end.
+    ///
+    /// # Errors
+    /// As [`AddResult::parse`].
+    pub fn result(&self) -> Result<Option<AddResult>, Error> {
+        let result = self.result.as_deref();
+        result.map(|raw| AddResult::parse(raw.get().as_bytes(), Version::V0_1_0)).transpose()
+    }
+
+    fn of(entry: Entry, path: PathBuf) -> Self {
+        let Entry { key, attachment, config, result } = entry;
+        CachedAttachment { network: key.network, attachment, config, result, path }
+    }
+}
+
+/// What is found when an attachment is looked for.
+#[derive(Debug)]
+pub(crate) enum Lookup {
+    Missing,
+    Found(Box<CachedAttachment>),
+    Legacy { path: PathBuf, result: Box<RawValue> },
+    Kind { path: PathBuf, kind: String },
+    Garbage { path: PathBuf, reason: String },
+}
+
+/// A place in the cache that an ADD under way holds.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    path: PathBuf,
+    /// What was there before, when that ADD had come to its end.
+    pub(crate) existing: Option<Box<CachedAttachment>>,
+}
+
+impl Cache {
+    /// Takes a folder, which need not exist yet.
+    pub fn new(dir: impl AsRef<Path>) -> Self {
+        Cache { results: dir.as_ref().join("results"), synced: true }
+    }
+
+    /// Leaves it to the kernel when files reach the disk. This is for caches that need not survive a loss
+    /// of power, such as those on a tmpfs.
+    #[must_use]
+    pub fn volatile(mut self) -> Self {
+        self.synced = false;
+        self
+    }
+
+    /// Returns the folder that holds the files.
+    #[must_use]
+    pub fn results_dir(&self) -> &Path {
+        &self.results
+    }
+
+    /// Reads one attachment; `None` when the cache does not know it.
+    ///
+    /// # Errors
+    /// [`CacheError::Garbage`] or [`CacheError::Kind`] when its file holds something else.
+    pub fn attachment(&self, key: &AttachmentKey) -> Result<Option<CachedAttachment>, CacheError> {
+        let network = key.network.to_string();
+        match self.look_up(key) {
+            Lookup::Missing => Ok(None),
+            Lookup::Found(found) => Ok(Some(*found)),
+            Lookup::Legacy { path, .. } => {
+                Err(CacheError::Kind { network, path, kind: String::new() })
+            }
+            Lookup::Kind { path, kind } => Err(CacheError::Kind { network, path, kind }),
+            Lookup::Garbage { path, reason } => Err(CacheError::Garbage { network, path, reason }),
+        }
+    }
+
+    /// Lists the attachments, of one container or of all. A folder that does not exist holds none.
+    ///
+    /// # Errors
+    /// [`CacheError::List`] when the folder cannot be read.
+    pub fn list(&self, container: Option<&ContainerId>) -> Result<Listing, CacheError> {
+        let cannot = |cause| CacheError::List { path: self.results.clone(), cause };
+        let mut names = Vec::new();
+        match std::fs::read_dir(&self.results) {
+            Ok(entries) => {
+                for entry in entries {
+                    names.push(entry.map_err(cannot)?.file_name());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        names.sort();
+        let mut listing = Listing::default();
+        for name in names {
+            let text = name.to_string_lossy();
+            let may_be_of = |id: &ContainerId| text.contains(&format!("-{id}-"));
+            if text.starts_with(file::TEMPORARY) || !container.is_none_or(may_be_of) {
+                continue;
+            }
+            let path = self.results.join(&name);
+            match self.read_listed(&path) {
+                Ok(Some(found)) => {
+                    if container.is_none_or(|id| *id == found.attachment.container_id) {
+                        listing.attachments.push(found);
+                    }
+                }
+                Ok(None) => {}
+                Err(reason) => listing.passed_over.push(PassedOver { path, reason }),
+            }
+        }
+        Ok(listing)
+    }
+
+    fn read_listed(&self, path: &Path) -> Result<Option<CachedAttachment>, String> {
+        // A file that went away in the meantime is no news.
+        let Some(document) = file::read(path).map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        match format::read(&document) {
+            Content::Entry(entry) => {
+                if self.paths(&entry.key).iter().any(|own| own == path) {
+                    Ok(Some(CachedAttachment::of(*entry, path.to_owned())))
+                } else {
+                    Err(format!("its name is not that of the attachment in it, {}", entry.key))
+                }
+            }
+            Content::Legacy(_) => Err("it holds a result without its attachment".to_owned()),
+            Content::Kind(kind) => Err(format!("it is of another kind: {kind}")),
+            Content::Garbage(reason) => Err(reason),
+        }
+    }
+
+    /// Removes what the cache knows of an attachment, without any plugin's help. Returns whether there was
+    /// something.
+    ///
+    /// # Errors
+    /// [`CacheError::Remove`].
+    pub fn forget(&self, key: &AttachmentKey) -> Result<bool, CacheError> {
+        let path = match self.look_up(key) {
+            Lookup::Missing => return Ok(false),
+            Lookup::Found(found) => found.path,
+            Lookup::Legacy { path, .. }
+            | Lookup::Kind { path, .. }
+            | Lookup::Garbage { path, .. } => path,
+        };
+        file::remove(&path).map_err(|cause| CacheError::Remove { path, cause })
+    }
+
+    /// Returns libcni's name, and the one for when that is another attachment's.
+    ///
+    /// The second cannot be the first of any attachment: an interface's name has at most 15 bytes, and the
+    /// last 32 have no dash.
+    fn paths(&self, key: &AttachmentKey) -> [PathBuf; 2] {
+        let name = format!("{}-{}-{}", key.network, key.container_id, key.ifname);
+        let other = format!("{name}.{}", key.hash());
+        [self.results.join(name), self.results.join(other)]
+    }
+
+    /// Looks for an attachment under both its names.
+    pub(crate) fn look_up(&self, key: &AttachmentKey) -> Lookup {
+        let mut second_best = Lookup::Missing;
+        for path in self.paths(key) {
+            let found = match file::read(&path) {
+                Ok(None) => continue,
+                Ok(Some(document)) => match format::read(&document) {
+                    Content::Entry(entry) if entry.key == *key => {
+                        return Lookup::Found(Box::new(CachedAttachment::of(*entry, path)));
+                    }
+                    Content::Entry(_) => continue,
+                    Content::Legacy(result) => Lookup::Legacy { path, result },
+                    Content::Kind(kind) => Lookup::Kind { path, kind },
+                    Content::Garbage(reason) => Lookup::Garbage { path, reason },
+                },
+                Err(error) => Lookup::Garbage { path, reason: error.to_string() },
+            };
+            if matches!(second_best, Lookup::Missing) {
+                second_best = found;
+            }
+        }
+        second_best
+    }
+
+    /// Records an attachment that is about to be made.
+    pub(crate) fn reserve(
+        &self,
+        key: &AttachmentKey,
+        attachment: &Attachment,
+        config: &[u8],
+    ) -> Result<Reservation, CacheError> {
+        file::create_dir(&self.results)
+            .map_err(|cause| CacheError::Create { path: self.results.clone(), cause })?;
+        let document = format::write(&key.network, attachment, config, None);
+        if let Lookup::Found(found) = self.look_up(key) {
+            let path = found.path.clone();
+            if found.result.is_some() {
+                return Ok(Reservation { path, existing: Some(found) });
+            }
+            self.replace(&path, &document, false)?;
+            return Ok(Reservation { path, existing: None });
+        }
+        let [usual, other] = self.paths(key);
+        for path in [&usual, &other] {
+            let created = file::create(path, &document)
+                .map_err(|cause| CacheError::Write { path: path.clone(), cause })?;
+            if created {
+                return Ok(Reservation { path: path.clone(), existing: None });
+            }
+            if !self.is_of_another(path, key) {
+                self.replace(path, &document, false)?;
+                return Ok(Reservation { path: path.clone(), existing: None });
+            }
+        }
+        let cause = io::Error::from(io::ErrorKind::AlreadyExists);
+        Err(CacheError::Write { path: other, cause })
+    }
+
+    fn is_of_another(&self, path: &Path, key: &AttachmentKey) -> bool {
+        matches!(
+            file::read(path).map(|document| document.map(|document| format::read(&document))),
+            Ok(Some(Content::Entry(entry))) if entry.key != *key
+        )
+    }
+
+    /// Records an attachment that was made.
+    pub(crate) fn commit(
+        &self,
+        reservation: &Reservation,
+        network: &NetworkName,
+        attachment: &Attachment,
+        config: &[u8],
+        result: &RawValue,
+    ) -> Result<(), CacheError> {
+        let document = format::write(network, attachment, config, Some(result));
+        self.replace(&reservation.path, &document, self.synced)
+    }
+
+    /// Removes the record of an attachment that was not made after all.
+    pub(crate) fn release(&self, reservation: &Reservation) -> Result<(), CacheError> {
+        let path = &reservation.path;
+        file::remove(path)
+            .map(drop)
+            .map_err(|cause| CacheError::Remove { path: path.clone(), cause })
+    }
+
+    fn replace(&self, path: &Path, document: &[u8], synced: bool) -> Result<(), CacheError> {
+        file::replace(path, document, synced)
+            .map_err(|cause| CacheError::Write { path: path.to_owned(), cause })
+    }
+}

@@ -1,0 +1,147 @@
+//! The contents of cache files: libcni's first version, and what came before it.
+
+use cni::{AddResult, Args, AttachmentKey, ContainerId, IfName, NetworkName, Version};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::base64;
+use crate::{Attachment, CapabilityArgs};
+
+/// What `kind` says (libcni api.go `CNICacheV1`).
+const KIND: &str = "cniCacheV1";
+
+/// The content of a file.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// libcni's first version.
+    Entry(Box<Entry>),
+    /// A bare result, as written before there were versions.
+    Legacy(Box<RawValue>),
+    /// JSON of another kind.
+    Kind(String),
+    /// Anything else.
+    Garbage(String),
+}
+
+/// One attachment as the file tells it.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) key: AttachmentKey,
+    pub(super) attachment: Attachment,
+    pub(super) config: Vec<u8>,
+    /// Absent while ADD has not succeeded.
+    pub(super) result: Option<Box<RawValue>>,
+}
+
+#[derive(Serialize)]
+struct Writing<'a> {
+    kind: &'static str,
+    #[serde(rename = "containerId")]
+    container_id: &'a ContainerId,
+    config: String,
+    #[serde(rename = "ifName")]
+    ifname: &'a IfName,
+    #[serde(rename = "networkName")]
+    network: &'a NetworkName,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    netns: &'a str,
+    #[serde(rename = "cniArgs", skip_serializing_if = "Vec::is_empty")]
+    args: Vec<(&'a str, &'a str)>,
+    #[serde(rename = "capabilityArgs", skip_serializing_if = "CapabilityArgs::is_empty")]
+    capability_args: &'a CapabilityArgs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Reading {
+    kind: String,
+    #[serde(rename = "containerId")]
+    container_id: String,
+    config: String,
+    #[serde(rename = "ifName")]
+    ifname: String,
+    #[serde(rename = "networkName")]
+    network: String,
+    netns: String,
+    #[serde(rename = "cniArgs")]
+    args: Vec<(String, String)>,
+    #[serde(rename = "capabilityArgs")]
+    capability_args: CapabilityArgs,
+    result: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OnlyKind {
+    kind: String,
+}
+
+/// Writes an entry, compact, its keys in libcni's order.
+pub(super) fn write(
+    network: &NetworkName,
+    attachment: &Attachment,
+    config: &[u8],
+    result: Option<&RawValue>,
+) -> Vec<u8> {
+    let writing = Writing {
+        kind: KIND,
+        container_id: &attachment.container_id,
+        config: base64::encode(config),
+        ifname: &attachment.ifname,
+        network,
+        netns: &attachment.netns,
+        args: attachment.args.iter().collect(),
+        capability_args: &attachment.capability_args,
+        result,
+    };
+    serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
+}
+
+/// Reads a file's content, whatever it is.
+pub(super) fn read(document: &[u8]) -> Content {
+    if document.is_empty() {
+        return Content::Garbage("the file is empty".to_owned());
+    }
+    match cni::json::from_slice::<OnlyKind>(document) {
+        Err(error) => Content::Garbage(error.to_string()),
+        Ok(OnlyKind { kind }) if kind == KIND => match read_entry(document) {
+            Ok(entry) => Content::Entry(Box::new(entry)),
+            Err(reason) => Content::Garbage(reason),
+        },
+        Ok(OnlyKind { kind }) if kind.is_empty() => read_legacy(document),
+        Ok(OnlyKind { kind }) => Content::Kind(kind),
+    }
+}
+
+fn read_entry(document: &[u8]) -> Result<Entry, String> {
+    let reading: Reading =
+        cni::json::from_slice(document).map_err(|error| error.to_string())?;
+    debug_assert_eq!(reading.kind, KIND);
+    let key = AttachmentKey {
+        network: NetworkName::new(&reading.network).map_err(|error| error.to_string())?,
+        container_id: ContainerId::new(&reading.container_id).map_err(|error| error.to_string())?,
+        ifname: IfName::new(&reading.ifname).map_err(|error| error.to_string())?,
+    };
+    let attachment = Attachment {
+        container_id: key.container_id.clone(),
+        ifname: key.ifname.clone(),
+        netns: reading.netns,
+        args: Args::from_pairs(reading.args),
+        capability_args: reading.capability_args,
+    };
+    let config = base64::decode(&reading.config).ok_or("config: it is not base64")?;
+    let result = reading.result.filter(|raw| raw.get() != "null");
+    Ok(Entry { key, attachment, config, result })
+}
+
+fn read_legacy(document: &[u8]) -> Content {
+    if let Err(error) = AddResult::parse(document, Version::V0_1_0) {
+        return Content::Garbage(error.to_string());
+    }
+    match serde_json::from_slice(document) {
+        Ok(raw) => Content::Legacy(raw),
+        Err(error) => Content::Garbage(error.to_string()),
+    }
+}

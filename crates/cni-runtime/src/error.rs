@@ -1,0 +1,427 @@
+//! What can go wrong, per operation.
+
+use std::fmt;
+
+use cni::{AttachmentKey, Command, Error, code};
+use cni_invoke::{FindError, InvokeError};
+
+use crate::cache::CacheError;
+
+/// One plugin of a chain failed.
+///
+/// Shown as the reference library shows it: `plugin type="T" name="N" failed (add): …`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PluginFailure {
+    /// The plugin's type.
+    pub plugin_type: String,
+    /// The name in the plugin's own object, which single configurations have.
+    pub plugin_name: Option<String>,
+    /// The verb.
+    pub command: Command,
+    /// What happened.
+    pub error: Box<PluginError>,
+}
+
+impl PluginFailure {
+    /// Returns the error object: the plugin's own code and details, with the plugin named in the message.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        self.error.to_cni().context(self.what())
+    }
+
+    fn what(&self) -> String {
+        let verb = match self.command {
+            Command::Add => "add",
+            Command::Del => "delete",
+            Command::Check => "check",
+            Command::Gc => "gc",
+            Command::Status => "status",
+            Command::Version => "version",
+        };
+        match &self.plugin_name {
+            Some(name) => format!("plugin type={:?} name={name:?} failed ({verb})", self.plugin_type),
+            None => format!("plugin type={:?} failed ({verb})", self.plugin_type),
+        }
+    }
+}
+
+impl fmt::Display for PluginFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what(), self.error)
+    }
+}
+
+/// The source is left out because the text already holds it.
+impl std::error::Error for PluginFailure {}
+
+/// Why a plugin's call came to nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// Its executable was not found.
+    NotFound(FindError),
+    /// It could not be run to its end.
+    NotRun(InvokeError),
+    /// The deadline had passed before it could be started.
+    NoTimeLeft,
+    /// It reported an error.
+    Reported(Error),
+    /// It succeeded, but what it said cannot be used.
+    Answer(Error),
+}
+
+impl PluginError {
+    /// Says whether the plugin may have changed something before this happened.
+    pub(crate) fn may_have_acted(&self) -> bool {
+        !matches!(
+            self,
+            PluginError::NotFound(_)
+                | PluginError::NoTimeLeft
+                | PluginError::NotRun(InvokeError::Start { .. })
+        )
+    }
+
+    /// Returns the error object for it.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        match self {
+            PluginError::NotFound(error) => error.to_cni(),
+            PluginError::NotRun(error) => error.to_cni(),
+            PluginError::NoTimeLeft => {
+                Error::new(code::TRY_AGAIN_LATER, "the deadline passed before it could be started")
+            }
+            PluginError::Reported(error) | PluginError::Answer(error) => error.clone(),
+        }
+    }
+}
+
+impl fmt::Display for PluginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_cni().fmt(f)
+    }
+}
+
+/// What became of the plugins that had run when ADD failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RollBack {
+    /// Nothing had been run.
+    NotNeeded,
+    /// DEL succeeded on every plugin that had run, the failed one included.
+    Done,
+    /// DEL failed on some. The cache keeps the attachment, so that DEL or GC can try again.
+    Failed(Vec<PluginFailure>),
+    /// The attachment existed before this ADD, in the same namespace: it was left alone.
+    Withheld,
+    /// The runtime was made without roll-back: the caller must run DEL.
+    Disabled,
+}
+
+impl RollBack {
+    fn describe(&self) -> String {
+        match self {
+            RollBack::NotNeeded => "nothing was changed".to_owned(),
+            RollBack::Done => "what had been done was undone".to_owned(),
+            RollBack::Failed(failures) => {
+                format!("undoing what had been done failed, run DEL again: {}", join(failures, "; "))
+            }
+            RollBack::Withheld => {
+                "the attachment existed before and was left as it is; run DEL before another ADD"
+                    .to_owned()
+            }
+            RollBack::Disabled => "nothing was undone, run DEL".to_owned(),
+        }
+    }
+}
+
+/// Says why ADD failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// The network cannot be used; nothing was run.
+    #[error("{0}")]
+    Invalid(Error),
+    /// A plugin failed.
+    #[error("{failure}")]
+    Plugin {
+        /// The plugin and its error.
+        failure: PluginFailure,
+        /// What became of the plugins before it.
+        roll_back: RollBack,
+    },
+    /// The attachment could not be recorded, so that nobody could have undone it properly.
+    #[error("failed to set network {network:?} cached result: {cause}")]
+    Cache {
+        /// The network.
+        network: String,
+        /// What failed.
+        cause: Box<CacheError>,
+        /// What became of the plugins.
+        roll_back: RollBack,
+    },
+}
+
+impl AddError {
+    /// Returns the error object for it: the plugin's own code; the roll-back is told in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        match self {
+            AddError::Invalid(error) => error.clone(),
+            AddError::Plugin { failure, roll_back } => {
+                failure.to_cni().with_details(roll_back.describe())
+            }
+            AddError::Cache { roll_back, .. } => {
+                Error::new(code::IO_FAILURE, self.to_string()).with_details(roll_back.describe())
+            }
+        }
+    }
+
+    /// Returns what became of the plugins that had run.
+    #[must_use]
+    pub fn roll_back(&self) -> &RollBack {
+        match self {
+            AddError::Invalid(_) => &RollBack::NotNeeded,
+            AddError::Plugin { roll_back, .. } | AddError::Cache { roll_back, .. } => roll_back,
+        }
+    }
+}
+
+/// Says why DEL failed. Every plugin was tried all the same, and the cache keeps the attachment.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DelError {
+    /// The network cannot be used; nothing was run.
+    Invalid(Error),
+    /// Nobody knows the configuration: none was given and the cache holds none that can be read.
+    NoConfig {
+        /// The attachment.
+        attachment: Box<AttachmentKey>,
+        /// What is wrong with the cached one.
+        reason: String,
+    },
+    /// Plugins failed, in the order in which they ran.
+    Plugins(Vec<PluginFailure>),
+}
+
+impl DelError {
+    /// Returns the error object: the first failure's code and message, the others in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        match self {
+            DelError::Invalid(error) => error.clone(),
+            DelError::NoConfig { .. } => Error::new(code::INVALID_CONFIG, self.to_string())
+                .with_details("give the configuration with which it was attached"),
+            DelError::Plugins(failures) => first_with_others(failures),
+        }
+    }
+}
+
+impl fmt::Display for DelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DelError::Invalid(error) => error.fmt(f),
+            DelError::NoConfig { attachment, reason } => {
+                write!(f, "no configuration for attachment {attachment}: {reason}")
+            }
+            DelError::Plugins(failures) => f.write_str(&join(failures, "; ")),
+        }
+    }
+}
+
+impl std::error::Error for DelError {}
+
+/// Says why CHECK failed. A plugin's error is shown as the plugin said it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The network cannot be used; nothing was run.
+    #[error("{0}")]
+    Invalid(Error),
+    /// The configuration's version does not have the verb.
+    #[error("configuration version {0:?} does not support the CHECK command")]
+    Version(String),
+    /// The cached result cannot be read.
+    #[error("failed to get network {network:?} cached result: {cause}")]
+    Cache {
+        /// The network.
+        network: String,
+        /// What is wrong.
+        cause: CacheError,
+    },
+    /// A plugin found something wrong, or failed.
+    #[error("{}", .0.error)]
+    Plugin(PluginFailure),
+}
+
+impl CheckError {
+    /// Returns the error object for it; a plugin's own, with the plugin named in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        match self {
+            CheckError::Invalid(error) => error.clone(),
+            CheckError::Version(_) => Error::new(code::INCOMPATIBLE_VERSION, self.to_string()),
+            CheckError::Cache { .. } => Error::new(code::DECODE_FAILURE, self.to_string()),
+            CheckError::Plugin(failure) => unwrapped(failure),
+        }
+    }
+}
+
+/// Says why STATUS failed. A plugin's error is shown as the plugin said it, so that codes 50 and 51 stay
+/// visible.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// The network cannot be used; nothing was run.
+    #[error("{0}")]
+    Invalid(Error),
+    /// A plugin is not ready, or failed.
+    #[error("{}", .0.error)]
+    Plugin(PluginFailure),
+}
+
+impl StatusError {
+    /// Returns the error object for it; a plugin's own, with the plugin named in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        match self {
+            StatusError::Invalid(error) => error.clone(),
+            StatusError::Plugin(failure) => unwrapped(failure),
+        }
+    }
+}
+
+/// Says why a network list will not work on this machine: every problem, not the first.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ValidateError {
+    /// The problems, in the order of the chain.
+    pub problems: Vec<ValidateProblem>,
+}
+
+/// One reason why a network list will not work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValidateProblem {
+    /// The list itself is wrong.
+    #[error("{0}")]
+    List(Error),
+    /// A plugin is missing or does not tell its versions.
+    #[error("{}", .0.error)]
+    Plugin(PluginFailure),
+    /// A plugin does not support the list's version.
+    #[error("plugin {plugin_type} does not support config version {cni_version:?}")]
+    Version {
+        /// The plugin.
+        plugin_type: String,
+        /// The list's version.
+        cni_version: String,
+        /// What the plugin supports.
+        supported: Vec<String>,
+    },
+}
+
+impl ValidateError {
+    /// Returns the error object for all of them.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        let code = match self.problems.first() {
+            Some(ValidateProblem::List(error)) => error.code,
+            Some(ValidateProblem::Plugin(failure)) => failure.error.to_cni().code,
+            Some(ValidateProblem::Version { .. }) => code::INCOMPATIBLE_VERSION,
+            None => code::INTERNAL,
+        };
+        Error::new(code, self.to_string())
+    }
+}
+
+/// Shown as the reference library shows it: `[first second]`.
+impl fmt::Display for ValidateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}]", join(&self.problems, " "))
+    }
+}
+
+impl std::error::Error for ValidateError {}
+
+/// Says what GC could not do. The rest was done; see [`GcError::report`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct GcError {
+    /// What was done.
+    pub report: Box<crate::GcReport>,
+    /// What failed.
+    pub failures: Vec<GcFailure>,
+}
+
+/// One step of GC that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GcFailure {
+    /// The network cannot be used.
+    #[error("{0}")]
+    Invalid(Error),
+    /// The cache cannot be listed.
+    #[error("{0}")]
+    Cache(CacheError),
+    /// An attachment that is not valid could not be removed.
+    #[error("failed to delete stale attachment {} {}: {error}", .attachment.container_id, .attachment.ifname)]
+    Attachment {
+        /// The attachment.
+        attachment: AttachmentKey,
+        /// What failed.
+        error: DelError,
+    },
+    /// A plugin's own GC failed.
+    #[error("failed to GC plugin {}: {}", .0.plugin_type, .0.error)]
+    Plugin(PluginFailure),
+}
+
+impl GcFailure {
+    /// Returns the error object for it.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        let inner = match self {
+            GcFailure::Invalid(error) => error.clone(),
+            GcFailure::Cache(error) => error.to_cni(),
+            GcFailure::Attachment { error, .. } => error.to_cni(),
+            GcFailure::Plugin(failure) => failure.error.to_cni(),
+        };
+        Error { msg: self.to_string(), details: String::new(), ..inner }
+    }
+}
+
+impl GcError {
+    /// Returns the error object: the first failure's code and message, the others in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        let mut errors = self.failures.iter().map(GcFailure::to_cni);
+        let first =
+            errors.next().unwrap_or_else(|| Error::new(code::INTERNAL, "GC failed without a reason"));
+        errors.fold(first, |error, other| error.with_details(other.to_string()))
+    }
+}
+
+/// Shown as the reference library shows it: one failure a line.
+impl fmt::Display for GcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&join(&self.failures, "\n"))
+    }
+}
+
+impl std::error::Error for GcError {}
+
+fn unwrapped(failure: &PluginFailure) -> Error {
+    failure.error.to_cni().with_details(format!("reported by plugin {:?}", failure.plugin_type))
+}
+
+fn first_with_others(failures: &[PluginFailure]) -> Error {
+    let mut errors = failures.iter().map(PluginFailure::to_cni);
+    let first =
+        errors.next().unwrap_or_else(|| Error::new(code::INTERNAL, "DEL failed without a reason"));
+    errors.fold(first, |error, other| error.with_details(other.to_string()))
+}
+
+fn join<T: fmt::Display>(items: &[T], separator: &str) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(separator)
+}

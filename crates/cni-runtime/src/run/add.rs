@@ -1,0 +1,186 @@
+//! ADD: the whole chain or nothing.
+
+use std::time::Instant;
+
+use cni::json::Object;
+use cni::{AddResult, Command, Error, NetworkList, Version, code};
+use serde_json::value::RawValue;
+
+use super::{Answer, Chained, Subject, Time, to_raw};
+use crate::cache::Reservation;
+use crate::error::{AddError, PluginError, PluginFailure, RollBack};
+use crate::runtime::check_list;
+use crate::{Attachment, Runtime};
+
+/// An attachment that was made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Added {
+    /// The result of the last plugin.
+    pub result: AddResult,
+    /// The same as text, in the version of the list, with what plugins said beyond the specification.
+    pub document: Box<RawValue>,
+}
+
+impl Runtime {
+    /// Attaches a container to a network: runs ADD on each plugin of the list, each being given the result of
+    /// the one before it (CNI 1.1.0 §3 "Adding an attachment").
+    ///
+    /// It is a transaction. Names are checked and every executable is looked up before the first plugin runs.
+    /// When plugin *k* fails, DEL is run on *k…0* within [`Runtime::with_cleanup_time`], each being given
+    /// the last result there was; so it is when the result cannot be recorded at the end. The error that
+    /// came first is the one returned, with what became of the roll-back.
+    ///
+    /// An attachment that the cache already knows, in the same namespace, is never rolled back: then the
+    /// plugins refuse what is there, and undoing would take down a container's working network.
+    ///
+    /// A plugin that does not support the list's version is called in the nearest that it does support, and
+    /// `prevResult` and result are converted both ways.
+    ///
+    /// A single plugin's configuration is run through the same path: [`NetworkList::from_plugin`].
+    ///
+    /// # Errors
+    /// [`AddError`].
+    pub fn add_list(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<Added, AddError> {
+        let network = check_list(list).map_err(AddError::Invalid)?;
+        let key = self.key(list, attachment).map_err(AddError::Invalid)?;
+        self.find_all(list, Command::Add).map_err(|failure| AddError::Plugin {
+            failure,
+            roll_back: RollBack::NotNeeded,
+        })?;
+        let cannot_record = |cause, roll_back| AddError::Cache {
+            network: list.name.clone(),
+            cause: Box::new(cause),
+            roll_back,
+        };
+        let reservation = self
+            .cache
+            .reserve(&key, attachment, &list.source)
+            .map_err(|cause| cannot_record(cause, RollBack::NotNeeded))?;
+        let walk = self.add_chain(list, attachment, deadline);
+        let undo = || {
+            self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation)
+        };
+        if let Some(failure) = walk.failure {
+            return Err(AddError::Plugin { failure, roll_back: undo() });
+        }
+        let last = walk.previous.as_ref().expect("a list that was checked has a plugin");
+        let recorded = self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
+        recorded.map_err(|cause| cannot_record(cause, undo()))?;
+        Ok(Added { result: last.result.clone(), document: last.raw.clone() })
+    }
+
+    fn add_chain(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Walk {
+        let mut walk = Walk { ran: 0, previous: None, failure: None };
+        for plugin in &list.plugins {
+            let subject = Subject {
+                list,
+                command: Command::Add,
+                attachment: Some(attachment),
+                previous: walk.previous.as_ref(),
+                valid: None,
+            };
+            match self.call(plugin, subject, deadline).and_then(|answer| accept(answer, list)) {
+                Ok(chained) => {
+                    walk.ran += 1;
+                    walk.previous = Some(chained);
+                }
+                Err(error) => {
+                    walk.ran += usize::from(error.may_have_acted());
+                    walk.failure = Some(Self::failure(plugin, Command::Add, error));
+                    break;
+                }
+            }
+        }
+        walk
+    }
+
+    /// Undoes what the first `ran` plugins did.
+    fn roll_back(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        ran: usize,
+        previous: Option<&Chained>,
+        reservation: &Reservation,
+    ) -> RollBack {
+        if !self.roll_back {
+            return RollBack::Disabled;
+        }
+        let lived = |netns: &str| !netns.is_empty() && netns == attachment.netns;
+        if reservation.existing.as_ref().is_some_and(|found| lived(&found.attachment.netns)) {
+            return RollBack::Withheld;
+        }
+        let time = Time::shared(self.cleanup_time);
+        let failures = self.del_chain(list, ran, attachment, previous, time);
+        if failures.is_empty() {
+            // What stays behind names an attachment on which DEL does nothing.
+            if let Err(error) = self.cache.release(reservation) {
+                tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
+            }
+            return if ran == 0 { RollBack::NotNeeded } else { RollBack::Done };
+        }
+        RollBack::Failed(failures)
+    }
+}
+
+/// How far ADD came.
+struct Walk {
+    /// How many plugins may have done something.
+    ran: usize,
+    /// The last result there was.
+    previous: Option<Chained>,
+    failure: Option<PluginFailure>,
+}
+
+/// Reads what a plugin printed, and brings it into the version of the list.
+fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
+    match answer {
+        Answer::Said { stdout, asked } => {
+            let wanted = Version::parse(&list.cni_version).unwrap_or(asked);
+            read(&stdout, asked, wanted).map_err(PluginError::Answer)
+        }
+        Answer::SaidUnknown { stdout } => {
+            // A version from the future: only a result that names one we know can be read.
+            let version = AddResult::version_of(&stdout).map_err(PluginError::Answer)?;
+            let Some(version) = version else {
+                return Err(PluginError::Answer(Error::new(
+                    code::INCOMPATIBLE_VERSION,
+                    format!("the result is of version {:?}, which is not known", list.cni_version),
+                )));
+            };
+            read(&stdout, version, version).map_err(PluginError::Answer)
+        }
+        Answer::NoSuchVerb => Err(PluginError::Answer(Error::new(
+            code::INTERNAL,
+            "every version has ADD, and yet the plugin was not asked",
+        ))),
+    }
+}
+
+fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<Chained, Error> {
+    let document = if stdout.trim_ascii() == b"null" { b"{}" } else { stdout };
+    let mut object = Object::parse(document).map_err(|error| {
+        Error::new(code::DECODE_FAILURE, format!("failed to unmarshal raw result: {error}"))
+    })?;
+    let version = AddResult::version_of(document)?.unwrap_or(asked);
+    let result = AddResult::parse(document, version)?;
+    if version != wanted {
+        let raw = to_raw(&result, wanted)?;
+        return Ok(Chained { raw, result });
+    }
+    object.set_value("cniVersion", wanted.as_str());
+    let raw = serde_json::value::to_raw_value(&object)
+        .map_err(|error| Error::new(code::INTERNAL, format!("write result as JSON: {error}")))?;
+    Ok(Chained { raw, result })
+}

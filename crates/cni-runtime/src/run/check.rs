@@ -1,0 +1,111 @@
+//! CHECK and STATUS: questions.
+
+use std::time::Instant;
+
+use cni::{Command, NetworkList};
+
+use super::del::convert;
+use super::{Chained, Subject, has_verb};
+use crate::cache::{CacheError, Lookup};
+use crate::error::{CheckError, StatusError};
+use crate::runtime::check_list;
+use crate::{Attachment, Runtime};
+
+impl Runtime {
+    /// Asks each plugin of a list whether what ADD made is still there (CNI 1.1.0 §3 "Checking an
+    /// attachment"). The first that fails ends it.
+    ///
+    /// A list with `disableCheck` succeeds without running anything. A plugin that supports no version with
+    /// CHECK is passed over.
+    ///
+    /// # Errors
+    /// [`CheckError`]; a plugin's error is shown as the plugin said it.
+    pub fn check_list(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<(), CheckError> {
+        check_list(list).map_err(CheckError::Invalid)?;
+        let key = self.key(list, attachment).map_err(CheckError::Invalid)?;
+        if !has_verb(&list.cni_version, Command::Check) {
+            return Err(CheckError::Version(list.cni_version.clone()));
+        }
+        if list.disable_check {
+            return Ok(());
+        }
+        let previous = self.cached_result(&self.cache.look_up(&key), list).map_err(|cause| {
+            CheckError::Cache { network: list.name.clone(), cause }
+        })?;
+        for plugin in &list.plugins {
+            let subject = Subject {
+                list,
+                command: Command::Check,
+                attachment: Some(attachment),
+                previous: previous.as_ref(),
+                valid: None,
+            };
+            self.call(plugin, subject, deadline).map_err(|error| {
+                CheckError::Plugin(Self::failure(plugin, Command::Check, error))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Asks each plugin of a list whether ADD would be served (CNI 1.1.0 §2 "STATUS"). The first that fails
+    /// ends it.
+    ///
+    /// A list older than 1.1.0 succeeds without running anything; a plugin that supports no version with
+    /// STATUS is passed over.
+    ///
+    /// # Errors
+    /// [`StatusError`]; a plugin's error is shown as the plugin said it.
+    pub fn status_list(
+        &self,
+        list: &NetworkList,
+        deadline: Option<Instant>,
+    ) -> Result<(), StatusError> {
+        check_list(list).map_err(StatusError::Invalid)?;
+        if !has_verb(&list.cni_version, Command::Status) {
+            return Ok(());
+        }
+        for plugin in &list.plugins {
+            let subject = Subject {
+                list,
+                command: Command::Status,
+                attachment: None,
+                previous: None,
+                valid: None,
+            };
+            self.call(plugin, subject, deadline).map_err(|error| {
+                StatusError::Plugin(Self::failure(plugin, Command::Status, error))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn cached_result(
+        &self,
+        found: &Lookup,
+        list: &NetworkList,
+    ) -> Result<Option<Chained>, CacheError> {
+        let network = list.name.clone();
+        let (raw, path) = match found {
+            Lookup::Missing => return Ok(None),
+            Lookup::Found(cached) => (cached.result.as_deref(), &cached.path),
+            Lookup::Legacy { path, result } => (Some(&**result), path),
+            Lookup::Kind { path, kind } => {
+                return Err(CacheError::Kind { network, path: path.clone(), kind: kind.clone() });
+            }
+            Lookup::Garbage { path, reason } => {
+                let (path, reason) = (path.clone(), reason.clone());
+                return Err(CacheError::Garbage { network, path, reason });
+            }
+        };
+        raw.map(|raw| convert(raw, list)).transpose().map_err(|error| CacheError::Convert {
+            version: list.cni_version.clone(),
+            path: path.clone(),
+            reason: error.to_string(),
+        })
+    }
+}

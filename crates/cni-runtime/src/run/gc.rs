@@ -1,0 +1,168 @@
+//! GC: what no valid attachment owns goes.
+
+use std::time::Instant;
+
+use cni::{AttachmentKey, Command, GcAttachment, NetworkList, NetworkName};
+
+use super::{Subject, has_verb};
+use crate::Runtime;
+use crate::cache::{CachedAttachment, PassedOver};
+use crate::error::{DelError, GcError, GcFailure};
+use crate::runtime::check_list;
+
+/// What GC did.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct GcReport {
+    /// The attachments on which DEL was run with success.
+    pub removed: Vec<AttachmentKey>,
+    /// The attachments of the network that are valid.
+    pub kept: Vec<AttachmentKey>,
+    /// The plugins on which the verb GC was run with success.
+    pub collected: Vec<String>,
+    /// Files of the cache that hold no attachment, of whatever network.
+    pub passed_over: Vec<PassedOver>,
+    /// What was worked around.
+    pub notices: Vec<String>,
+}
+
+impl Runtime {
+    /// Removes what no valid attachment owns (CNI 1.1.0 §2 "GC").
+    ///
+    /// Each attachment of the network that the cache knows and `valid` does not name gets DEL, with the
+    /// configuration with which it was attached; the list given here stands in when the cached one cannot
+    /// be read. Then, from version 1.1.0 on, each plugin of the list gets the verb GC with `valid`.
+    ///
+    /// `valid` of `None` means that nobody knows: then **every** cached attachment of the network is removed,
+    /// and plugins are called without the key. A list with `disableGC` succeeds without running anything.
+    ///
+    /// The caller must hold off ADD and DEL meanwhile.
+    ///
+    /// # Errors
+    /// [`GcError`] with everything that failed, and what was done all the same.
+    pub fn gc_list(
+        &self,
+        list: &NetworkList,
+        valid: Option<&[GcAttachment]>,
+        deadline: Option<Instant>,
+    ) -> Result<GcReport, GcError> {
+        let mut work = Work::default();
+        if list.disable_gc {
+            return work.end();
+        }
+        match check_list(list) {
+            Err(error) => work.failures.push(GcFailure::Invalid(error)),
+            Ok(network) => {
+                self.gc_attachments(&network, Some(list), valid, deadline, &mut work);
+                if has_verb(&list.cni_version, Command::Gc) {
+                    self.gc_plugins(list, valid, deadline, &mut work);
+                }
+            }
+        }
+        work.end()
+    }
+
+    /// Removes the attachments of a network whose configuration is gone, each with the one that the cache
+    /// holds. Those whose cached configuration says `disableGC` are kept.
+    ///
+    /// # Errors
+    /// As [`Runtime::gc_list`].
+    pub fn gc_network(
+        &self,
+        network: &NetworkName,
+        valid: Option<&[GcAttachment]>,
+        deadline: Option<Instant>,
+    ) -> Result<GcReport, GcError> {
+        let mut work = Work::default();
+        self.gc_attachments(network, None, valid, deadline, &mut work);
+        work.end()
+    }
+
+    fn gc_attachments(
+        &self,
+        network: &NetworkName,
+        list: Option<&NetworkList>,
+        valid: Option<&[GcAttachment]>,
+        deadline: Option<Instant>,
+        work: &mut Work,
+    ) {
+        let listing = match self.cache.list(None) {
+            Ok(listing) => listing,
+            Err(error) => return work.failures.push(GcFailure::Cache(error)),
+        };
+        work.report.passed_over = listing.passed_over;
+        for cached in listing.attachments.iter().filter(|cached| cached.network == *network) {
+            let key = cached.key();
+            let disabled =
+                list.is_none() && cached.list().is_ok_and(|cached_list| cached_list.disable_gc);
+            if disabled || is_valid(&key, valid) {
+                work.report.kept.push(key);
+                continue;
+            }
+            match self.del_stale(cached, list, deadline, work) {
+                Ok(()) => work.report.removed.push(key),
+                Err(error) => {
+                    work.failures.push(GcFailure::Attachment { attachment: key, error });
+                }
+            }
+        }
+    }
+
+    fn del_stale(
+        &self,
+        cached: &CachedAttachment,
+        list: Option<&NetworkList>,
+        deadline: Option<Instant>,
+        work: &mut Work,
+    ) -> Result<(), DelError> {
+        let deleted = match (self.del_cached(cached, deadline), list) {
+            (Err(error @ DelError::NoConfig { .. }), Some(list)) => {
+                work.report.notices.push(format!("{error}; the current one was used"));
+                self.del_list(list, &cached.attachment, deadline)?
+            }
+            (deleted, _) => deleted?,
+        };
+        work.report.notices.extend(deleted.notices);
+        Ok(())
+    }
+
+    fn gc_plugins(
+        &self,
+        list: &NetworkList,
+        valid: Option<&[GcAttachment]>,
+        deadline: Option<Instant>,
+        work: &mut Work,
+    ) {
+        for plugin in &list.plugins {
+            let subject =
+                Subject { list, command: Command::Gc, attachment: None, previous: None, valid };
+            match self.call(plugin, subject, deadline) {
+                Ok(_) => work.report.collected.push(plugin.plugin_type.clone()),
+                Err(error) => {
+                    work.failures.push(GcFailure::Plugin(Self::failure(plugin, Command::Gc, error)));
+                }
+            }
+        }
+    }
+}
+
+fn is_valid(key: &AttachmentKey, valid: Option<&[GcAttachment]>) -> bool {
+    valid.unwrap_or_default().iter().any(|valid| {
+        valid.container_id == key.container_id.as_str() && valid.ifname == key.ifname.as_str()
+    })
+}
+
+#[derive(Default)]
+struct Work {
+    report: GcReport,
+    failures: Vec<GcFailure>,
+}
+
+impl Work {
+    fn end(self) -> Result<GcReport, GcError> {
+        if self.failures.is_empty() {
+            return Ok(self.report);
+        }
+        Err(GcError { report: Box::new(self.report), failures: self.failures })
+    }
+}

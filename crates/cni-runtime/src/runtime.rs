@@ -1,0 +1,197 @@
+//! The runtime: where plugins are, how they are called, where attachments are recorded.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cni::{AttachmentKey, Command, ContainerId, Error, NetworkList, NetworkName, code};
+use cni_invoke::Executor;
+
+use crate::cache::{Cache, CacheError, CachedAttachment, Listing};
+use crate::{Attachment, TraceContext};
+
+/// How long undoing may take after the caller's own time is up; see [`Runtime::with_cleanup_time`].
+pub const CLEANUP_TIME: Duration = Duration::from_secs(30);
+
+/// What a plugin that succeeded wrote to its standard error.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct PluginStderr<'a> {
+    /// The plugin.
+    pub plugin_type: &'a str,
+    /// The verb.
+    pub command: Command,
+    /// What it wrote.
+    pub text: &'a [u8],
+}
+
+type StderrSink = Arc<dyn Fn(&PluginStderr<'_>) + Send + Sync>;
+
+/// Runs plugins for a container runtime.
+///
+/// A runtime holds no state but its settings: it is cheap to clone, and may be used from several threads at
+/// once for different containers. The operations of one container are the caller's to order, as the
+/// specification wants it (CNI 1.1.0 §1 "Lifecycle & Ordering").
+#[derive(Clone)]
+pub struct Runtime {
+    pub(crate) plugin_path: Vec<PathBuf>,
+    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) cache: Cache,
+    pub(crate) trace: Option<TraceContext>,
+    pub(crate) stderr: Option<StderrSink>,
+    pub(crate) cleanup_time: Duration,
+    pub(crate) roll_back: bool,
+    pub(crate) netns_override: String,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("plugin_path", &self.plugin_path)
+            .field("executor", &self.executor)
+            .field("cache", &self.cache)
+            .field("trace", &self.trace)
+            .field("cleanup_time", &self.cleanup_time)
+            .field("roll_back", &self.roll_back)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Takes the folders in which plugins are looked for (`CNI_PATH`), in their order, and what calls them.
+    ///
+    /// The cache is [`crate::DEFAULT_CACHE_DIR`] until [`Runtime::with_cache`] says otherwise.
+    pub fn new<P: Into<PathBuf>>(
+        plugin_path: impl IntoIterator<Item = P>,
+        executor: Arc<dyn Executor>,
+    ) -> Self {
+        Runtime {
+            plugin_path: plugin_path.into_iter().map(Into::into).collect(),
+            executor,
+            cache: Cache::default(),
+            trace: None,
+            stderr: None,
+            cleanup_time: CLEANUP_TIME,
+            roll_back: true,
+            netns_override: String::new(),
+        }
+    }
+
+    /// Records attachments in another place.
+    #[must_use]
+    pub fn with_cache(mut self, cache: Cache) -> Self {
+        self.cache = cache;
+        self
+    }
+
+    /// Passes on where the caller stands in a trace. Traces differ from call to call: clone the runtime for
+    /// each.
+    #[must_use]
+    pub fn with_trace(mut self, trace: Option<TraceContext>) -> Self {
+        self.trace = trace;
+        self
+    }
+
+    /// Hands out what plugins that succeeded wrote to standard error. This library never prints.
+    ///
+    /// What a plugin that failed wrote there becomes the error's text when it said nothing else.
+    #[must_use]
+    pub fn with_stderr(mut self, sink: impl Fn(&PluginStderr<'_>) + Send + Sync + 'static) -> Self {
+        self.stderr = Some(Arc::new(sink));
+        self
+    }
+
+    /// Sets how long undoing may take: the roll-back of an ADD that failed, and the rest of a DEL after the
+    /// caller's deadline has passed. The time is divided among the plugins that are left, so that one that
+    /// hangs cannot take the others' share. [`CLEANUP_TIME`] by default.
+    #[must_use]
+    pub fn with_cleanup_time(mut self, time: Duration) -> Self {
+        self.cleanup_time = time;
+        self
+    }
+
+    /// Leaves it to the caller to run DEL after an ADD that failed, as libcni does.
+    #[must_use]
+    pub fn without_roll_back(mut self) -> Self {
+        self.roll_back = false;
+        self
+    }
+
+    /// Sets `CNI_NETNS_OVERRIDE`, which lets plugins work in the very namespace they run in.
+    #[must_use]
+    pub fn with_netns_override(mut self, value: impl Into<String>) -> Self {
+        self.netns_override = value.into();
+        self
+    }
+
+    /// Returns the folders in which plugins are looked for.
+    #[must_use]
+    pub fn plugin_path(&self) -> &[PathBuf] {
+        &self.plugin_path
+    }
+
+    /// Returns the cache.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Returns the executable of a plugin.
+    ///
+    /// # Errors
+    /// [`cni_invoke::FindError`].
+    pub fn find_plugin(&self, plugin_type: &str) -> Result<PathBuf, cni_invoke::FindError> {
+        cni_invoke::find(plugin_type, &self.plugin_path)
+    }
+
+    /// Lists the attachments that the cache knows, of one container or of all.
+    ///
+    /// # Errors
+    /// [`CacheError::List`] when the cache's folder cannot be read.
+    pub fn cached_attachments(
+        &self,
+        container: Option<&ContainerId>,
+    ) -> Result<Listing, CacheError> {
+        self.cache.list(container)
+    }
+
+    /// Returns what the cache knows of one attachment: its configuration, its arguments and its result.
+    ///
+    /// # Errors
+    /// As [`Cache::attachment`].
+    pub fn cached_attachment(
+        &self,
+        key: &AttachmentKey,
+    ) -> Result<Option<CachedAttachment>, CacheError> {
+        self.cache.attachment(key)
+    }
+
+    /// Returns the key of an attachment to a network.
+    ///
+    /// # Errors
+    /// Code 7 when the network's name is empty or has characters that the specification does not allow.
+    pub fn key(&self, list: &NetworkList, attachment: &Attachment) -> Result<AttachmentKey, Error> {
+        Ok(AttachmentKey {
+            network: NetworkName::new(&list.name)?,
+            container_id: attachment.container_id.clone(),
+            ifname: attachment.ifname.clone(),
+        })
+    }
+
+    /// Returns `CNI_PATH`.
+    pub(crate) fn path_variable(&self) -> String {
+        let dirs = self.plugin_path.iter().filter(|dir| !dir.as_os_str().is_empty());
+        let dirs: Vec<_> = dirs.map(|dir| Path::to_string_lossy(dir)).collect();
+        dirs.join(":")
+    }
+}
+
+/// Refuses what no plugin could be called for.
+pub(crate) fn check_list(list: &NetworkList) -> Result<NetworkName, Error> {
+    if list.plugins.is_empty() {
+        return Err(Error::new(code::INVALID_CONFIG, "no plugin configs found")
+            .with_details(format!("network {:?} lists no plugins", list.name)));
+    }
+    NetworkName::new(&list.name)
+}
