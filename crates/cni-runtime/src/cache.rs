@@ -15,16 +15,15 @@
 //! - Garbage (empty, truncated, foreign, huge, not a file) is passed over and reported, never fatal.
 
 mod base64;
-pub(crate) mod file;
+mod file;
 mod format;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cni::{
-    AddResult, AttachmentKey, ContainerId, Error, NetworkList, NetworkName, Version, code,
-};
+use cni::{AddResult, AttachmentKey, ContainerId, Error, NetworkList, NetworkName, Version, code};
 use serde_json::value::RawValue;
+use state::{Durability, FileError};
 
 use crate::Attachment;
 use format::{Content, Entry};
@@ -32,11 +31,15 @@ use format::{Content, Entry};
 /// The folder that libcni uses when it is told no other.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 
+/// What folders and files are readable for: the owner, because configurations may hold credentials.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
 /// A folder of cached attachments.
 #[derive(Debug, Clone)]
 pub struct Cache {
     results: PathBuf,
-    synced: bool,
+    durability: Durability,
 }
 
 impl Default for Cache {
@@ -86,38 +89,9 @@ pub struct PassedOver {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// The folder could not be made.
-    #[error("make cache folder {path:?}: {cause}")]
-    Create {
-        /// The folder.
-        path: PathBuf,
-        /// What the kernel said.
-        cause: io::Error,
-    },
-    /// The folder could not be listed.
-    #[error("list cache folder {path:?}: {cause}")]
-    List {
-        /// The folder.
-        path: PathBuf,
-        /// What the kernel said.
-        cause: io::Error,
-    },
-    /// A file could not be written.
-    #[error("write cache file {path:?}: {cause}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        cause: io::Error,
-    },
-    /// A file could not be removed.
-    #[error("remove cache file {path:?}: {cause}")]
-    Remove {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        cause: io::Error,
-    },
+    /// The folder or a file in it failed.
+    #[error("{}", chain(.0))]
+    File(FileError),
     /// A file is not what it should be.
     #[error("failed to unmarshal cached network {network:?} config: {reason} (in {path:?})")]
     Garbage {
@@ -139,7 +113,9 @@ pub enum CacheError {
         kind: String,
     },
     /// The cached result does not fit the version asked for.
-    #[error("failed to convert cached result to config version {version:?}: {reason} (in {path:?})")]
+    #[error(
+        "failed to convert cached result to config version {version:?}: {reason} (in {path:?})"
+    )]
     Convert {
         /// The version.
         version: String,
@@ -158,10 +134,15 @@ impl CacheError {
             CacheError::Garbage { .. } | CacheError::Kind { .. } | CacheError::Convert { .. } => {
                 code::DECODE_FAILURE
             }
-            _ => code::IO_FAILURE,
+            CacheError::File(_) => code::IO_FAILURE,
         };
         Error::new(code, self.to_string())
     }
+}
+
+/// Tells an error with its causes, for texts that hold it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    Error::from_chain(code::IO_FAILURE, error).msg
 }
 
 impl CachedAttachment {
@@ -224,14 +205,14 @@ pub(crate) struct Reservation {
 impl Cache {
     /// Takes a folder, which need not exist yet.
     pub fn new(dir: impl AsRef<Path>) -> Self {
-        Cache { results: dir.as_ref().join("results"), synced: true }
+        Cache { results: dir.as_ref().join("results"), durability: Durability::Synced }
     }
 
     /// Leaves it to the kernel when files reach the disk. This is for caches that need not survive a loss
     /// of power, such as those on a tmpfs.
     #[must_use]
     pub fn volatile(mut self) -> Self {
-        self.synced = false;
+        self.durability = Durability::Volatile;
         self
     }
 
@@ -261,9 +242,10 @@ impl Cache {
     /// Lists the attachments, of one container or of all. A folder that does not exist holds none.
     ///
     /// # Errors
-    /// [`CacheError::List`] when the folder cannot be read.
+    /// [`CacheError::File`] when the folder cannot be read.
     pub fn list(&self, container: Option<&ContainerId>) -> Result<Listing, CacheError> {
-        let cannot = |cause| CacheError::List { path: self.results.clone(), cause };
+        let cannot =
+            |source| CacheError::File(FileError::List { path: self.results.clone(), source });
         let mut names = Vec::new();
         match std::fs::read_dir(&self.results) {
             Ok(entries) => {
@@ -279,7 +261,7 @@ impl Cache {
         for name in names {
             let text = name.to_string_lossy();
             let may_be_of = |id: &ContainerId| text.contains(&format!("-{id}-"));
-            if text.starts_with(file::TEMPORARY) || !container.is_none_or(may_be_of) {
+            if is_temporary(&text) || !container.is_none_or(may_be_of) {
                 continue;
             }
             let path = self.results.join(&name);
@@ -298,7 +280,7 @@ impl Cache {
 
     fn read_listed(&self, path: &Path) -> Result<Option<CachedAttachment>, String> {
         // A file that went away in the meantime is no news.
-        let Some(document) = file::read(path).map_err(|error| error.to_string())? else {
+        let Some(document) = state::read_optional(path).map_err(|error| chain(&error))? else {
             return Ok(None);
         };
         match format::read(&document) {
@@ -319,7 +301,7 @@ impl Cache {
     /// something.
     ///
     /// # Errors
-    /// [`CacheError::Remove`].
+    /// [`CacheError::File`].
     pub fn forget(&self, key: &AttachmentKey) -> Result<bool, CacheError> {
         let path = match self.look_up(key) {
             Lookup::Missing => return Ok(false),
@@ -328,7 +310,7 @@ impl Cache {
             | Lookup::Kind { path, .. }
             | Lookup::Garbage { path, .. } => path,
         };
-        file::remove(&path).map_err(|cause| CacheError::Remove { path, cause })
+        state::remove_file(&path).map_err(CacheError::File)
     }
 
     /// Returns libcni's name, and the one for when that is another attachment's.
@@ -345,7 +327,7 @@ impl Cache {
     pub(crate) fn look_up(&self, key: &AttachmentKey) -> Lookup {
         let mut second_best = Lookup::Missing;
         for path in self.paths(key) {
-            let found = match file::read(&path) {
+            let found = match state::read_optional(&path) {
                 Ok(None) => continue,
                 Ok(Some(document)) => match format::read(&document) {
                     Content::Entry(entry) if entry.key == *key => {
@@ -356,7 +338,7 @@ impl Cache {
                     Content::Kind(kind) => Lookup::Kind { path, kind },
                     Content::Garbage(reason) => Lookup::Garbage { path, reason },
                 },
-                Err(error) => Lookup::Garbage { path, reason: error.to_string() },
+                Err(error) => Lookup::Garbage { path, reason: chain(&error) },
             };
             if matches!(second_best, Lookup::Missing) {
                 second_best = found;
@@ -372,36 +354,33 @@ impl Cache {
         attachment: &Attachment,
         config: &[u8],
     ) -> Result<Reservation, CacheError> {
-        file::create_dir(&self.results)
-            .map_err(|cause| CacheError::Create { path: self.results.clone(), cause })?;
+        state::create_directory(&self.results, FOLDER_MODE).map_err(CacheError::File)?;
         let document = format::write(&key.network, attachment, config, None);
         if let Lookup::Found(found) = self.look_up(key) {
             let path = found.path.clone();
             if found.result.is_some() {
                 return Ok(Reservation { path, existing: Some(found) });
             }
-            self.replace(&path, &document, false)?;
+            self.replace(&path, &document, Durability::Volatile)?;
             return Ok(Reservation { path, existing: None });
         }
         let [usual, other] = self.paths(key);
         for path in [&usual, &other] {
-            let created = file::create(path, &document)
-                .map_err(|cause| CacheError::Write { path: path.clone(), cause })?;
-            if created {
+            if file::create(path, &document).map_err(CacheError::File)? {
                 return Ok(Reservation { path: path.clone(), existing: None });
             }
             if !self.is_of_another(path, key) {
-                self.replace(path, &document, false)?;
+                self.replace(path, &document, Durability::Volatile)?;
                 return Ok(Reservation { path: path.clone(), existing: None });
             }
         }
-        let cause = io::Error::from(io::ErrorKind::AlreadyExists);
-        Err(CacheError::Write { path: other, cause })
+        let source = io::Error::from(io::ErrorKind::AlreadyExists);
+        Err(CacheError::File(FileError::Create { path: other, source }))
     }
 
     fn is_of_another(&self, path: &Path, key: &AttachmentKey) -> bool {
         matches!(
-            file::read(path).map(|document| document.map(|document| format::read(&document))),
+            state::read_optional(path).map(|document| document.map(|document| format::read(&document))),
             Ok(Some(Content::Entry(entry))) if entry.key != *key
         )
     }
@@ -416,19 +395,25 @@ impl Cache {
         result: &RawValue,
     ) -> Result<(), CacheError> {
         let document = format::write(network, attachment, config, Some(result));
-        self.replace(&reservation.path, &document, self.synced)
+        self.replace(&reservation.path, &document, self.durability)
     }
 
     /// Removes the record of an attachment that was not made after all.
     pub(crate) fn release(&self, reservation: &Reservation) -> Result<(), CacheError> {
-        let path = &reservation.path;
-        file::remove(path)
-            .map(drop)
-            .map_err(|cause| CacheError::Remove { path: path.clone(), cause })
+        state::remove_file(&reservation.path).map(drop).map_err(CacheError::File)
     }
 
-    fn replace(&self, path: &Path, document: &[u8], synced: bool) -> Result<(), CacheError> {
-        file::replace(path, document, synced)
-            .map_err(|cause| CacheError::Write { path: path.to_owned(), cause })
+    fn replace(
+        &self,
+        path: &Path,
+        document: &[u8],
+        durability: Durability,
+    ) -> Result<(), CacheError> {
+        state::write_atomic(path, document, FILE_MODE, durability).map_err(CacheError::File)
     }
+}
+
+/// Says whether a file is one that is being written, or was when its writer died.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".tmp")
 }

@@ -40,7 +40,9 @@ impl PluginFailure {
             Command::Version => "version",
         };
         match &self.plugin_name {
-            Some(name) => format!("plugin type={:?} name={name:?} failed ({verb})", self.plugin_type),
+            Some(name) => {
+                format!("plugin type={:?} name={name:?} failed ({verb})", self.plugin_type)
+            }
             None => format!("plugin type={:?} failed ({verb})", self.plugin_type),
         }
     }
@@ -124,7 +126,10 @@ impl RollBack {
             RollBack::NotNeeded => "nothing was changed".to_owned(),
             RollBack::Done => "what had been done was undone".to_owned(),
             RollBack::Failed(failures) => {
-                format!("undoing what had been done failed, run DEL again: {}", join(failures, "; "))
+                format!(
+                    "undoing what had been done failed, run DEL again: {}",
+                    join(failures, "; ")
+                )
             }
             RollBack::Withheld => {
                 "the attachment existed before and was left as it is; run DEL before another ADD"
@@ -396,8 +401,9 @@ impl GcError {
     #[must_use]
     pub fn to_cni(&self) -> Error {
         let mut errors = self.failures.iter().map(GcFailure::to_cni);
-        let first =
-            errors.next().unwrap_or_else(|| Error::new(code::INTERNAL, "GC failed without a reason"));
+        let first = errors
+            .next()
+            .unwrap_or_else(|| Error::new(code::INTERNAL, "GC failed without a reason"));
         errors.fold(first, |error, other| error.with_details(other.to_string()))
     }
 }

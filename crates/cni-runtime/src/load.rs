@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use cni::json::Object;
 use cni::{Error, NetworkList, PluginConfig, code};
 
-use crate::cache::file;
+use crate::cache::chain;
 
 mod place;
 
@@ -329,7 +329,7 @@ pub fn load_file(path: impl AsRef<Path>) -> Result<NetworkList, Refusal> {
 }
 
 fn holds_plugins(path: &Path) -> bool {
-    let document = file::read(path).ok().flatten().unwrap_or_default();
+    let document = state::read_optional(path).ok().flatten().unwrap_or_default();
     Object::parse(&document).is_ok_and(|object| object.get_ignore_case("plugins").is_some())
 }
 
@@ -369,10 +369,10 @@ fn read_file(
         reason,
         network,
     };
-    let document = match file::read(path) {
+    let document = match state::read_optional(path) {
         Ok(Some(document)) => document,
         Ok(None) => return Err(refuse(0, 0, "it does not exist".to_owned(), None)),
-        Err(error) => return Err(refuse(0, 0, error.to_string(), None)),
+        Err(error) => return Err(refuse(0, 0, chain(&error), None)),
     };
     if document.iter().all(u8::is_ascii_whitespace) {
         return Err(refuse(0, 0, "the file is empty".to_owned(), None));
@@ -479,9 +479,9 @@ fn read_drop_in(path: &Path) -> Result<PluginConfig, Refusal> {
         reason,
         network: None,
     };
-    let document = match file::read(path) {
+    let document = match state::read_optional(path) {
         Ok(document) => document.unwrap_or_default(),
-        Err(error) => return Err(refuse(0, 0, error.to_string())),
+        Err(error) => return Err(refuse(0, 0, chain(&error))),
     };
     if document.iter().all(u8::is_ascii_whitespace) {
         return Err(refuse(0, 0, "the file is empty".to_owned()));
@@ -491,4 +491,3 @@ fn read_drop_in(path: &Path) -> Result<PluginConfig, Refusal> {
         refuse(place.line, place.column, reason(&error, Kind::DropIn, &document))
     })
 }
-

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cni::{
-    AddResult, CallEnv, Command, Error, GcAttachment, Injection, NetworkList, PluginConfig, Version,
-    code,
+    AddResult, CallEnv, Command, Error, GcAttachment, Injection, NetworkList, PluginConfig,
+    Version, code,
 };
 use cni_invoke::Request;
 use serde_json::value::RawValue;
@@ -96,7 +96,8 @@ fn first_with(command: Command) -> Version {
 
 /// Says whether a list's version has a verb; a version that cannot be ordered has none.
 pub(crate) fn has_verb(cni_version: &str, command: Command) -> bool {
-    cni::version::compare(cni_version, first_with(command).as_str()).is_ok_and(std::cmp::Ordering::is_ge)
+    cni::version::compare(cni_version, first_with(command).as_str())
+        .is_ok_and(std::cmp::Ordering::is_ge)
 }
 
 impl Runtime {
@@ -128,17 +129,23 @@ impl Runtime {
         let executable = self.find_plugin(&plugin.plugin_type).map_err(PluginError::NotFound)?;
         let list_version = Version::parse(&subject.list.cni_version);
         let raw = subject.previous.map(|previous| &*previous.raw);
-        let refused =
-            match self.ask(plugin, &executable, subject, &subject.list.cni_version, raw, deadline) {
-                Ok(stdout) => {
-                    return Ok(match list_version {
-                        Some(asked) => Answer::Said { stdout, asked },
-                        None => Answer::SaidUnknown { stdout },
-                    });
-                }
-                Err(PluginError::Reported(error)) if error.code == code::INCOMPATIBLE_VERSION => error,
-                Err(error) => return Err(error),
-            };
+        let refused = match self.ask(
+            plugin,
+            &executable,
+            subject,
+            &subject.list.cni_version,
+            raw,
+            deadline,
+        ) {
+            Ok(stdout) => {
+                return Ok(match list_version {
+                    Some(asked) => Answer::Said { stdout, asked },
+                    None => Answer::SaidUnknown { stdout },
+                });
+            }
+            Err(PluginError::Reported(error)) if error.code == code::INCOMPATIBLE_VERSION => error,
+            Err(error) => return Err(error),
+        };
         let Some(list_version) = list_version else { return Err(PluginError::Reported(refused)) };
         let info = match self.ask_versions(plugin, &executable, deadline) {
             Ok(info) => info,
@@ -206,7 +213,13 @@ impl Runtime {
             env.args = attachment.args.to_string();
         }
         let stdin = plugin.request(&subject.list.name, cni_version, &injection);
-        self.execute(&plugin.plugin_type, executable, subject.command, &Request { env, stdin }, deadline)
+        self.execute(
+            &plugin.plugin_type,
+            executable,
+            subject.command,
+            &Request { env, stdin },
+            deadline,
+        )
     }
 
     pub(crate) fn env(&self, command: Command) -> CallEnv {

@@ -148,7 +148,7 @@ impl Runtime {
     /// Lists the attachments that the cache knows, of one container or of all.
     ///
     /// # Errors
-    /// [`CacheError::List`] when the cache's folder cannot be read.
+    /// [`CacheError::File`] when the cache's folder cannot be read.
     pub fn cached_attachments(
         &self,
         container: Option<&ContainerId>,

@@ -139,7 +139,8 @@ fn is_zero(text: &str) -> bool {
 
 /// W3C Trace Context §3.3.1.
 fn check_tracestate(text: &str) -> Result<(), &'static str> {
-    let members: Vec<&str> = text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();
+    let members: Vec<&str> =
+        text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();
     if TRACESTATE_MEMBERS < members.len() {
         return Err("it has more than 32 members");
     }

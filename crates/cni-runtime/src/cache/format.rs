@@ -116,8 +116,7 @@ pub(super) fn read(document: &[u8]) -> Content {
 }
 
 fn read_entry(document: &[u8]) -> Result<Entry, String> {
-    let reading: Reading =
-        cni::json::from_slice(document).map_err(|error| error.to_string())?;
+    let reading: Reading = cni::json::from_slice(document).map_err(|error| error.to_string())?;
     debug_assert_eq!(reading.kind, KIND);
     let key = AttachmentKey {
         network: NetworkName::new(&reading.network).map_err(|error| error.to_string())?,

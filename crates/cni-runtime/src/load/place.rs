@@ -130,4 +130,3 @@ impl<'de> Deserialize<'de> for Flag {
         deserializer.deserialize_any(FlagVisitor)
     }
 }
-

@@ -49,10 +49,8 @@ impl Runtime {
     ) -> Result<Added, AddError> {
         let network = check_list(list).map_err(AddError::Invalid)?;
         let key = self.key(list, attachment).map_err(AddError::Invalid)?;
-        self.find_all(list, Command::Add).map_err(|failure| AddError::Plugin {
-            failure,
-            roll_back: RollBack::NotNeeded,
-        })?;
+        self.find_all(list, Command::Add)
+            .map_err(|failure| AddError::Plugin { failure, roll_back: RollBack::NotNeeded })?;
         let cannot_record = |cause, roll_back| AddError::Cache {
             network: list.name.clone(),
             cause: Box::new(cause),
@@ -63,14 +61,14 @@ impl Runtime {
             .reserve(&key, attachment, &list.source)
             .map_err(|cause| cannot_record(cause, RollBack::NotNeeded))?;
         let walk = self.add_chain(list, attachment, deadline);
-        let undo = || {
-            self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation)
-        };
+        let undo =
+            || self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation);
         if let Some(failure) = walk.failure {
             return Err(AddError::Plugin { failure, roll_back: undo() });
         }
         let last = walk.previous.as_ref().expect("a list that was checked has a plugin");
-        let recorded = self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
+        let recorded =
+            self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
         recorded.map_err(|cause| cannot_record(cause, undo()))?;
         Ok(Added { result: last.result.clone(), document: last.raw.clone() })
     }

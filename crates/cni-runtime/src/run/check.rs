@@ -34,9 +34,9 @@ impl Runtime {
         if list.disable_check {
             return Ok(());
         }
-        let previous = self.cached_result(&self.cache.look_up(&key), list).map_err(|cause| {
-            CheckError::Cache { network: list.name.clone(), cause }
-        })?;
+        let previous = self
+            .cached_result(&self.cache.look_up(&key), list)
+            .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
         for plugin in &list.plugins {
             let subject = Subject {
                 list,

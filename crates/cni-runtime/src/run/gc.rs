@@ -139,7 +139,11 @@ impl Runtime {
             match self.call(plugin, subject, deadline) {
                 Ok(_) => work.report.collected.push(plugin.plugin_type.clone()),
                 Err(error) => {
-                    work.failures.push(GcFailure::Plugin(Self::failure(plugin, Command::Gc, error)));
+                    work.failures.push(GcFailure::Plugin(Self::failure(
+                        plugin,
+                        Command::Gc,
+                        error,
+                    )));
                 }
             }
         }

@@ -69,7 +69,9 @@ impl VersionInfo {
             if raw.cni_version == Version::V0_2_0.as_str() {
                 return Ok(VersionInfo::of(&[Version::V0_1_0, Version::V0_2_0]));
             }
-            return Err(decode("decoding version info: missing field supportedVersions".to_owned()));
+            return Err(decode(
+                "decoding version info: missing field supportedVersions".to_owned(),
+            ));
         }
         Ok(VersionInfo { supported: raw.supported })
     }
