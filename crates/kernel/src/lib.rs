@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The only door to Linux.
+//!
+//! Network namespaces ([`netns`]), links, addresses, routes, rules, neighbours and bridge VLANs ([`route`]), nftables
+//! ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]). Everything is blocking, bounded in time and
+//! usable from a plain thread; nothing executes a program.
+//!
+//! This crate knows nothing of CNI. It holds the only unsafe code of the workspace, and every netlink byte that leaves
+//! or enters it is written or read here: no type of a netlink library appears in a public signature.
+//!
+//! Changes are plain values ([`route::Change`], [`nft::Batch`]), so that a planner can be tested without a kernel.
+//!
+//! ```no_run
+//! use kernel::netns::Netns;
+//! use kernel::route::{Change, LinkSet, RouteSocket};
+//!
+//! let container = Netns::open("/run/netns/example".as_ref())?;
+//! let mut netlink = RouteSocket::open_in(&container)?;
+//! if let Some(lo) = netlink.link_by_name("lo")? {
+//!     netlink.apply(&[Change::SetLink { ifindex: lo.index, set: LinkSet::default().up(true) }])?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
+
+pub mod conntrack;
+pub mod host;
+pub mod mac;
+pub mod netlink;
+pub mod netns;
+pub mod nft;
+pub mod route;
+pub mod sysctl;
+mod wire;
+
+pub use mac::MacAddr;
+pub use netlink::{Errno, NetlinkError};

@@ -1,0 +1,141 @@
+//! Ethernet addresses.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// An Ethernet (MAC-48) address.
+///
+/// Read in the three spellings of Go's `net.ParseMAC`, which CNI configurations use, and always printed with colons in
+/// lower case.
+///
+/// ```
+/// let mac: kernel::MacAddr = "02-00-5E-10-00-01".parse()?;
+/// assert_eq!(mac.to_string(), "02:00:5e:10:00:01");
+/// assert_eq!(mac, "0200.5e10.0001".parse()?);
+/// # Ok::<(), kernel::mac::ParseMacError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+/// The text is not an Ethernet address.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("address {text}: invalid MAC address")]
+#[non_exhaustive]
+pub struct ParseMacError {
+    /// What was to be read.
+    pub text: String,
+}
+
+impl MacAddr {
+    /// Whether the address names one host: neither a group (multicast, broadcast) nor all zero.
+    ///
+    /// The kernel refuses other addresses for an Ethernet link (`is_valid_ether_addr`).
+    #[must_use]
+    pub fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MacAddr({self})")
+    }
+}
+
+impl From<[u8; 6]> for MacAddr {
+    fn from(bytes: [u8; 6]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl FromStr for MacAddr {
+    type Err = ParseMacError;
+
+    /// Reads `02:00:5e:10:00:01`, `02-00-5e-10-00-01` or `0200.5e10.0001`, digits in either case.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text.as_bytes()).map(Self).ok_or_else(|| ParseMacError { text: text.to_owned() })
+    }
+}
+
+/// Reads groups of two or four digits; the separator must be the same throughout.
+fn parse(text: &[u8]) -> Option<[u8; 6]> {
+    let (group, separator) = match *text.get(2)? {
+        separator @ (b':' | b'-') => (2, separator),
+        _ if text.get(4) == Some(&b'.') => (4, b'.'),
+        _ => return None,
+    };
+    let mut bytes = [0; 6];
+    let mut filled = 0;
+    for part in text.split(|&byte| byte == separator) {
+        if part.len() != group {
+            return None;
+        }
+        for pair in part.chunks(2) {
+            *bytes.get_mut(filled)? = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
+            filled += 1;
+        }
+    }
+    (filled == bytes.len()).then_some(bytes)
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_three_spellings() {
+        let expected = MacAddr([0x02, 0x00, 0x5e, 0x10, 0xab, 0xcd]);
+        for text in ["02:00:5e:10:ab:cd", "02-00-5E-10-AB-CD", "0200.5e10.ABcd"] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        assert_eq!(expected.to_string(), "02:00:5e:10:ab:cd");
+    }
+
+    #[test]
+    fn refuses_everything_else() {
+        for text in [
+            "",
+            "02",
+            "02:00:5e:10:ab",
+            "02:00:5e:10:ab:cd:",
+            "02:00:5e:10:ab:cd:ef",
+            "02:00-5e:10:ab:cd",
+            "2:00:5e:10:ab:cd",
+            "02:00:5e:10:ab:cg",
+            "02005e10abcd",
+            "0200.5e10",
+            "0200.5e10.abcd.0000",
+            "02:00:5e:ff:fe:10:ab:cd",
+            "+2:00:5e:10:ab:cd",
+        ] {
+            let error = text.parse::<MacAddr>().unwrap_err();
+            assert_eq!(error.to_string(), format!("address {text}: invalid MAC address"));
+        }
+    }
+
+    #[test]
+    fn knows_unicast() {
+        assert!(MacAddr([2, 0, 0, 0, 0, 1]).is_unicast());
+        assert!(!MacAddr([1, 0, 0, 0, 0, 1]).is_unicast());
+        assert!(!MacAddr([0; 6]).is_unicast());
+        assert!(!MacAddr([0xff; 6]).is_unicast());
+    }
+}

@@ -1,0 +1,206 @@
+//! How a netlink request fails.
+
+use std::fmt;
+use std::io;
+
+use thiserror::Error;
+
+use super::Errno;
+
+/// A netlink request that failed.
+///
+/// The text starts with what was being done and to what: `create link "veth0": file exists (EEXIST)`, with the kernel's
+/// own explanation behind it if there is one.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NetlinkError {
+    /// The kernel said no.
+    #[error("{operation}: {errno}{}", Suffix(.ext_ack))]
+    Refused {
+        /// What was asked, with its object.
+        operation: String,
+        /// The error number.
+        errno: Errno,
+        /// What the kernel added.
+        ext_ack: Option<ExtAck>,
+    },
+    /// A socket could not be made or set up.
+    #[error("open a netlink socket: {step}")]
+    Open {
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The request could not be sent, or its reply not received.
+    #[error("{operation}: {step}")]
+    Transfer {
+        /// What was asked, with its object.
+        operation: String,
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not answer in time.
+    #[error("{operation}: no reply from the kernel within {waited_s} s")]
+    TimedOut {
+        /// What was asked, with its object.
+        operation: String,
+        /// How long was waited.
+        waited_s: u64,
+    },
+    /// The tables kept changing while they were read.
+    #[error("{operation}: the dump was interrupted {tries} times")]
+    Interrupted {
+        /// What was asked, with its object.
+        operation: String,
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// The request does not fit a netlink message, or its reply not our bound.
+    #[error("{operation}: {what} is too large for netlink")]
+    TooLarge {
+        /// What was asked, with its object.
+        operation: String,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The kernel's reply lacks what it must contain.
+    #[error("{operation}: the kernel's reply lacks {what}")]
+    Incomplete {
+        /// What was asked, with its object.
+        operation: String,
+        /// What is missing.
+        what: &'static str,
+    },
+}
+
+/// What the kernel adds to an error number (`linux include/uapi/linux/netlink.h`, `NLMSGERR_ATTR_*`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExtAck {
+    /// The kernel's explanation (NLMSGERR_ATTR_MSG); may be empty.
+    pub message: String,
+    /// Type number of the attribute that is at fault (from NLMSGERR_ATTR_OFFS).
+    pub attribute: Option<u16>,
+    /// Type number of an attribute that is missing (NLMSGERR_ATTR_MISS_TYPE).
+    pub missing_attribute: Option<u32>,
+}
+
+impl NetlinkError {
+    /// What was asked, with its object.
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        match self {
+            Self::Open { .. } => "open a netlink socket",
+            Self::Refused { operation, .. }
+            | Self::Transfer { operation, .. }
+            | Self::TimedOut { operation, .. }
+            | Self::Interrupted { operation, .. }
+            | Self::TooLarge { operation, .. }
+            | Self::Incomplete { operation, .. } => operation,
+        }
+    }
+
+    /// The kernel's error number, if the kernel refused.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+
+    /// What the kernel added to the error number.
+    #[must_use]
+    pub fn ext_ack(&self) -> Option<&ExtAck> {
+        match self {
+            Self::Refused { ext_ack, .. } => ext_ack.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the object is there already (EEXIST).
+    #[must_use]
+    pub fn is_exists(&self) -> bool {
+        self.errno() == Some(Errno::EXIST)
+    }
+
+    /// Whether the object is not there: ENOENT (nftables, FDB), ENODEV (link), ESRCH (route), EADDRNOTAVAIL (address).
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        const ABSENT: [Errno; 4] = [Errno::NOENT, Errno::NODEV, Errno::SRCH, Errno::ADDRNOTAVAIL];
+        self.errno().is_some_and(|errno| ABSENT.contains(&errno))
+    }
+
+    /// Whether the kernel does not know how (EOPNOTSUPP): an old kernel or one without the option.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.errno() == Some(Errno::OPNOTSUPP)
+    }
+
+    /// Whether the caller lacks a capability (EPERM).
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        self.errno() == Some(Errno::PERM)
+    }
+
+    /// Whether the same request may succeed later: an interrupted dump, no reply in time, EAGAIN or EBUSY.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } | Self::Interrupted { .. } => true,
+            _ => matches!(self.errno(), Some(Errno::AGAIN | Errno::BUSY)),
+        }
+    }
+}
+
+impl fmt::Display for ExtAck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message.trim_end_matches('.'))?;
+        let separator = if self.message.is_empty() { "" } else { " " };
+        match (self.attribute, self.missing_attribute) {
+            (Some(attribute), _) => write!(f, "{separator}(attribute {attribute})"),
+            (None, Some(missing)) => write!(f, "{separator}(attribute {missing} is missing)"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+struct Suffix<'a>(&'a Option<ExtAck>);
+
+impl fmt::Display for Suffix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |ext_ack| write!(f, ": {ext_ack}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let refused = |ext_ack| NetlinkError::Refused {
+            operation: "create link \"veth0\"".to_owned(),
+            errno: Errno::EXIST,
+            ext_ack,
+        };
+        let error = refused(None);
+        assert_eq!(error.to_string(), r#"create link "veth0": file exists (EEXIST)"#);
+        assert!(error.is_exists() && !error.is_not_found());
+        let ext_ack =
+            ExtAck { message: "Nexthop has invalid gateway.".to_owned(), ..ExtAck::default() };
+        let error = refused(Some(ext_ack.clone()));
+        assert_eq!(
+            error.to_string(),
+            r#"create link "veth0": file exists (EEXIST): Nexthop has invalid gateway"#
+        );
+        let error = refused(Some(ExtAck { attribute: Some(3), ..ext_ack }));
+        assert!(error.to_string().ends_with("invalid gateway (attribute 3)"), "{error}");
+        let error = refused(Some(ExtAck { missing_attribute: Some(1), ..ExtAck::default() }));
+        assert!(error.to_string().ends_with("(EEXIST): (attribute 1 is missing)"), "{error}");
+    }
+}

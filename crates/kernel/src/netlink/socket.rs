@@ -1,0 +1,440 @@
+//! One netlink socket: send, receive, match, retry.
+
+use std::fmt::Display;
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::SocketAddr;
+use rustix::io::Errno as SysErrno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Errno, ExtAck, NetlinkError};
+use crate::netns::{Netns, within};
+use crate::wire::{self, Message, Writer};
+
+/// `man 7 netlink`.
+pub(crate) const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+/// In replies: the tables changed during the dump.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// In error replies: the request is not repeated behind the error.
+const NLM_F_CAPPED: u16 = 0x100;
+/// In error replies: attributes follow.
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSG_NOOP: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// How long the kernel may take for one reply. A busy node holds the lock for links for seconds (facts of the floor:
+/// right after a thousand attachments); a runtime's own time-out is 55 s and more.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a dump is started before it is given up.
+const DUMP_TRIES: u32 = 5;
+/// Receive buffer: more than the largest datagram of a dump (32 KiB, `netlink_dump` in linux net/netlink/af_netlink.c).
+const RECEIVE_BUFFER: usize = 64 * 1024;
+/// The largest reply we take: a link with hundreds of virtual functions stays far below.
+const MAX_REPLY: usize = 8 * 1024 * 1024;
+/// The kernel's accounting for one acknowledgement in a receive buffer, generously.
+const ACK_COST: usize = 2048;
+/// What every socket buffer holds without being enlarged (net.core.*mem_default is 212992).
+const SMALL_BUFFER: usize = 128 * 1024;
+/// No socket buffer grows beyond this; the kernel's memory is not ours to take.
+const MAX_SOCKET_BUFFER: usize = 256 * 1024 * 1024;
+
+/// A blocking netlink socket. It keeps the namespace it was opened in.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    inner: netlink_sys::Socket,
+    seq: u32,
+    received: Vec<u8>,
+    send_buffer: usize,
+    receive_buffer: usize,
+}
+
+/// What a request consists of besides its sequence number.
+pub(crate) struct Request<'a> {
+    /// What is asked, for errors; only formatted when one happens.
+    pub(crate) operation: &'a dyn Display,
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) body: &'a dyn Fn(&mut Writer),
+}
+
+/// The reply that ends a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Accepted,
+    Refused(Errno, Option<ExtAck>),
+}
+
+impl Outcome {
+    pub(crate) fn into_result(self, operation: &dyn Display) -> Result<(), NetlinkError> {
+        match self {
+            Self::Accepted => Ok(()),
+            Self::Refused(errno, ext_ack) => {
+                Err(NetlinkError::Refused { operation: operation.to_string(), errno, ext_ack })
+            }
+        }
+    }
+}
+
+impl Socket {
+    /// Opens a socket of a netlink family in the calling thread's namespace.
+    pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
+        let failed = |step| move |source| NetlinkError::Open { step, source };
+        let mut inner = netlink_sys::Socket::new(protocol).map_err(failed("socket"))?;
+        inner.bind(&SocketAddr::new(0, 0)).map_err(failed("bind"))?;
+        inner.connect(&SocketAddr::new(0, 0)).map_err(failed("connect"))?;
+        inner.set_ext_ack(true).map_err(failed("NETLINK_EXT_ACK"))?;
+        // The kernel then does not send our own request back with an error.
+        inner.set_cap_ack(true).map_err(failed("NETLINK_CAP_ACK"))?;
+        inner.set_netlink_get_strict_chk(true).map_err(failed("NETLINK_GET_STRICT_CHK"))?;
+        sockopt::set_socket_timeout(&inner, Timeout::Recv, Some(REPLY_TIMEOUT))
+            .map_err(|errno| NetlinkError::Open { step: "SO_RCVTIMEO", source: errno.into() })?;
+        Ok(Self {
+            inner,
+            seq: 0,
+            received: vec![0; RECEIVE_BUFFER],
+            send_buffer: SMALL_BUFFER,
+            receive_buffer: SMALL_BUFFER,
+        })
+    }
+
+    /// Opens a socket in another namespace; the calling thread goes there and comes back.
+    pub(crate) fn open_in(netns: &Netns, protocol: isize) -> Result<Self, NetlinkError> {
+        within(netns, || Self::open(protocol)).map_err(|error| NetlinkError::Open {
+            step: "enter its network namespace",
+            source: io::Error::other(error),
+        })?
+    }
+
+    /// The next sequence number; zero is the kernel's own.
+    pub(crate) fn next_seq(&mut self) -> u32 {
+        self.seq = self.seq.checked_add(1).unwrap_or(1);
+        self.seq
+    }
+
+    /// Sends one request and waits for its acknowledgement.
+    pub(crate) fn execute(&mut self, request: &Request<'_>) -> Result<(), NetlinkError> {
+        let seq = self.next_seq();
+        let mut writer = Writer::new();
+        writer.message(request.kind, NLM_F_REQUEST | NLM_F_ACK | request.flags, seq, request.body);
+        self.send(&writer, 1, request.operation)?;
+        let mut outcome = None;
+        self.receive(seq, request.operation, writer.bytes(), |_, end| {
+            outcome = end;
+            outcome.is_some()
+        })?;
+        outcome.map_or(Ok(()), |outcome| outcome.into_result(request.operation))
+    }
+
+    /// Asks for one object; the caller tells from the error number whether a refusal means that it is absent.
+    pub(crate) fn get<T>(
+        &mut self,
+        request: &Request<'_>,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<Option<T>, NetlinkError> {
+        let seq = self.next_seq();
+        let mut writer = Writer::new();
+        // Not acknowledged: the first reply is the object or the refusal.
+        writer.message(request.kind, NLM_F_REQUEST | request.flags, seq, request.body);
+        self.send(&writer, 1, request.operation)?;
+        let mut found = None;
+        let mut outcome = None;
+        self.receive(seq, request.operation, writer.bytes(), |message, end| {
+            outcome = end;
+            if outcome.is_none() {
+                found = decode(message);
+            }
+            true
+        })?;
+        outcome.map_or(Ok(()), |outcome| outcome.into_result(request.operation))?;
+        Ok(found)
+    }
+
+    /// Asks for all objects; again from the start if they changed meanwhile.
+    pub(crate) fn dump<T>(
+        &mut self,
+        request: &Request<'_>,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMP_TRIES {
+            let seq = self.next_seq();
+            let mut writer = Writer::new();
+            writer.message(
+                request.kind,
+                NLM_F_REQUEST | NLM_F_DUMP | request.flags,
+                seq,
+                request.body,
+            );
+            self.send(&writer, 1, request.operation)?;
+            let mut found = Vec::new();
+            let mut interrupted = false;
+            let mut outcome = None;
+            self.receive(seq, request.operation, writer.bytes(), |message, end| {
+                interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+                outcome = end;
+                if outcome.is_none() {
+                    found.extend(decode(message));
+                }
+                outcome.is_some()
+            })?;
+            match outcome {
+                // The kernel's other way to say "interrupted": the dump cannot be continued (nf_tables).
+                Some(Outcome::Refused(SYS_INTR, _)) => continue,
+                Some(outcome) => outcome.into_result(request.operation)?,
+                None => {}
+            }
+            if !interrupted {
+                return Ok(found);
+            }
+        }
+        Err(NetlinkError::Interrupted {
+            operation: request.operation.to_string(),
+            tries: DUMP_TRIES,
+        })
+    }
+
+    /// Sends everything written as one datagram, for which `replies` acknowledgements are to be expected.
+    pub(crate) fn send(
+        &mut self,
+        writer: &Writer,
+        replies: usize,
+        operation: &dyn Display,
+    ) -> Result<(), NetlinkError> {
+        let too_large = |what| NetlinkError::TooLarge { operation: operation.to_string(), what };
+        if writer.overflowed() {
+            return Err(too_large("an attribute"));
+        }
+        // The kernel takes a datagram only if it fits the send buffer, with some space to spare.
+        let needed = writer.bytes().len().saturating_add(4096);
+        if MAX_SOCKET_BUFFER < needed {
+            return Err(too_large("the request"));
+        }
+        self.grow_send_buffer(needed);
+        self.grow_receive_buffer(replies.saturating_mul(ACK_COST));
+        let sent = retry_interrupted(|| {
+            rustix::net::send(&self.inner, writer.bytes(), SendFlags::empty())
+        });
+        sent.map(|_| ()).map_err(|errno| NetlinkError::Transfer {
+            operation: operation.to_string(),
+            step: "send",
+            source: errno.into(),
+        })
+    }
+
+    /// Receives messages of one request until `each` returns true. It gets every message, with the outcome if it is
+    /// the one that ends the request.
+    pub(crate) fn receive(
+        &mut self,
+        seq: u32,
+        operation: &dyn Display,
+        sent: &[u8],
+        mut each: impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
+    ) -> Result<(), NetlinkError> {
+        self.receive_from(seq, operation, sent, |message, outcome| {
+            message.seq == seq && each(message, outcome)
+        })
+    }
+
+    /// Receives messages with sequence number `first` or later until `each` returns true.
+    pub(crate) fn receive_from(
+        &mut self,
+        first: u32,
+        operation: &dyn Display,
+        sent: &[u8],
+        mut each: impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
+    ) -> Result<(), NetlinkError> {
+        loop {
+            let length = self.receive_datagram(operation)?;
+            let datagram = self.received.get(..length).unwrap_or_default();
+            for message in wire::messages(datagram) {
+                // Replies to an earlier request that was given up, and double acknowledgements.
+                if message.seq < first || message.kind == NLMSG_NOOP {
+                    continue;
+                }
+                let outcome = match message.kind {
+                    NLMSG_ERROR => Some(read_error(&message, sent)),
+                    NLMSG_DONE => Some(read_done(&message, sent)),
+                    _ => None,
+                };
+                if each(&message, outcome) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn receive_datagram(&mut self, operation: &dyn Display) -> Result<usize, NetlinkError> {
+        let failed = |errno: SysErrno| match errno {
+            SysErrno::AGAIN => NetlinkError::TimedOut {
+                operation: operation.to_string(),
+                waited_s: REPLY_TIMEOUT.as_secs(),
+            },
+            _ => NetlinkError::Transfer {
+                operation: operation.to_string(),
+                step: "receive",
+                source: errno.into(),
+            },
+        };
+        let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let (_, length) =
+            retry_interrupted(|| rustix::net::recv(&self.inner, &mut [0_u8; 0][..], peek))
+                .map_err(failed)?;
+        if MAX_REPLY < length {
+            return Err(NetlinkError::TooLarge {
+                operation: operation.to_string(),
+                what: "the reply",
+            });
+        }
+        if self.received.len() < length {
+            self.received.resize(length, 0);
+        }
+        let (_, length) = retry_interrupted(|| {
+            rustix::net::recv(&self.inner, &mut self.received[..], RecvFlags::TRUNC)
+        })
+        .map_err(failed)?;
+        Ok(length)
+    }
+
+    /// Makes room to send, past net.core.wmem_max if we may. A failure shows when sending.
+    fn grow_send_buffer(&mut self, needed: usize) {
+        if needed <= self.send_buffer {
+            return;
+        }
+        if sockopt::set_socket_send_buffer_size_force(&self.inner, needed).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&self.inner, needed);
+        }
+        self.send_buffer = needed;
+    }
+
+    /// Makes room to receive, past net.core.rmem_max if we may. A failure shows as ENOBUFS when receiving.
+    fn grow_receive_buffer(&mut self, needed: usize) {
+        let needed = needed.min(MAX_SOCKET_BUFFER);
+        if needed <= self.receive_buffer {
+            return;
+        }
+        if sockopt::set_socket_recv_buffer_size_force(&self.inner, needed).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&self.inner, needed);
+        }
+        self.receive_buffer = needed;
+    }
+}
+
+/// EINTR as the kernel sends it at the end of a dump.
+const SYS_INTR: Errno = Errno(4);
+
+fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, SysErrno>) -> Result<T, SysErrno> {
+    loop {
+        match call() {
+            Err(SysErrno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// `struct nlmsgerr`: the negative error number, the request's header (and, unless capped, all of it), attributes.
+fn read_error(message: &Message<'_>, sent: &[u8]) -> Outcome {
+    let code = wire::i32_at(message.body, 0).unwrap_or(0);
+    if code == 0 {
+        return Outcome::Accepted;
+    }
+    let repeated = match wire::u32_at(message.body, 4) {
+        Some(length) if message.flags & NLM_F_CAPPED == 0 => usize::try_from(length).unwrap_or(0),
+        _ => wire::MESSAGE_HEADER,
+    };
+    let attributes = if message.flags & NLM_F_ACK_TLVS == 0 {
+        &[]
+    } else {
+        message.body.get(4_usize.saturating_add(repeated).next_multiple_of(4)..).unwrap_or_default()
+    };
+    let request = wire::messages(sent)
+        .position(|request| request.seq == message.seq)
+        .and_then(|position| sent.get(offset_of(sent, position)..));
+    Outcome::Refused(
+        Errno(code.saturating_neg()),
+        read_ext_ack(attributes, request.unwrap_or_default()),
+    )
+}
+
+/// The end of a dump: an error number that is zero if all went well, then attributes.
+fn read_done(message: &Message<'_>, sent: &[u8]) -> Outcome {
+    match wire::i32_at(message.body, 0) {
+        Some(code) if code < 0 => {
+            let attributes = message.body.get(4..).unwrap_or_default();
+            Outcome::Refused(Errno(code.saturating_neg()), read_ext_ack(attributes, sent))
+        }
+        _ => Outcome::Accepted,
+    }
+}
+
+/// Where the n-th message starts in what was sent.
+fn offset_of(sent: &[u8], position: usize) -> usize {
+    wire::messages(sent)
+        .take(position)
+        .map(|message| (wire::MESSAGE_HEADER + message.body.len()).next_multiple_of(4))
+        .sum()
+}
+
+/// `linux include/uapi/linux/netlink.h` NLMSGERR_ATTR_*.
+fn read_ext_ack(attributes: &[u8], request: &[u8]) -> Option<ExtAck> {
+    const NLMSGERR_ATTR_MSG: u16 = 1;
+    const NLMSGERR_ATTR_OFFS: u16 = 2;
+    const NLMSGERR_ATTR_MISS_TYPE: u16 = 5;
+    const NLA_TYPE_MASK: u16 = 0x3fff;
+    let mut ext_ack = ExtAck::default();
+    for attribute in wire::attributes(attributes) {
+        match attribute.kind {
+            NLMSGERR_ATTR_MSG => ext_ack.message = attribute.text(),
+            NLMSGERR_ATTR_OFFS => {
+                let offset = attribute.u32().and_then(|offset| usize::try_from(offset).ok());
+                ext_ack.attribute = offset
+                    .and_then(|offset| wire::u16_at(request, offset.checked_add(2)?))
+                    .map(|kind| kind & NLA_TYPE_MASK);
+            }
+            NLMSGERR_ATTR_MISS_TYPE => ext_ack.missing_attribute = attribute.u32(),
+            _ => {}
+        }
+    }
+    (ext_ack != ExtAck::default()).then_some(ext_ack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reply_keeps_the_kernels_words() {
+        let mut sent = Writer::new();
+        sent.message(16, 5, 6, |_| {});
+        sent.message(16, 5, 7, |writer| {
+            writer.raw(&[0; 16]);
+            writer.put_text(3, "lo");
+        });
+        let mut reply = Writer::new();
+        reply.message(NLMSG_ERROR, NLM_F_CAPPED | NLM_F_ACK_TLVS, 7, |writer| {
+            writer.raw(&(-17_i32).to_ne_bytes());
+            writer.raw(&[0; 16]);
+            writer.put_text(1, "words");
+            writer.put_u32(2, 32);
+        });
+        let message = wire::messages(reply.bytes()).next().unwrap();
+        let Outcome::Refused(errno, Some(ext_ack)) = read_error(&message, sent.bytes()) else {
+            panic!("not refused");
+        };
+        assert_eq!(errno, Errno::EXIST);
+        assert_eq!(ext_ack.message, "words");
+        assert_eq!(ext_ack.attribute, Some(3));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn reading_any_reply_ends(body: Vec<u8>, flags: u16, sent: Vec<u8>) {
+            let message = Message { kind: NLMSG_ERROR, flags, seq: 0, body: &body };
+            read_error(&message, &sent);
+            read_done(&message, &sent);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Network namespaces: open, tell apart, enter, make, remove.
+//!
+//! A [`Netns`] is an open descriptor, so the namespace stays alive (and means the same namespace) as long as the value
+//! exists, whatever happens to the path. Almost nothing needs to run *inside* a namespace: a netlink socket keeps the
+//! namespace it was made in ([`RouteSocket::open_in`](crate::route::RouteSocket::open_in)), only sysctls
+//! and sockets of other kinds need [`within`].
+//!
+//! The calling thread is what has a namespace, not the process: everything here names `/proc/thread-self`, never
+//! `/proc/self`. Do not call [`within`] or [`unshare_net`] from a thread that an async runtime owns.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use thiserror::Error;
+
+/// `linux include/uapi/linux/magic.h` NSFS_MAGIC: a namespace, by bind mount or through /proc.
+const NSFS_MAGIC: u64 = 0x6e73_6673;
+/// `linux include/uapi/linux/magic.h` PROC_SUPER_MAGIC: what the reference also takes for a namespace.
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+/// The namespace of the calling thread, `man 7 namespaces`.
+const OWN_NETNS: &str = "/proc/thread-self/ns/net";
+/// Where `ip netns` keeps named namespaces, and under which other name; shared between mount namespaces.
+const IPROUTE2_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
+
+/// An open network namespace. Cloning is cheap and shares the descriptor.
+#[derive(Clone)]
+pub struct Netns {
+    fd: Arc<OwnedFd>,
+    id: NetnsId,
+    path: Option<Arc<Path>>,
+}
+
+/// What tells one living network namespace from another: device and inode of its nsfs file.
+///
+/// The kernel may give the number to a new namespace once the old one is gone: compare it only while something keeps
+/// the namespace alive, or together with another mark of the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetnsId {
+    /// `st_dev`.
+    pub dev: u64,
+    /// `st_ino`; the number in `net:[4026531840]`.
+    pub ino: u64,
+}
+
+/// A namespace could not be opened, entered, made or removed.
+///
+/// The texts of the first four are those of the reference plugins, since callers match them.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NetnsError {
+    /// There is nothing at the path, or its process is gone.
+    #[error("failed to open netns {path:?}: failed to Statfs {path:?}: no such file or directory")]
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path exists but is no namespace, for instance because the bind mount is gone and only its file is left.
+    #[error("failed to open netns {path:?}: unknown FS magic on {path:?}: {magic:x}")]
+    NotANamespace {
+        /// The path.
+        path: PathBuf,
+        /// The `f_type` of its file system.
+        magic: u64,
+    },
+    /// The path exists but could not be examined.
+    #[error("failed to open netns {path:?}: failed to Statfs {path:?}")]
+    Statfs {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The namespace could not be opened.
+    #[error("failed to open netns {path:?}")]
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of another kind.
+    #[error("enter netns {netns}")]
+    Enter {
+        /// The namespace, as [`Netns`] prints it.
+        netns: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No new namespace could be made (CAP_SYS_ADMIN, or the limit `user.max_net_namespaces`).
+    #[error("make a network namespace")]
+    Unshare {
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A namespace could not be given a path.
+    #[error("create netns {path:?}: {step}")]
+    Create {
+        /// The path.
+        path: PathBuf,
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A namespace's path could not be removed.
+    #[error("remove netns {path:?}: {step}")]
+    Remove {
+        /// The path.
+        path: PathBuf,
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NetnsError {
+    /// Whether there is nothing at the path, which a DEL takes for "already gone".
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+}
+
+impl Netns {
+    /// Opens the namespace at a path: a bind mount as `ip netns add` makes it, or `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// [`NetnsError::Missing`] if nothing is there (a dangling link, a file where a directory should be and a process
+    /// that is gone included), [`NetnsError::NotANamespace`] if something else is there, [`NetnsError::Statfs`] and
+    /// [`NetnsError::Open`] if it cannot be examined or opened.
+    pub fn open(path: &Path) -> Result<Self, NetnsError> {
+        // Looked at before it is opened, since opening a FIFO or a device would act on it.
+        let magic = match rustix::fs::statfs(path) {
+            Ok(found) => magic(&found),
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                return Err(NetnsError::Missing { path: path.to_owned() });
+            }
+            Err(errno) => {
+                return Err(NetnsError::Statfs { path: path.to_owned(), source: errno.into() });
+            }
+        };
+        if magic != NSFS_MAGIC && magic != PROC_SUPER_MAGIC {
+            return Err(NetnsError::NotANamespace { path: path.to_owned(), magic });
+        }
+        let open = |errno: Errno| NetnsError::Open { path: path.to_owned(), source: errno.into() };
+        let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => fd,
+            // A process may go between the two calls.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::SRCH) => {
+                return Err(NetnsError::Missing { path: path.to_owned() });
+            }
+            Err(errno) => return Err(open(errno)),
+        };
+        // Unlike the reference: another file of /proc is not a namespace.
+        let opened = magic_of_fd(fd.as_fd()).map_err(open)?;
+        if opened != NSFS_MAGIC {
+            return Err(NetnsError::NotANamespace { path: path.to_owned(), magic: opened });
+        }
+        let id = id_of(fd.as_fd()).map_err(open)?;
+        Ok(Self { fd: Arc::new(fd), id, path: Some(path.into()) })
+    }
+
+    /// Opens the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Those of [`Netns::open`]; `/proc` must be mounted.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::open(Path::new(OWN_NETNS)).map(|netns| Self { path: None, ..netns })
+    }
+
+    /// Opens the namespace of a process, or of a thread by its thread ID.
+    ///
+    /// # Errors
+    /// [`NetnsError::Missing`] if there is no such process, otherwise those of [`Netns::open`].
+    ///
+    /// # Privileges
+    /// Those of ptrace over the process (`man 2 ptrace`, "access mode checking").
+    pub fn of_pid(pid: u32) -> Result<Self, NetnsError> {
+        Self::open(Path::new(&format!("/proc/{pid}/ns/net")))
+    }
+
+    /// Tells what distinguishes this namespace from every other living one.
+    #[must_use]
+    pub fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// The path it was opened by, if it was opened by one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Lends the descriptor.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Two values are equal when they are the same namespace, however they were opened.
+impl PartialEq for Netns {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Netns {}
+
+impl fmt::Display for Netns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{path:?}"),
+            None => write!(f, "net:[{}]", self.id.ino),
+        }
+    }
+}
+
+impl fmt::Debug for Netns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Netns({self}, {})", self.id)
+    }
+}
+
+impl fmt::Display for NetnsId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.dev, self.ino)
+    }
+}
+
+/// Runs `f` with the calling thread inside `netns`, then brings the thread back.
+///
+/// Only this thread moves. If it cannot be brought back the process aborts: going on in the wrong namespace would
+/// change the wrong network. A panic of `f` is let through once the thread is back.
+///
+/// ```no_run
+/// use kernel::netns::{Netns, within};
+///
+/// let container = Netns::open("/run/netns/example".as_ref())?;
+/// let socket = within(&container, || std::net::UdpSocket::bind("192.0.2.1:68"))?;
+/// # Ok::<(), kernel::netns::NetnsError>(())
+/// ```
+///
+/// # Errors
+/// [`NetnsError::Enter`], and those of [`Netns::current`]; `f` has not run then.
+///
+/// # Privileges
+/// CAP_SYS_ADMIN in the user namespaces that own both network namespaces, and in the caller's own.
+pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> {
+    struct WayBack(Netns);
+    impl Drop for WayBack {
+        fn drop(&mut self) {
+            if enter(&self.0).is_err() {
+                std::process::abort();
+            }
+        }
+    }
+    let home = Netns::current()?;
+    enter(netns)?;
+    let way_back = WayBack(home);
+    let value = f();
+    drop(way_back);
+    Ok(value)
+}
+
+/// Moves the calling thread into a namespace of its own, with nothing in it but a loopback link that is down.
+///
+/// There is no way back: meant for a thread or a process that ends there.
+///
+/// # Errors
+/// [`NetnsError::Unshare`].
+///
+/// # Privileges
+/// CAP_SYS_ADMIN.
+pub fn unshare_net() -> Result<(), NetnsError> {
+    // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of descriptors behind the
+    // back of code that owns them (I/O safety). NEWNET changes only which network namespace this thread uses.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|errno| NetnsError::Unshare { source: errno.into() })
+}
+
+/// Makes a namespace that lives at `path`, as `ip netns add` does, and opens it.
+///
+/// The folder is made if it is missing. If it is `ip netns`' own (`/run/netns`), it is made a shared mount as well, so
+/// that the namespace can be removed from every mount namespace; any other folder is left as it is.
+///
+/// # Errors
+/// [`NetnsError::Create`] with an `AlreadyExists` source if something is at the path; nothing is left behind
+/// by any failure. [`NetnsError::Unshare`] if the kernel makes no namespace.
+///
+/// # Privileges
+/// CAP_SYS_ADMIN.
+pub fn create_at(path: &Path) -> Result<Netns, NetnsError> {
+    let failed = |step, source| NetnsError::Create { path: path.to_owned(), step, source };
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)
+            .map_err(|source| failed("make its folder", source))?;
+        if IPROUTE2_DIRS.iter().any(|dir| parent == Path::new(dir)) {
+            share_mount(parent).map_err(|errno| failed("share its folder", errno.into()))?;
+        }
+    }
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o444)
+        .open(path)
+        .map_err(|source| failed("make its file", source))?;
+    let made = mount_new_netns(path).and_then(|()| Netns::open(path));
+    if made.is_err() {
+        // The first error is the one to tell; what is left is an empty file.
+        let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+/// Removes what [`create_at`] or `ip netns add` made at `path`; `false` if nothing was there.
+///
+/// The namespace itself lives on while a process, a socket or a descriptor is in it.
+///
+/// # Errors
+/// [`NetnsError::Remove`].
+///
+/// # Privileges
+/// CAP_SYS_ADMIN.
+pub fn remove_at(path: &Path) -> Result<bool, NetnsError> {
+    let failed = |step, source| NetnsError::Remove { path: path.to_owned(), step, source };
+    match rustix::mount::unmount(path, UnmountFlags::DETACH) {
+        // EINVAL: not a mount point (any more); the file may still be there.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+        Err(errno) => return Err(failed("unmount it", errno.into())),
+    }
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(failed("remove its file", source)),
+    }
+}
+
+fn enter(netns: &Netns) -> Result<(), NetnsError> {
+    rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|errno| NetnsError::Enter { netns: netns.to_string(), source: errno.into() })
+}
+
+/// Makes a namespace on a thread that ends at once and mounts it on the (existing) file.
+fn mount_new_netns(path: &Path) -> Result<(), NetnsError> {
+    let failed = |step, source| NetnsError::Create { path: path.to_owned(), step, source };
+    thread::scope(|scope| {
+        let helper = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+            unshare_net()?;
+            rustix::mount::mount_bind(OWN_NETNS, path)
+                .map_err(|errno| failed("mount it", errno.into()))
+        });
+        let helper = helper.map_err(|source| failed("start a thread", source))?;
+        helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Makes a folder a shared mount, turning it into a mount first if it is none (iproute2 ip/ipnetns.c, `netns_add`).
+fn share_mount(dir: &Path) -> Result<(), Errno> {
+    let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    match rustix::mount::mount_change(dir, flags) {
+        Err(Errno::INVAL) => {
+            rustix::mount::mount_bind_recursive(dir, dir)?;
+            rustix::mount::mount_change(dir, flags)
+        }
+        other => other,
+    }
+}
+
+/// The kernel's `f_type`, whose Rust type differs between architectures.
+#[expect(clippy::cast_sign_loss, reason = "magic numbers are bit patterns")]
+#[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+fn magic(found: &rustix::fs::StatFs) -> u64 {
+    found.f_type as u64
+}
+
+fn magic_of_fd(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    rustix::fs::fstatfs(fd).map(|found| magic(&found))
+}
+
+#[allow(clippy::useless_conversion, reason = "the types differ between architectures")]
+fn id_of(fd: BorrowedFd<'_>) -> Result<NetnsId, Errno> {
+    let found = rustix::fs::fstat(fd)?;
+    Ok(NetnsId { dev: found.st_dev.into(), ino: found.st_ino.into() })
+}

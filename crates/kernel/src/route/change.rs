@@ -1,0 +1,201 @@
+//! Changes as values.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use super::link::{RTM_DELLINK, RTM_NEWLINK, RTM_SETLINK};
+use super::link_kind::header;
+use super::{
+    AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink, Route,
+    Rule, address, neighbour, routes, rule,
+};
+use crate::netlink::NetlinkError;
+use crate::wire::Writer;
+
+/// `man 7 netlink`.
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+
+/// One change, as a value: what a plan consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// Makes a link; fails with EEXIST if there is one of that name. See also
+    /// [`RouteSocket::create_link`](super::RouteSocket::create_link), which sets the alias as well and tells the number.
+    NewLink(NewLink),
+    /// Changes a link.
+    SetLink {
+        /// The link.
+        ifindex: u32,
+        /// What of it.
+        set: LinkSet,
+    },
+    /// Removes a link; fails with ENODEV if it is gone. Waits for grace periods of the kernel (16 ms and more).
+    DelLink {
+        /// The link.
+        ifindex: u32,
+    },
+    /// Gives a link an address; fails with EEXIST if it has it.
+    AddAddress {
+        /// The link.
+        ifindex: u32,
+        /// The address with its prefix length.
+        address: IpNet,
+        /// What else to say.
+        options: AddressOptions,
+    },
+    /// Takes an address from a link; fails with EADDRNOTAVAIL if it has it not.
+    DelAddress {
+        /// The link.
+        ifindex: u32,
+        /// The address with its prefix length.
+        address: IpNet,
+    },
+    /// Adds a route; fails with EEXIST if there is one to the destination with that priority (and for IPv6 gateway).
+    AddRoute(Route),
+    /// Adds a route beside others to the same destination: an IPv6 one becomes a further way of theirs (ECMP), an IPv4
+    /// one is kept behind them. Fails with EEXIST only if there is the very same.
+    AppendRoute(Route),
+    /// Adds a route or replaces the one to the destination with that priority.
+    ReplaceRoute(Route),
+    /// Removes a route; fails with ESRCH if there is none.
+    DelRoute(Route),
+    /// Adds a routing rule; fails with EEXIST if there is the very same.
+    AddRule(Rule),
+    /// Removes a routing rule; fails with ENOENT if there is none.
+    DelRule(Rule),
+    /// Adds or replaces a neighbour.
+    SetNeighbour(Neighbour),
+    /// Removes a neighbour; fails with ENOENT if there is none.
+    DelNeighbour(Neighbour),
+    /// Adds or replaces a forwarding entry of a bridge.
+    SetFdb(Fdb),
+    /// Removes a forwarding entry of a bridge; fails with ENOENT if there is none.
+    DelFdb(Fdb),
+    /// Puts a port, or the bridge itself, into VLANs.
+    AddBridgeVlan {
+        /// The port or the bridge.
+        ifindex: u32,
+        /// Which of the two.
+        side: BridgeVlanSide,
+        /// The VLANs.
+        vlan: BridgeVlan,
+    },
+    /// Takes a port, or the bridge itself, out of VLANs; one it is not in is no error.
+    DelBridgeVlan {
+        /// The port or the bridge.
+        ifindex: u32,
+        /// Which of the two.
+        side: BridgeVlanSide,
+        /// The VLANs.
+        vlan: BridgeVlan,
+    },
+}
+
+/// A change that failed. Every change before it has been made; those behind it may have been.
+#[derive(Debug, Error)]
+#[error("{source}")]
+#[non_exhaustive]
+pub struct ApplyError {
+    /// Its place among the changes.
+    pub index: usize,
+    /// Why; the text names the change.
+    pub source: NetlinkError,
+}
+
+impl Change {
+    /// Message type and flags beside NLM_F_REQUEST and NLM_F_ACK.
+    pub(crate) fn kind(&self) -> (u16, u16) {
+        match self {
+            Self::NewLink(_) => (RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL),
+            Self::SetLink { .. } => (RTM_NEWLINK, 0),
+            Self::DelLink { .. } | Self::DelBridgeVlan { .. } => (RTM_DELLINK, 0),
+            Self::AddAddress { .. } => (address::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL),
+            Self::DelAddress { .. } => (address::RTM_DELADDR, 0),
+            Self::AddRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
+            Self::AppendRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_APPEND),
+            Self::ReplaceRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE),
+            Self::DelRoute(_) => (routes::RTM_DELROUTE, 0),
+            Self::AddRule(_) => (rule::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL),
+            Self::DelRule(_) => (rule::RTM_DELRULE, 0),
+            Self::SetNeighbour(_) | Self::SetFdb(_) => {
+                (neighbour::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
+            }
+            Self::DelNeighbour(_) | Self::DelFdb(_) => (neighbour::RTM_DELNEIGH, 0),
+            Self::AddBridgeVlan { .. } => (RTM_SETLINK, 0),
+        }
+    }
+
+    /// Writes what follows the message header.
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        match self {
+            Self::NewLink(link) => link.encode(writer),
+            Self::SetLink { ifindex, set } => set.encode(*ifindex, writer),
+            Self::DelLink { ifindex } => writer.raw(&header(AF_UNSPEC, *ifindex, 0, 0)),
+            Self::AddAddress { ifindex, address, options } => {
+                address::encode(writer, *ifindex, *address, options);
+            }
+            Self::DelAddress { ifindex, address } => {
+                address::encode_key(writer, *ifindex, *address)
+            }
+            Self::AddRoute(route) | Self::AppendRoute(route) | Self::ReplaceRoute(route) => {
+                route.encode(writer);
+            }
+            Self::DelRoute(route) => route.encode_key(writer),
+            Self::AddRule(rule) | Self::DelRule(rule) => rule.encode(writer),
+            Self::SetNeighbour(neighbour) | Self::DelNeighbour(neighbour) => {
+                neighbour.encode(writer)
+            }
+            Self::SetFdb(entry) | Self::DelFdb(entry) => entry.encode(writer),
+            Self::AddBridgeVlan { ifindex, side, vlan }
+            | Self::DelBridgeVlan { ifindex, side, vlan } => {
+                vlan.encode(*ifindex, *side, writer);
+            }
+        }
+    }
+}
+
+/// What is being done, to go before the kernel's error.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NewLink(link) => write!(f, "create {} {:?}", link.kind.name(), link.name),
+            Self::SetLink { ifindex, .. } => write!(f, "change link {ifindex}"),
+            Self::DelLink { ifindex } => write!(f, "delete link {ifindex}"),
+            Self::AddAddress { ifindex, address, .. } => {
+                write!(f, "add address {address} to link {ifindex}")
+            }
+            Self::DelAddress { ifindex, address } => {
+                write!(f, "delete address {address} from link {ifindex}")
+            }
+            Self::AddRoute(route) => write!(f, "add route {route}"),
+            Self::AppendRoute(route) => write!(f, "append route {route}"),
+            Self::ReplaceRoute(route) => write!(f, "replace route {route}"),
+            Self::DelRoute(route) => write!(f, "delete route {route}"),
+            Self::AddRule(rule) => write!(f, "add routing rule {rule}"),
+            Self::DelRule(rule) => write!(f, "delete routing rule {rule}"),
+            Self::SetNeighbour(neighbour) => {
+                write!(f, "set neighbour {} of link {}", neighbour.address, neighbour.ifindex)
+            }
+            Self::DelNeighbour(neighbour) => {
+                write!(f, "delete neighbour {} of link {}", neighbour.address, neighbour.ifindex)
+            }
+            Self::SetFdb(entry) => {
+                write!(f, "set forwarding entry {} of port {}", entry.mac, entry.ifindex)
+            }
+            Self::DelFdb(entry) => {
+                write!(f, "delete forwarding entry {} of port {}", entry.mac, entry.ifindex)
+            }
+            Self::AddBridgeVlan { ifindex, vlan, .. } => {
+                write!(f, "add VLAN {vlan} to port {ifindex}")
+            }
+            Self::DelBridgeVlan { ifindex, vlan, .. } => {
+                write!(f, "delete VLAN {vlan} from port {ifindex}")
+            }
+        }
+    }
+}

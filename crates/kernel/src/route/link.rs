@@ -1,0 +1,354 @@
+//! A link as the kernel describes it.
+
+use crate::mac::MacAddr;
+use crate::wire::{self, Attribute, Message};
+
+/// `linux include/uapi/linux/rtnetlink.h` RTM_NEWLINK: also the reply to RTM_GETLINK.
+pub(crate) const RTM_NEWLINK: u16 = 16;
+pub(crate) const RTM_DELLINK: u16 = 17;
+pub(crate) const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_SETLINK: u16 = 19;
+/// Size of `struct ifinfomsg`.
+pub(crate) const IFINFOMSG: usize = 16;
+
+/// `linux include/uapi/linux/if_link.h` IFLA_*.
+pub(crate) mod ifla {
+    pub(crate) const ADDRESS: u16 = 1;
+    pub(crate) const IFNAME: u16 = 3;
+    pub(crate) const MTU: u16 = 4;
+    pub(crate) const LINK: u16 = 5;
+    pub(crate) const MASTER: u16 = 10;
+    pub(crate) const TXQLEN: u16 = 13;
+    pub(crate) const OPERSTATE: u16 = 16;
+    pub(crate) const LINKINFO: u16 = 18;
+    pub(crate) const IFALIAS: u16 = 20;
+    pub(crate) const AF_SPEC: u16 = 26;
+    pub(crate) const GROUP: u16 = 27;
+    pub(crate) const NET_NS_FD: u16 = 28;
+    pub(crate) const EXT_MASK: u16 = 29;
+    pub(crate) const PROMISCUITY: u16 = 30;
+    pub(crate) const NUM_TX_QUEUES: u16 = 31;
+    pub(crate) const NUM_RX_QUEUES: u16 = 32;
+    pub(crate) const LINK_NETNSID: u16 = 37;
+    pub(crate) const MIN_MTU: u16 = 50;
+    pub(crate) const MAX_MTU: u16 = 51;
+    pub(crate) const PROP_LIST: u16 = 52;
+    pub(crate) const ALT_IFNAME: u16 = 53;
+    pub(crate) const PERM_ADDRESS: u16 = 54;
+    pub(crate) const ALLMULTI: u16 = 61;
+
+    pub(crate) const INFO_KIND: u16 = 1;
+    pub(crate) const INFO_DATA: u16 = 2;
+    pub(crate) const INFO_SLAVE_KIND: u16 = 4;
+    pub(crate) const INFO_SLAVE_DATA: u16 = 5;
+
+    pub(crate) const BR_VLAN_FILTERING: u16 = 7;
+    pub(crate) const BR_MCAST_SNOOPING: u16 = 23;
+    pub(crate) const BR_VLAN_DEFAULT_PVID: u16 = 39;
+
+    pub(crate) const BRPORT_STATE: u16 = 1;
+    pub(crate) const BRPORT_MODE: u16 = 4;
+    pub(crate) const BRPORT_LEARNING: u16 = 8;
+    pub(crate) const BRPORT_UNICAST_FLOOD: u16 = 9;
+    pub(crate) const BRPORT_MCAST_FLOOD: u16 = 27;
+    pub(crate) const BRPORT_BCAST_FLOOD: u16 = 30;
+    pub(crate) const BRPORT_NEIGH_SUPPRESS: u16 = 32;
+    pub(crate) const BRPORT_ISOLATED: u16 = 33;
+
+    pub(crate) const VLAN_ID: u16 = 1;
+    pub(crate) const VLAN_PROTOCOL: u16 = 5;
+
+    pub(crate) const VRF_TABLE: u16 = 1;
+}
+
+/// `linux include/uapi/linux/if.h` IFF_*.
+pub(crate) mod iff {
+    pub(crate) const UP: u32 = 1;
+    pub(crate) const BROADCAST: u32 = 2;
+    pub(crate) const LOOPBACK: u32 = 8;
+    pub(crate) const NOARP: u32 = 0x80;
+    pub(crate) const PROMISC: u32 = 0x100;
+    pub(crate) const ALLMULTI: u32 = 0x200;
+    pub(crate) const MULTICAST: u32 = 0x1000;
+    pub(crate) const LOWER_UP: u32 = 0x1_0000;
+}
+
+/// A link.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Link {
+    /// Number in its namespace (`ifi_index`).
+    pub index: u32,
+    /// Name (IFLA_IFNAME).
+    pub name: String,
+    /// Further names (IFLA_ALT_IFNAME).
+    pub alt_names: Vec<String>,
+    /// What made it (IFLA_INFO_KIND): `veth`, `bridge`, …; `None` for hardware and loopback.
+    pub kind: Option<String>,
+    /// Hardware address (IFLA_ADDRESS), if it is an Ethernet one.
+    pub mac: Option<MacAddr>,
+    /// The hardware's own address (IFLA_PERM_ADDRESS).
+    pub permanent_mac: Option<MacAddr>,
+    /// Largest packet, in bytes (IFLA_MTU).
+    pub mtu: u32,
+    /// Least MTU the link takes, in bytes (IFLA_MIN_MTU).
+    pub min_mtu: Option<u32>,
+    /// Largest MTU the link takes, in bytes (IFLA_MAX_MTU); zero or `None` if it is not limited.
+    pub max_mtu: Option<u32>,
+    /// IFF_* as the kernel sends them.
+    pub flags: u32,
+    /// RFC 2863 state (IFLA_OPERSTATE).
+    pub oper_state: OperState,
+    /// The bridge, VRF or bond it belongs to (IFLA_MASTER).
+    pub master: Option<u32>,
+    /// The other end of a veth, the parent of a macvlan or VLAN (IFLA_LINK); a number in the namespace that
+    /// [`link_netnsid`](Self::link_netnsid) names.
+    pub peer_index: Option<u32>,
+    /// In which namespace `peer_index` counts (IFLA_LINK_NETNSID); `None`: in the link's own.
+    pub link_netnsid: Option<i32>,
+    /// Free text (IFLA_IFALIAS).
+    pub alias: Option<String>,
+    /// How many want it promiscuous (IFLA_PROMISCUITY), taps and bridges included.
+    pub promiscuity: u32,
+    /// How many want all multicast (IFLA_ALLMULTI, kernel 6.0).
+    pub all_multicast_count: Option<u32>,
+    /// Length of the transmit queue in packets (IFLA_TXQLEN).
+    pub tx_queue_len: u32,
+    /// Number of transmit queues (IFLA_NUM_TX_QUEUES).
+    pub tx_queues: u32,
+    /// Number of receive queues (IFLA_NUM_RX_QUEUES).
+    pub rx_queues: u32,
+    /// Device group (IFLA_GROUP).
+    pub group: u32,
+    /// What it is to the link it belongs to (IFLA_INFO_SLAVE_KIND): `bridge`, `vrf`, …
+    pub port_kind: Option<String>,
+    /// Its settings as port of a bridge.
+    pub port: Option<BridgePort>,
+    /// Its settings, if it is a bridge.
+    pub bridge: Option<BridgeInfo>,
+    /// Its settings, if it is an 802.1Q link.
+    pub vlan: Option<VlanInfo>,
+    /// Its routing table, if it is a VRF.
+    pub vrf_table: Option<u32>,
+}
+
+/// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OperState {
+    /// The driver does not tell; loopback and tun are like this while they work.
+    #[default]
+    Unknown,
+    /// Cannot carry packets.
+    Down,
+    /// The link below is down.
+    LowerLayerDown,
+    /// Waits for something, such as authentication.
+    Dormant,
+    /// Works.
+    Up,
+    /// Not present, in test, or a number this code does not know.
+    Other(u8),
+}
+
+/// Settings of a link as port of a bridge (IFLA_BRPORT_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct BridgePort {
+    /// STP state: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking (IFLA_BRPORT_STATE).
+    pub state: u8,
+    /// Frames may leave by the port they came in (IFLA_BRPORT_MODE).
+    pub hairpin: bool,
+    /// No frames to other isolated ports (IFLA_BRPORT_ISOLATED).
+    pub isolated: bool,
+    /// Source addresses are learnt (IFLA_BRPORT_LEARNING).
+    pub learning: bool,
+    /// Unknown unicast is sent here (IFLA_BRPORT_UNICAST_FLOOD).
+    pub unicast_flood: bool,
+    /// Unknown multicast is sent here (IFLA_BRPORT_MCAST_FLOOD).
+    pub multicast_flood: bool,
+    /// Broadcast is sent here (IFLA_BRPORT_BCAST_FLOOD).
+    pub broadcast_flood: bool,
+    /// ARP and neighbour solicitations are answered by the bridge (IFLA_BRPORT_NEIGH_SUPPRESS).
+    pub neighbour_suppress: bool,
+}
+
+/// Settings of a bridge (IFLA_BR_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct BridgeInfo {
+    /// VLANs are told apart (IFLA_BR_VLAN_FILTERING).
+    pub vlan_filtering: bool,
+    /// The VLAN of untagged frames of new ports (IFLA_BR_VLAN_DEFAULT_PVID); `None` without kernel support.
+    pub default_pvid: Option<u16>,
+    /// Multicast memberships are watched (IFLA_BR_MCAST_SNOOPING).
+    pub multicast_snooping: bool,
+}
+
+/// Settings of an 802.1Q link (IFLA_VLAN_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VlanInfo {
+    /// VLAN ID.
+    pub id: u16,
+    /// EtherType of the tag: 0x8100 or 0x88a8.
+    pub protocol: u16,
+}
+
+impl Link {
+    /// Whether it is set up (IFF_UP).
+    #[must_use]
+    pub fn up(&self) -> bool {
+        self.flags & iff::UP != 0
+    }
+
+    /// Whether it has a carrier (IFF_LOWER_UP).
+    #[must_use]
+    pub fn lower_up(&self) -> bool {
+        self.flags & iff::LOWER_UP != 0
+    }
+
+    /// Whether it was asked to be promiscuous (IFF_PROMISC); see also [`promiscuity`](Self::promiscuity).
+    #[must_use]
+    pub fn promiscuous(&self) -> bool {
+        self.flags & iff::PROMISC != 0
+    }
+
+    /// Whether it was asked to take all multicast (IFF_ALLMULTI).
+    #[must_use]
+    pub fn all_multicast(&self) -> bool {
+        self.flags & iff::ALLMULTI != 0
+    }
+
+    /// Whether it is the loopback link (IFF_LOOPBACK).
+    #[must_use]
+    pub fn loopback(&self) -> bool {
+        self.flags & iff::LOOPBACK != 0
+    }
+
+    /// Whether it was made by the given kind of driver.
+    #[must_use]
+    pub fn is_kind(&self, kind: &str) -> bool {
+        self.kind.as_deref() == Some(kind)
+    }
+
+    /// Reads RTM_NEWLINK; `None` if the message is another.
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        if message.kind != RTM_NEWLINK {
+            return None;
+        }
+        let mut link = Self {
+            index: wire::u32_at(message.body, 4)?,
+            flags: wire::u32_at(message.body, 8)?,
+            ..Self::default()
+        };
+        for attribute in message.attributes(IFINFOMSG) {
+            link.read(&attribute);
+        }
+        Some(link)
+    }
+
+    fn read(&mut self, attribute: &Attribute<'_>) {
+        match attribute.kind {
+            ifla::ADDRESS => self.mac = mac(attribute),
+            ifla::PERM_ADDRESS => self.permanent_mac = mac(attribute),
+            ifla::IFNAME => self.name = attribute.text(),
+            ifla::MTU => self.mtu = attribute.u32().unwrap_or_default(),
+            ifla::MIN_MTU => self.min_mtu = attribute.u32(),
+            ifla::MAX_MTU => self.max_mtu = attribute.u32(),
+            // Zero: a veth whose peer is gone, a tunnel without parent.
+            ifla::LINK => self.peer_index = attribute.u32().filter(|&index| index != 0),
+            ifla::LINK_NETNSID => self.link_netnsid = attribute.i32().filter(|&id| 0 <= id),
+            ifla::MASTER => self.master = attribute.u32().filter(|&index| index != 0),
+            ifla::TXQLEN => self.tx_queue_len = attribute.u32().unwrap_or_default(),
+            ifla::NUM_TX_QUEUES => self.tx_queues = attribute.u32().unwrap_or_default(),
+            ifla::NUM_RX_QUEUES => self.rx_queues = attribute.u32().unwrap_or_default(),
+            ifla::GROUP => self.group = attribute.u32().unwrap_or_default(),
+            ifla::OPERSTATE => self.oper_state = attribute.u8().map(oper_state).unwrap_or_default(),
+            ifla::IFALIAS => self.alias = Some(attribute.text()).filter(|alias| !alias.is_empty()),
+            ifla::PROMISCUITY => self.promiscuity = attribute.u32().unwrap_or_default(),
+            ifla::ALLMULTI => self.all_multicast_count = attribute.u32(),
+            ifla::PROP_LIST => {
+                let names = attribute.nested().filter(|inner| inner.kind == ifla::ALT_IFNAME);
+                self.alt_names.extend(names.map(|name| name.text()));
+            }
+            ifla::LINKINFO => self.read_info(attribute),
+            _ => {}
+        }
+    }
+
+    fn read_info(&mut self, info: &Attribute<'_>) {
+        self.kind = info.find(ifla::INFO_KIND).map(|kind| kind.text());
+        self.port_kind = info.find(ifla::INFO_SLAVE_KIND).map(|kind| kind.text());
+        let data = info.find(ifla::INFO_DATA);
+        match (self.kind.as_deref(), data) {
+            (Some("bridge"), Some(data)) => self.bridge = Some(bridge_info(&data)),
+            (Some("vlan"), Some(data)) => self.vlan = vlan_info(&data),
+            (Some("vrf"), Some(data)) => {
+                self.vrf_table = data.find(ifla::VRF_TABLE).and_then(|table| table.u32());
+            }
+            _ => {}
+        }
+        if self.port_kind.as_deref() == Some("bridge") {
+            self.port = info.find(ifla::INFO_SLAVE_DATA).map(|data| bridge_port(&data));
+        }
+    }
+}
+
+fn mac(attribute: &Attribute<'_>) -> Option<MacAddr> {
+    attribute.value.try_into().ok().map(MacAddr)
+}
+
+/// `linux include/uapi/linux/if.h` IF_OPER_*.
+fn oper_state(number: u8) -> OperState {
+    match number {
+        0 => OperState::Unknown,
+        2 => OperState::Down,
+        3 => OperState::LowerLayerDown,
+        5 => OperState::Dormant,
+        6 => OperState::Up,
+        other => OperState::Other(other),
+    }
+}
+
+fn bridge_info(data: &Attribute<'_>) -> BridgeInfo {
+    let mut info = BridgeInfo::default();
+    for attribute in data.nested() {
+        match attribute.kind {
+            ifla::BR_VLAN_FILTERING => info.vlan_filtering = flag(&attribute),
+            ifla::BR_VLAN_DEFAULT_PVID => info.default_pvid = attribute.u16(),
+            ifla::BR_MCAST_SNOOPING => info.multicast_snooping = flag(&attribute),
+            _ => {}
+        }
+    }
+    info
+}
+
+fn bridge_port(data: &Attribute<'_>) -> BridgePort {
+    let mut port = BridgePort::default();
+    for attribute in data.nested() {
+        match attribute.kind {
+            ifla::BRPORT_STATE => port.state = attribute.u8().unwrap_or_default(),
+            ifla::BRPORT_MODE => port.hairpin = flag(&attribute),
+            ifla::BRPORT_ISOLATED => port.isolated = flag(&attribute),
+            ifla::BRPORT_LEARNING => port.learning = flag(&attribute),
+            ifla::BRPORT_UNICAST_FLOOD => port.unicast_flood = flag(&attribute),
+            ifla::BRPORT_MCAST_FLOOD => port.multicast_flood = flag(&attribute),
+            ifla::BRPORT_BCAST_FLOOD => port.broadcast_flood = flag(&attribute),
+            ifla::BRPORT_NEIGH_SUPPRESS => port.neighbour_suppress = flag(&attribute),
+            _ => {}
+        }
+    }
+    port
+}
+
+fn vlan_info(data: &Attribute<'_>) -> Option<VlanInfo> {
+    Some(VlanInfo {
+        id: data.find(ifla::VLAN_ID)?.u16()?,
+        protocol: data.find(ifla::VLAN_PROTOCOL)?.u16_be()?,
+    })
+}
+
+fn flag(attribute: &Attribute<'_>) -> bool {
+    attribute.u8().is_some_and(|value| value != 0)
+}

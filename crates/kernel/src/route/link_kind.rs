@@ -1,0 +1,237 @@
+//! Kinds of links and what each takes when it is made.
+
+use super::link::{IFINFOMSG, iff, ifla};
+use crate::mac::MacAddr;
+use crate::netns::Netns;
+use crate::wire::Writer;
+
+/// `linux include/uapi/linux/veth.h` VETH_INFO_PEER.
+const VETH_INFO_PEER: u16 = 1;
+/// `linux include/uapi/linux/if_link.h`.
+const IFLA_MACVLAN_MODE: u16 = 1;
+const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
+const IFLA_IPVLAN_MODE: u16 = 1;
+
+/// What a new link is, with the settings of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// A bridge.
+    Bridge(BridgeOptions),
+    /// One end of a pair; the other is described inside.
+    Veth(VethPeer),
+    /// A link with an address of its own on a parent ([`NewLink::parent`](super::NewLink::parent)).
+    Macvlan(MacvlanOptions),
+    /// A link that shares the address of its parent. Kernel: CONFIG_IPVLAN.
+    Ipvlan(IpvlanOptions),
+    /// The tagged frames of a parent. Kernel: CONFIG_VLAN_8021Q.
+    Vlan(VlanOptions),
+    /// A link that leads nowhere. Kernel: CONFIG_DUMMY.
+    Dummy,
+    /// A link for shaping what comes in. Kernel: CONFIG_IFB.
+    Ifb,
+    /// A routing domain with its table. Kernel: CONFIG_NET_VRF.
+    Vrf {
+        /// The routing table of the links in it.
+        table: u32,
+    },
+}
+
+/// Settings of a bridge; `None` is left to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BridgeOptions {
+    /// Tells VLANs apart (IFLA_BR_VLAN_FILTERING). Kernel: CONFIG_BRIDGE_VLAN_FILTERING.
+    pub vlan_filtering: Option<bool>,
+    /// VLAN of the untagged frames of new ports, 0 for none (IFLA_BR_VLAN_DEFAULT_PVID).
+    pub default_pvid: Option<u16>,
+    /// Watches multicast memberships (IFLA_BR_MCAST_SNOOPING).
+    pub multicast_snooping: Option<bool>,
+}
+
+/// The other end of a new veth pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VethPeer {
+    /// Its name.
+    pub name: String,
+    /// Its address; `None`: random.
+    pub mac: Option<MacAddr>,
+    /// Its MTU in bytes.
+    pub mtu: Option<u32>,
+    /// Whether it is up at once.
+    pub up: bool,
+    /// Where it is made; `None`: beside this end.
+    pub netns: Option<Netns>,
+    /// Length of its transmit queue in packets.
+    pub tx_queue_len: Option<u32>,
+}
+
+/// Settings of a macvlan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MacvlanOptions {
+    /// With whom it may talk.
+    pub mode: MacvlanMode,
+    /// How many broadcast frames may wait at the parent (IFLA_MACVLAN_BC_QUEUE_LEN).
+    pub broadcast_queue_len: Option<u32>,
+}
+
+/// With whom a macvlan may talk (MACVLAN_MODE_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MacvlanMode {
+    /// Not with its siblings.
+    Private,
+    /// With its siblings through an outer bridge.
+    Vepa,
+    /// With its siblings directly.
+    Bridge,
+    /// It takes the parent over.
+    Passthru,
+}
+
+/// Settings of an ipvlan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpvlanOptions {
+    /// How it forwards.
+    pub mode: IpvlanMode,
+}
+
+/// How an ipvlan forwards (IPVLAN_MODE_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpvlanMode {
+    /// Switching.
+    L2,
+    /// Routing.
+    L3,
+    /// Routing, with the parent's namespace seeing the packets.
+    L3s,
+}
+
+/// Settings of an 802.1Q link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VlanOptions {
+    /// VLAN ID.
+    pub id: u16,
+}
+
+impl VethPeer {
+    /// A peer of which only the name is decided.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), mac: None, mtu: None, up: false, netns: None, tx_queue_len: None }
+    }
+}
+
+impl LinkKind {
+    /// What the kernel calls it (IFLA_INFO_KIND).
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bridge(_) => "bridge",
+            Self::Veth(_) => "veth",
+            Self::Macvlan(_) => "macvlan",
+            Self::Ipvlan(_) => "ipvlan",
+            Self::Vlan(_) => "vlan",
+            Self::Dummy => "dummy",
+            Self::Ifb => "ifb",
+            Self::Vrf { .. } => "vrf",
+        }
+    }
+
+    /// Writes IFLA_LINKINFO.
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.nest_plain(ifla::LINKINFO, |writer| {
+            writer.put_text(ifla::INFO_KIND, self.name());
+            if !matches!(self, Self::Dummy | Self::Ifb) {
+                writer.nest_plain(ifla::INFO_DATA, |writer| self.encode_data(writer));
+            }
+        });
+    }
+
+    fn encode_data(&self, writer: &mut Writer) {
+        match self {
+            Self::Bridge(options) => options.encode(writer),
+            Self::Veth(peer) => peer.encode(writer),
+            Self::Macvlan(options) => {
+                writer.put_u32(IFLA_MACVLAN_MODE, options.mode.number());
+                if let Some(length) = options.broadcast_queue_len {
+                    writer.put_u32(IFLA_MACVLAN_BC_QUEUE_LEN, length);
+                }
+            }
+            Self::Ipvlan(options) => writer.put_u16(IFLA_IPVLAN_MODE, options.mode.number()),
+            Self::Vlan(options) => writer.put_u16(ifla::VLAN_ID, options.id),
+            Self::Vrf { table } => writer.put_u32(ifla::VRF_TABLE, *table),
+            Self::Dummy | Self::Ifb => {}
+        }
+    }
+}
+
+impl BridgeOptions {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        if let Some(on) = self.vlan_filtering {
+            writer.put_u8(ifla::BR_VLAN_FILTERING, on.into());
+        }
+        if let Some(pvid) = self.default_pvid {
+            writer.put_u16(ifla::BR_VLAN_DEFAULT_PVID, pvid);
+        }
+        if let Some(on) = self.multicast_snooping {
+            writer.put_u8(ifla::BR_MCAST_SNOOPING, on.into());
+        }
+    }
+}
+
+impl VethPeer {
+    fn encode(&self, writer: &mut Writer) {
+        writer.nest_plain(VETH_INFO_PEER, |writer| {
+            writer.raw(&header(super::AF_UNSPEC, 0, if self.up { iff::UP } else { 0 }, iff::UP));
+            writer.put_text(ifla::IFNAME, &self.name);
+            if let Some(mac) = self.mac {
+                writer.put(ifla::ADDRESS, &mac.0);
+            }
+            if let Some(mtu) = self.mtu {
+                writer.put_u32(ifla::MTU, mtu);
+            }
+            if let Some(length) = self.tx_queue_len {
+                writer.put_u32(ifla::TXQLEN, length);
+            }
+            put_netns(writer, self.netns.as_ref());
+        });
+    }
+}
+
+impl MacvlanMode {
+    fn number(self) -> u32 {
+        match self {
+            Self::Private => 1,
+            Self::Vepa => 2,
+            Self::Bridge => 4,
+            Self::Passthru => 8,
+        }
+    }
+}
+
+impl IpvlanMode {
+    fn number(self) -> u16 {
+        match self {
+            Self::L2 => 0,
+            Self::L3 => 1,
+            Self::L3s => 2,
+        }
+    }
+}
+
+/// `struct ifinfomsg`.
+pub(crate) fn header(family: u8, index: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
+    let mut bytes = [0; IFINFOMSG];
+    bytes[0] = family;
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&change.to_ne_bytes());
+    bytes
+}
+
+/// Writes IFLA_NET_NS_FD. The value keeps the descriptor open until the message is sent.
+pub(crate) fn put_netns(writer: &mut Writer, netns: Option<&Netns>) {
+    use std::os::fd::AsRawFd;
+    if let Some(netns) = netns {
+        writer.put(ifla::NET_NS_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
+    }
+}

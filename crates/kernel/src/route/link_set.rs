@@ -1,0 +1,142 @@
+//! Settings of a link to be changed.
+
+use super::AF_UNSPEC;
+use super::link::{iff, ifla};
+use super::link_kind::{BridgeOptions, header, put_netns};
+use crate::mac::MacAddr;
+use crate::netns::Netns;
+use crate::wire::Writer;
+
+/// Settings of a link to be changed; `None` stays as it is.
+///
+/// ```
+/// use kernel::route::LinkSet;
+///
+/// let set = LinkSet { mtu: Some(1400), ..LinkSet::default() }.up(true);
+/// assert_eq!(set.up, Some(true));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LinkSet {
+    /// Up or down (IFF_UP).
+    pub up: Option<bool>,
+    /// MTU in bytes.
+    pub mtu: Option<u32>,
+    /// Hardware address.
+    pub mac: Option<MacAddr>,
+    /// Name; the link must be down for it on kernels before 6.2.
+    pub name: Option<String>,
+    /// The bridge or VRF it belongs to; `Some(None)`: to none.
+    pub master: Option<Option<u32>>,
+    /// Free text; an empty one removes it.
+    pub alias: Option<String>,
+    /// Promiscuous (IFF_PROMISC).
+    pub promiscuous: Option<bool>,
+    /// All multicast (IFF_ALLMULTI).
+    pub all_multicast: Option<bool>,
+    /// Multicast-capable (IFF_MULTICAST).
+    pub multicast: Option<bool>,
+    /// Without ARP (IFF_NOARP).
+    pub no_arp: Option<bool>,
+    /// Length of the transmit queue in packets.
+    pub tx_queue_len: Option<u32>,
+    /// Device group.
+    pub group: Option<u32>,
+    /// The namespace it moves to. Slow: the kernel waits for grace periods (16 ms and more).
+    pub netns: Option<Netns>,
+    /// As port of a bridge: frames may leave by the port they came in.
+    pub hairpin: Option<bool>,
+    /// As port of a bridge: no frames to other isolated ports.
+    pub isolated: Option<bool>,
+    /// As port of a bridge: source addresses are learnt.
+    pub learning: Option<bool>,
+    /// As port of a bridge: unknown unicast is sent here.
+    pub unicast_flood: Option<bool>,
+    /// Settings of a bridge itself.
+    pub bridge: BridgeOptions,
+}
+
+impl LinkSet {
+    /// Sets it up or down.
+    #[must_use]
+    pub fn up(self, up: bool) -> Self {
+        Self { up: Some(up), ..self }
+    }
+
+    fn port(&self) -> impl Iterator<Item = (u16, bool)> {
+        [
+            (ifla::BRPORT_MODE, self.hairpin),
+            (ifla::BRPORT_ISOLATED, self.isolated),
+            (ifla::BRPORT_LEARNING, self.learning),
+            (ifla::BRPORT_UNICAST_FLOOD, self.unicast_flood),
+        ]
+        .into_iter()
+        .filter_map(|(kind, on)| Some((kind, on?)))
+    }
+
+    fn flags(&self) -> (u32, u32) {
+        [
+            (iff::UP, self.up),
+            (iff::PROMISC, self.promiscuous),
+            (iff::ALLMULTI, self.all_multicast),
+            (iff::MULTICAST, self.multicast),
+            (iff::NOARP, self.no_arp),
+        ]
+        .into_iter()
+        .filter_map(|(bit, on)| Some((bit, on?)))
+        .fold((0, 0), |(flags, change), (bit, on)| {
+            (if on { flags | bit } else { flags }, change | bit)
+        })
+    }
+
+    /// Writes `struct ifinfomsg` and the attributes. Sent as RTM_NEWLINK without NLM_F_CREATE, since RTM_SETLINK
+    /// ignores what is inside IFLA_LINKINFO.
+    pub(crate) fn encode(&self, ifindex: u32, writer: &mut Writer) {
+        let (flags, change) = self.flags();
+        writer.raw(&header(AF_UNSPEC, ifindex, flags, change));
+        if let Some(name) = &self.name {
+            writer.put_text(ifla::IFNAME, name);
+        }
+        if let Some(mac) = self.mac {
+            writer.put(ifla::ADDRESS, &mac.0);
+        }
+        if let Some(mtu) = self.mtu {
+            writer.put_u32(ifla::MTU, mtu);
+        }
+        if let Some(master) = self.master {
+            writer.put_u32(ifla::MASTER, master.unwrap_or(0));
+        }
+        if let Some(alias) = &self.alias {
+            writer.put(ifla::IFALIAS, alias.as_bytes());
+        }
+        if let Some(length) = self.tx_queue_len {
+            writer.put_u32(ifla::TXQLEN, length);
+        }
+        if let Some(group) = self.group {
+            writer.put_u32(ifla::GROUP, group);
+        }
+        put_netns(writer, self.netns.as_ref());
+        self.encode_info(writer);
+    }
+
+    fn encode_info(&self, writer: &mut Writer) {
+        let bridge = self.bridge != BridgeOptions::default();
+        let port = self.port().next().is_some();
+        if !bridge && !port {
+            return;
+        }
+        writer.nest_plain(ifla::LINKINFO, |writer| {
+            if bridge {
+                writer.put_text(ifla::INFO_KIND, "bridge");
+                writer.nest_plain(ifla::INFO_DATA, |writer| self.bridge.encode(writer));
+            }
+            if port {
+                writer.put_text(ifla::INFO_SLAVE_KIND, "bridge");
+                writer.nest_plain(ifla::INFO_SLAVE_DATA, |writer| {
+                    for (kind, on) in self.port() {
+                        writer.put_u8(kind, on.into());
+                    }
+                });
+            }
+        });
+    }
+}

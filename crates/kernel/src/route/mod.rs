@@ -1,0 +1,105 @@
+//! Links, addresses, routes, rules, neighbours and bridge VLANs, by rtnetlink (`man 7 rtnetlink`).
+//!
+//! [`RouteSocket`] asks and changes; what is to be changed is said with plain values ([`Change`]), so that a plan can be
+//! printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan at once.
+//!
+//! The quick way to attach a container is one [`NewLink`] for the pair, its far end made directly in the container's
+//! namespace, then one [`RouteSocket::apply`] of a socket that was opened there:
+//!
+//! ```no_run
+//! use kernel::netns::Netns;
+//! use kernel::route::{AddressOptions, Change, LinkKind, LinkSet, NewLink, Route, RouteSocket, VethPeer};
+//!
+//! let container = Netns::open("/run/netns/example".as_ref())?;
+//! let mut host = RouteSocket::open()?;
+//! let mut inside = RouteSocket::open_in(&container)?;
+//!
+//! let peer = VethPeer { mac: Some("02:00:00:00:00:01".parse()?), netns: Some(container), ..VethPeer::new("eth0") };
+//! let link = host.create_link(&NewLink { up: true, ..NewLink::new("veth1", LinkKind::Veth(peer)) })?;
+//! let eth0 = link.peer_index.ok_or("a veth has a peer")?;
+//! inside.apply(&[
+//!     Change::AddAddress {
+//!         ifindex: eth0,
+//!         address: "192.0.2.2/24".parse()?,
+//!         options: AddressOptions { nodad: true, ..AddressOptions::default() },
+//!     },
+//!     Change::SetLink { ifindex: eth0, set: LinkSet::default().up(true) },
+//!     Change::AddRoute(Route { gateway: Some("192.0.2.1".parse()?), ..Route::new("0.0.0.0/0".parse()?) }),
+//! ])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod bridge_vlan;
+mod change;
+mod link;
+mod link_kind;
+mod link_set;
+mod neighbour;
+mod new_link;
+mod routes;
+mod rule;
+mod socket;
+
+pub use address::{Address, AddressOptions};
+pub use bridge_vlan::{BridgeVlan, BridgeVlanSide};
+pub use change::{ApplyError, Change};
+pub use link::{BridgeInfo, BridgePort, Link, OperState, VlanInfo};
+pub use link_kind::{
+    BridgeOptions, IpvlanMode, IpvlanOptions, LinkKind, MacvlanMode, MacvlanOptions, VethPeer,
+    VlanOptions,
+};
+pub use link_set::LinkSet;
+pub use neighbour::{Fdb, Neighbour, NeighbourState};
+pub use new_link::NewLink;
+pub use routes::{
+    NextHop, Route, RouteFilter, RouteKind, RouteProtocol, Scope, TABLE_LOCAL, TABLE_MAIN,
+};
+pub use rule::{Rule, RuleAction};
+pub use socket::RouteSocket;
+
+/// Address families as rtnetlink names them (`man 7 socket`).
+pub(crate) const AF_UNSPEC: u8 = 0;
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_BRIDGE: u8 = 7;
+pub(crate) const AF_INET6: u8 = 10;
+
+/// An IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpFamily {
+    /// IPv4 (AF_INET).
+    V4,
+    /// IPv6 (AF_INET6).
+    V6,
+}
+
+impl IpFamily {
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+        }
+    }
+
+    /// The family of an address.
+    #[must_use]
+    pub fn of(address: std::net::IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// The bytes of an address as attributes carry them.
+pub(crate) fn ip_bytes(address: std::net::IpAddr) -> Vec<u8> {
+    match address {
+        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
+        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// Reads an address by its length.
+pub(crate) fn ip_from(bytes: &[u8]) -> Option<std::net::IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Some(v4.into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(Into::into)
+}

@@ -1,0 +1,164 @@
+//! Neighbours (ARP and NDP entries) and forwarding entries of bridges (FDB).
+
+use std::net::IpAddr;
+
+use super::{AF_BRIDGE, IpFamily, ip_bytes, ip_from};
+use crate::mac::MacAddr;
+use crate::wire::{self, Message, Writer};
+
+/// `linux include/uapi/linux/rtnetlink.h`.
+pub(crate) const RTM_NEWNEIGH: u16 = 28;
+pub(crate) const RTM_DELNEIGH: u16 = 29;
+pub(crate) const RTM_GETNEIGH: u16 = 30;
+/// Size of `struct ndmsg`.
+const NDMSG: usize = 12;
+/// `linux include/uapi/linux/neighbour.h`.
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NDA_VLAN: u16 = 5;
+const NDA_IFINDEX: u16 = 8;
+const NDA_MASTER: u16 = 9;
+const NTF_MASTER: u8 = 4;
+const NTF_PROXY: u8 = 8;
+/// Neighbours without address resolution behind them, such as multicast groups.
+const NUD_NOARP: u16 = 0x40;
+const NUD_PERMANENT: u16 = 0x80;
+
+/// A neighbour of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The link.
+    pub ifindex: u32,
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Its hardware address; `None` while it is not known, and for a proxy entry.
+    pub mac: Option<MacAddr>,
+    /// What is known about it.
+    pub state: NeighbourState,
+    /// We answer for it (NTF_PROXY).
+    pub proxy: bool,
+}
+
+/// What is known about a neighbour (NUD_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NeighbourState(pub u16);
+
+impl NeighbourState {
+    /// It was put there and stays (NUD_PERMANENT).
+    pub const PERMANENT: Self = Self(NUD_PERMANENT);
+    /// It needs no resolution (NUD_NOARP).
+    pub const NOARP: Self = Self(NUD_NOARP);
+    /// It answered not long ago (NUD_REACHABLE).
+    pub const REACHABLE: Self = Self(2);
+    /// It answered once (NUD_STALE).
+    pub const STALE: Self = Self(4);
+    /// It does not answer (NUD_FAILED).
+    pub const FAILED: Self = Self(0x20);
+}
+
+/// A forwarding entry of a bridge: behind which port an address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fdb {
+    /// The port.
+    pub ifindex: u32,
+    /// The address.
+    pub mac: MacAddr,
+    /// In which VLAN.
+    pub vlan: Option<u16>,
+    /// What is known about it: permanent (the port's own), noarp (`static`), reachable (learnt, or `dynamic`).
+    pub state: NeighbourState,
+    /// The bridge; only told by the kernel.
+    pub master: Option<u32>,
+}
+
+impl Neighbour {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        let flags = if self.proxy { NTF_PROXY } else { 0 };
+        let family = IpFamily::of(self.address).number();
+        writer.raw(&header(family, self.ifindex, self.state.0, flags));
+        writer.put(NDA_DST, &ip_bytes(self.address));
+        if let Some(mac) = self.mac {
+            writer.put(NDA_LLADDR, &mac.0);
+        }
+    }
+
+    /// Reads RTM_NEWNEIGH; `None` if the message is another, or of another family.
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, ifindex, state, flags) = read_header(message)?;
+        if family == AF_BRIDGE {
+            return None;
+        }
+        let (mut address, mut mac) = (None, None);
+        for attribute in message.attributes(NDMSG) {
+            match attribute.kind {
+                NDA_DST => address = ip_from(attribute.value),
+                NDA_LLADDR => mac = attribute.value.try_into().ok().map(MacAddr),
+                _ => {}
+            }
+        }
+        let proxy = flags & NTF_PROXY != 0;
+        Some(Self { ifindex, address: address?, mac, state: NeighbourState(state), proxy })
+    }
+}
+
+impl Fdb {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.raw(&header(AF_BRIDGE, self.ifindex, self.state.0, NTF_MASTER));
+        writer.put(NDA_LLADDR, &self.mac.0);
+        if let Some(vlan) = self.vlan {
+            writer.put_u16(NDA_VLAN, vlan);
+        }
+    }
+
+    /// Reads RTM_NEWNEIGH; `None` if the message is another, or of another family.
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, ifindex, state, _) = read_header(message)?;
+        if family != AF_BRIDGE {
+            return None;
+        }
+        let (mut mac, mut vlan, mut master) = (None, None, None);
+        for attribute in message.attributes(NDMSG) {
+            match attribute.kind {
+                NDA_LLADDR => mac = attribute.value.try_into().ok().map(MacAddr),
+                NDA_VLAN => vlan = attribute.u16(),
+                NDA_MASTER => master = attribute.u32(),
+                _ => {}
+            }
+        }
+        Some(Self { ifindex, mac: mac?, vlan, state: NeighbourState(state), master })
+    }
+}
+
+/// Writes a request for the neighbours of a family, or of one link.
+pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily, ifindex: Option<u32>) {
+    writer.raw(&header(family.number(), 0, 0, 0));
+    if let Some(ifindex) = ifindex {
+        writer.put_u32(NDA_IFINDEX, ifindex);
+    }
+}
+
+/// Writes a request for the forwarding entries of one port.
+pub(crate) fn encode_fdb_dump(writer: &mut Writer, port: u32) {
+    writer.raw(&header(AF_BRIDGE, port, 0, 0));
+}
+
+fn header(family: u8, ifindex: u32, state: u16, flags: u8) -> [u8; NDMSG] {
+    let mut bytes = [0; NDMSG];
+    bytes[0] = family;
+    bytes[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    bytes[8..10].copy_from_slice(&state.to_ne_bytes());
+    bytes[10] = flags;
+    bytes
+}
+
+fn read_header(message: &Message<'_>) -> Option<(u8, u32, u16, u8)> {
+    if message.kind != RTM_NEWNEIGH {
+        return None;
+    }
+    Some((
+        *message.body.first()?,
+        wire::u32_at(message.body, 4)?,
+        wire::u16_at(message.body, 8)?,
+        *message.body.get(10)?,
+    ))
+}

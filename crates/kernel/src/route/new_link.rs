@@ -1,0 +1,81 @@
+//! A link to be made.
+
+use super::AF_UNSPEC;
+use super::link::{iff, ifla};
+use super::link_kind::{LinkKind, header, put_netns};
+use crate::mac::MacAddr;
+use crate::netns::Netns;
+use crate::wire::Writer;
+
+/// A link to be made (RTM_NEWLINK); `None` is left to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewLink {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Its address.
+    pub mac: Option<MacAddr>,
+    /// Its MTU in bytes.
+    pub mtu: Option<u32>,
+    /// The bridge or VRF it shall belong to.
+    pub master: Option<u32>,
+    /// The link it is made on, for macvlan, ipvlan and VLAN (IFLA_LINK); a number in the socket's namespace.
+    pub parent: Option<u32>,
+    /// Whether it is up at once.
+    pub up: bool,
+    /// Free text; the kernel takes at most 255 bytes.
+    pub alias: Option<String>,
+    /// Length of its transmit queue in packets.
+    pub tx_queue_len: Option<u32>,
+    /// Its device group.
+    pub group: Option<u32>,
+    /// Where it is made; `None`: in the socket's namespace.
+    pub netns: Option<Netns>,
+}
+
+impl NewLink {
+    /// A link of which only the name and the kind are decided.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: LinkKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            mac: None,
+            mtu: None,
+            master: None,
+            parent: None,
+            up: false,
+            alias: None,
+            tx_queue_len: None,
+            group: None,
+            netns: None,
+        }
+    }
+
+    /// Writes `struct ifinfomsg` and the attributes.
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.raw(&header(AF_UNSPEC, 0, if self.up { iff::UP } else { 0 }, iff::UP));
+        writer.put_text(ifla::IFNAME, &self.name);
+        if let Some(mac) = self.mac {
+            writer.put(ifla::ADDRESS, &mac.0);
+        }
+        if let Some(mtu) = self.mtu {
+            writer.put_u32(ifla::MTU, mtu);
+        }
+        if let Some(parent) = self.parent {
+            writer.put_u32(ifla::LINK, parent);
+        }
+        if let Some(master) = self.master {
+            writer.put_u32(ifla::MASTER, master);
+        }
+        if let Some(length) = self.tx_queue_len {
+            writer.put_u32(ifla::TXQLEN, length);
+        }
+        if let Some(group) = self.group {
+            writer.put_u32(ifla::GROUP, group);
+        }
+        put_netns(writer, self.netns.as_ref());
+        self.kind.encode(writer);
+    }
+}

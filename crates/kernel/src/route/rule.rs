@@ -1,0 +1,195 @@
+//! Routing rules: which table decides (`ip rule`).
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use super::{IpFamily, ip_bytes, ip_from};
+use crate::wire::{self, Message, Writer};
+
+/// `linux include/uapi/linux/rtnetlink.h`.
+pub(crate) const RTM_NEWRULE: u16 = 32;
+pub(crate) const RTM_DELRULE: u16 = 33;
+pub(crate) const RTM_GETRULE: u16 = 34;
+/// Size of `struct fib_rule_hdr`.
+const HEADER: usize = 12;
+/// `linux include/uapi/linux/fib_rules.h`.
+const FRA_DST: u16 = 1;
+const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const FRA_OIFNAME: u16 = 17;
+const FIB_RULE_INVERT: u32 = 2;
+
+/// A routing rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The IP version.
+    pub family: IpFamily,
+    /// When it is looked at: lower first; `None`: before all others but the first.
+    pub priority: Option<u32>,
+    /// Only packets from here.
+    pub source: Option<IpNet>,
+    /// Only packets to here.
+    pub destination: Option<IpNet>,
+    /// Only packets that came in by this link.
+    pub iifname: Option<String>,
+    /// Only packets bound to leave by this link.
+    pub oifname: Option<String>,
+    /// Only packets with this mark, under this mask.
+    pub mark: Option<(u32, u32)>,
+    /// Matches when the above do not.
+    pub invert: bool,
+    /// What it decides.
+    pub action: RuleAction,
+}
+
+/// What a routing rule decides (FR_ACT_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RuleAction {
+    /// This table is asked.
+    Table(u32),
+    /// The packet is dropped.
+    Blackhole,
+    /// The packet is refused as unreachable.
+    Unreachable,
+    /// The packet is refused as prohibited.
+    Prohibit,
+    /// A number this code does not know.
+    Other(u8),
+}
+
+impl Rule {
+    /// A rule that sends everything to a table.
+    #[must_use]
+    pub fn to_table(family: IpFamily, table: u32) -> Self {
+        Self {
+            family,
+            priority: None,
+            source: None,
+            destination: None,
+            iifname: None,
+            oifname: None,
+            mark: None,
+            invert: false,
+            action: RuleAction::Table(table),
+        }
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        let (action, table) = match self.action {
+            RuleAction::Table(table) => (1, Some(table)),
+            RuleAction::Blackhole => (6, None),
+            RuleAction::Unreachable => (7, None),
+            RuleAction::Prohibit => (8, None),
+            RuleAction::Other(number) => (number, None),
+        };
+        let mut header = [0; HEADER];
+        header[0] = self.family.number();
+        header[1] = self.destination.map_or(0, |net| net.prefix_len());
+        header[2] = self.source.map_or(0, |net| net.prefix_len());
+        header[4] = table.and_then(|table| u8::try_from(table).ok()).unwrap_or(0);
+        header[7] = action;
+        let flags = if self.invert { FIB_RULE_INVERT } else { 0 };
+        header[8..12].copy_from_slice(&flags.to_ne_bytes());
+        writer.raw(&header);
+        if let Some(table) = table {
+            writer.put_u32(FRA_TABLE, table);
+        }
+        if let Some(priority) = self.priority {
+            writer.put_u32(FRA_PRIORITY, priority);
+        }
+        if let Some(net) = self.source {
+            writer.put(FRA_SRC, &ip_bytes(net.network()));
+        }
+        if let Some(net) = self.destination {
+            writer.put(FRA_DST, &ip_bytes(net.network()));
+        }
+        if let Some(name) = &self.iifname {
+            writer.put_text(FRA_IIFNAME, name);
+        }
+        if let Some(name) = &self.oifname {
+            writer.put_text(FRA_OIFNAME, name);
+        }
+        if let Some((mark, mask)) = self.mark {
+            writer.put_u32(FRA_FWMARK, mark);
+            writer.put_u32(FRA_FWMASK, mask);
+        }
+    }
+
+    /// Reads RTM_NEWRULE; `None` if the message is another, or of another family.
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        if message.kind != RTM_NEWRULE {
+            return None;
+        }
+        let &[family, dst_len, src_len, _, table, _, _, action, ..] = message.body else {
+            return None;
+        };
+        let family = match family {
+            super::AF_INET => IpFamily::V4,
+            super::AF_INET6 => IpFamily::V6,
+            _ => return None,
+        };
+        let flags = wire::u32_at(message.body, 8)?;
+        let mut table = u32::from(table);
+        // The kernel sends the priority only when it is not zero.
+        let mut rule = Self {
+            priority: Some(0),
+            invert: flags & FIB_RULE_INVERT != 0,
+            ..Self::to_table(family, 0)
+        };
+        let (mut mark, mut mask) = (None, u32::MAX);
+        for attribute in message.attributes(HEADER) {
+            let net = |length| IpNet::new(ip_from(attribute.value)?, length).ok();
+            match attribute.kind {
+                FRA_DST => rule.destination = net(dst_len),
+                FRA_SRC => rule.source = net(src_len),
+                FRA_IIFNAME => rule.iifname = Some(attribute.text()),
+                FRA_OIFNAME => rule.oifname = Some(attribute.text()),
+                FRA_PRIORITY => rule.priority = attribute.u32(),
+                FRA_FWMARK => mark = attribute.u32(),
+                FRA_FWMASK => mask = attribute.u32().unwrap_or(mask),
+                FRA_TABLE => table = attribute.u32().unwrap_or(table),
+                _ => {}
+            }
+        }
+        rule.mark = mark.map(|mark| (mark, mask));
+        rule.action = match action {
+            1 => RuleAction::Table(table),
+            6 => RuleAction::Blackhole,
+            7 => RuleAction::Unreachable,
+            8 => RuleAction::Prohibit,
+            other => RuleAction::Other(other),
+        };
+        Some(rule)
+    }
+}
+
+/// Writes a request for all rules of a family.
+pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily) {
+    let mut header = [0; HEADER];
+    header[0] = family.number();
+    writer.raw(&header);
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(priority) = self.priority {
+            write!(f, "{priority} ")?;
+        }
+        if let Some(net) = self.source {
+            write!(f, "from {net} ")?;
+        }
+        if let Some(net) = self.destination {
+            write!(f, "to {net} ")?;
+        }
+        match self.action {
+            RuleAction::Table(table) => write!(f, "table {table}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The rtnetlink socket.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use super::bridge_vlan::{self, BridgeVlan};
+use super::link::{Link, RTM_GETLINK, ifla};
+use super::link_kind::header;
+use super::{
+    AF_UNSPEC, Address, ApplyError, Change, Fdb, IpFamily, LinkKind, LinkSet, Neighbour, NewLink,
+    Route, RouteFilter, Rule, Scope, address, neighbour, routes, rule,
+};
+use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
+use crate::netns::Netns;
+use crate::wire::{Message, Writer};
+
+/// `linux include/uapi/linux/netlink.h` NETLINK_ROUTE.
+const NETLINK_ROUTE: isize = 0;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+/// `linux include/uapi/linux/rtnetlink.h`: without counters, which cost the kernel most of a reply.
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+/// How many changes travel in one datagram: what a socket's buffers hold without being enlarged.
+const MAX_IN_FLIGHT: usize = 128;
+
+/// A blocking rtnetlink socket.
+///
+/// It keeps the namespace it was opened in, whatever becomes of the thread: open it inside, use it anywhere.
+///
+/// # Privileges
+/// Questions need none; changes need CAP_NET_ADMIN in the user namespace that owns the network namespace.
+#[derive(Debug)]
+pub struct RouteSocket {
+    socket: Socket,
+}
+
+impl RouteSocket {
+    /// Opens a socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`].
+    pub fn open() -> Result<Self, NetlinkError> {
+        Socket::open(NETLINK_ROUTE).map(|socket| Self { socket })
+    }
+
+    /// Opens a socket in another namespace, without leaving the thread there.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`].
+    pub fn open_in(netns: &Netns) -> Result<Self, NetlinkError> {
+        Socket::open_in(netns, NETLINK_ROUTE).map(|socket| Self { socket })
+    }
+
+    /// Looks a link up by name or alternative name; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; a name that cannot be one (longer than 15 bytes) is refused with ERANGE.
+    pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
+        self.link(&format_args!("look up link {name:?}"), &|writer| encode_by_name(writer, name))
+    }
+
+    /// Looks a link up by number; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn link_by_index(&mut self, ifindex: u32) -> Result<Option<Link>, NetlinkError> {
+        self.link(&format_args!("look up link {ifindex}"), &|writer| {
+            writer.raw(&header(AF_UNSPEC, ifindex, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        })
+    }
+
+    /// Lists all links. Its cost grows with their number: look links up where that is possible.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        };
+        let request =
+            Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
+        self.socket.dump(&request, Link::decode)
+    }
+
+    /// Lists the links that belong to a bridge or VRF.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn links_of_master(&mut self, master: u32) -> Result<Vec<Link>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+            writer.put_u32(ifla::MASTER, master);
+        };
+        let operation = format_args!("list the ports of link {master}");
+        let request = Request { operation: &operation, kind: RTM_GETLINK, flags: 0, body: &body };
+        // The kernel ignores a filter by a link that is gone, and lists everything.
+        let decode = |message: &Message<'_>| {
+            Link::decode(message).filter(|link| link.master == Some(master))
+        };
+        self.socket.dump(&request, decode)
+    }
+
+    /// Makes all changes, in order, in as few datagrams as possible; each is acknowledged.
+    ///
+    /// # Errors
+    /// [`ApplyError`] tells the first that failed. Those before it are made, those behind it may be: the kernel does
+    /// not stop at an error.
+    pub fn apply(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
+        for (number, chunk) in changes.chunks(MAX_IN_FLIGHT).enumerate() {
+            self.apply_chunk(chunk).map_err(|error| ApplyError {
+                index: error.index + number * MAX_IN_FLIGHT,
+                source: error.source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes one change.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn apply_one(&mut self, change: &Change) -> Result<(), NetlinkError> {
+        let (kind, flags) = change.kind();
+        let body = |writer: &mut Writer| change.encode(writer);
+        self.socket.execute(&Request { operation: change, kind, flags, body: &body })
+    }
+
+    /// Makes a link and describes it, its number and that of a veth's peer ([`Link::peer_index`]) included.
+    ///
+    /// The alias, which the kernel does not take with a new link, is set by a second message; if that one fails the link
+    /// is removed again.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; [`NetlinkError::is_exists`] if the name (of either end) is taken.
+    pub fn create_link(&mut self, link: &NewLink) -> Result<Link, NetlinkError> {
+        let mut made = match &link.netns {
+            None => self.create_here(link)?,
+            Some(netns) => self.create_elsewhere(link, netns)?,
+        };
+        let Some(alias) = &link.alias else { return Ok(made) };
+        let set = LinkSet { alias: Some(alias.clone()), ..LinkSet::default() };
+        let mut elsewhere = None;
+        let socket = match &link.netns {
+            None => self,
+            Some(netns) => elsewhere.insert(Self::open_in(netns)?),
+        };
+        if let Err(error) = socket.apply_one(&Change::SetLink { ifindex: made.index, set }) {
+            // What failed is what to tell; if this fails too the caller finds the link by its name.
+            let _ = socket.delete_link(made.index);
+            return Err(error);
+        }
+        made.alias = Some(alias.clone());
+        Ok(made)
+    }
+
+    /// Removes a link, and the other end of a veth with it; `false` if it was gone.
+    ///
+    /// Waits until the kernel is done with it, 16 ms and more; it is out of sight after 0.1 ms.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn delete_link(&mut self, ifindex: u32) -> Result<bool, NetlinkError> {
+        match self.apply_one(&Change::DelLink { ifindex }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Some(Errno::NODEV) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists the addresses of a link, or of all; none if there is no such link.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn addresses(&mut self, ifindex: Option<u32>) -> Result<Vec<Address>, NetlinkError> {
+        let index = ifindex.unwrap_or(0);
+        let body = |writer: &mut Writer| {
+            writer.raw(&address::header(AF_UNSPEC, 0, Scope::UNIVERSE, index));
+        };
+        let operation = format_args!("list the addresses of link {index}");
+        let request =
+            Request { operation: &operation, kind: address::RTM_GETADDR, flags: 0, body: &body };
+        let found = self.socket.dump(&request, Address::decode);
+        let mut found = empty_if(found, &[Errno::NODEV])?;
+        found.retain(|address| ifindex.is_none_or(|ifindex| address.ifindex == ifindex));
+        Ok(found)
+    }
+
+    /// Lists routes; none if there is no such table or link.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn routes(&mut self, filter: RouteFilter) -> Result<Vec<Route>, NetlinkError> {
+        let body = |writer: &mut Writer| filter.encode(writer);
+        let request = Request {
+            operation: &"list routes",
+            kind: routes::RTM_GETROUTE,
+            flags: 0,
+            body: &body,
+        };
+        let decode = |message: &Message<'_>| {
+            if Route::is_cached(message) {
+                return None;
+            }
+            Route::decode(message).filter(|route| filter.matches(route))
+        };
+        let found = self.socket.dump(&request, decode);
+        empty_if(found, &[Errno::NOENT, Errno::NODEV])
+    }
+
+    /// Asks which route a packet to an address would take; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; a route that drops shows as EINVAL (blackhole) or EACCES (prohibit).
+    pub fn route_to(&mut self, destination: IpAddr) -> Result<Option<Route>, NetlinkError> {
+        let body = |writer: &mut Writer| routes::encode_lookup(writer, destination);
+        let operation = format_args!("look up the route to {destination}");
+        let request =
+            Request { operation: &operation, kind: routes::RTM_GETROUTE, flags: 0, body: &body };
+        let found = self.socket.get(&request, Route::decode);
+        none_if(found, &[Errno::NETUNREACH, Errno::HOSTUNREACH])
+    }
+
+    /// Lists the routing rules of a family.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn rules(&mut self, family: IpFamily) -> Result<Vec<Rule>, NetlinkError> {
+        let body = |writer: &mut Writer| rule::encode_dump(writer, family);
+        let request = Request {
+            operation: &"list routing rules",
+            kind: rule::RTM_GETRULE,
+            flags: 0,
+            body: &body,
+        };
+        self.socket.dump(&request, Rule::decode)
+    }
+
+    /// Lists the neighbours of a family, on one link or all; none if there is no such link.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn neighbours(
+        &mut self,
+        family: IpFamily,
+        ifindex: Option<u32>,
+    ) -> Result<Vec<Neighbour>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_dump(writer, family, ifindex);
+        let request = Request {
+            operation: &"list neighbours",
+            kind: neighbour::RTM_GETNEIGH,
+            flags: 0,
+            body: &body,
+        };
+        let mut found = empty_if(self.socket.dump(&request, Neighbour::decode), &[Errno::NODEV])?;
+        found.retain(|neighbour| ifindex.is_none_or(|ifindex| neighbour.ifindex == ifindex));
+        Ok(found)
+    }
+
+    /// Lists the forwarding entries of a bridge port.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn fdb(&mut self, port: u32) -> Result<Vec<Fdb>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_fdb_dump(writer, port);
+        let operation = format_args!("list the forwarding entries of port {port}");
+        let request =
+            Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
+        let mut found = empty_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
+        found.retain(|entry| entry.ifindex == port);
+        Ok(found)
+    }
+
+    /// Lists the VLANs of a bridge port, or of a bridge itself; none if it is not one.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn bridge_vlans(&mut self, ifindex: u32) -> Result<Vec<BridgeVlan>, NetlinkError> {
+        let operation = format_args!("list the VLANs of port {ifindex}");
+        let request = Request {
+            operation: &operation,
+            kind: RTM_GETLINK,
+            flags: 0,
+            body: &bridge_vlan::encode_dump,
+        };
+        let found = self.socket.dump(&request, BridgeVlan::decode)?;
+        let ours = found.into_iter().filter(|&(port, _)| port == ifindex);
+        Ok(ours.flat_map(|(_, vlans)| vlans).collect())
+    }
+
+    fn link(
+        &mut self,
+        operation: &dyn Display,
+        body: &dyn Fn(&mut Writer),
+    ) -> Result<Option<Link>, NetlinkError> {
+        let request = Request { operation, kind: RTM_GETLINK, flags: 0, body };
+        none_if(self.socket.get(&request, Link::decode), &[Errno::NODEV])
+    }
+
+    /// Sends up to [`MAX_IN_FLIGHT`] changes and waits for all their acknowledgements.
+    fn apply_chunk(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
+        let Some(first_change) = changes.first() else { return Ok(()) };
+        let mut writer = Writer::new();
+        let mut seqs = Vec::with_capacity(changes.len());
+        for change in changes {
+            let seq = self.socket.next_seq();
+            let (kind, flags) = change.kind();
+            writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, seq, |writer| {
+                change.encode(writer)
+            });
+            seqs.push(seq);
+        }
+        let at = |index| move |source| ApplyError { index, source };
+        self.socket.send(&writer, changes.len(), first_change).map_err(at(0))?;
+        let mut answered = vec![false; changes.len()];
+        let mut failed: Option<(usize, Outcome)> = None;
+        let first_seq = seqs[0];
+        let received = self.socket.receive_from(
+            first_seq,
+            first_change,
+            writer.bytes(),
+            |message, outcome| {
+                if let (Some(outcome), Ok(index)) = (outcome, seqs.binary_search(&message.seq)) {
+                    answered[index] = true;
+                    let refused = matches!(outcome, Outcome::Refused(..));
+                    if refused && failed.as_ref().is_none_or(|&(known, _)| index < known) {
+                        failed = Some((index, outcome));
+                    }
+                }
+                answered.iter().all(|&answered| answered)
+            },
+        );
+        if let Err(source) = received {
+            let index = answered.iter().position(|&answered| !answered).unwrap_or(0);
+            return Err(ApplyError { index, source });
+        }
+        match failed {
+            Some((index, outcome)) => outcome.into_result(&changes[index]).map_err(at(index)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a link in the socket's namespace; question and answer about it travel with the message that makes it.
+    fn create_here(&mut self, link: &NewLink) -> Result<Link, NetlinkError> {
+        let operation = operation(link);
+        let change = Change::NewLink(link.clone());
+        let (kind, flags) = change.kind();
+        let (create, look) = (self.socket.next_seq(), self.socket.next_seq());
+        let mut writer = Writer::new();
+        writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, create, |writer| {
+            change.encode(writer)
+        });
+        writer
+            .message(RTM_GETLINK, NLM_F_REQUEST, look, |writer| encode_by_name(writer, &link.name));
+        self.socket.send(&writer, 2, &operation)?;
+        let (mut created, mut looked, mut found) = (None, None, None);
+        self.socket.receive_from(create, &operation, writer.bytes(), |message, outcome| {
+            if message.seq == create {
+                created = outcome;
+                return false;
+            }
+            if message.seq == look {
+                found = Link::decode(message);
+                looked = outcome;
+                return true;
+            }
+            false
+        })?;
+        created.map_or(Ok(()), |outcome| outcome.into_result(&operation))?;
+        looked.map_or(Ok(()), |outcome| outcome.into_result(&operation))?;
+        found.ok_or_else(|| NetlinkError::Incomplete {
+            operation: operation.to_string(),
+            what: "the new link",
+        })
+    }
+
+    fn create_elsewhere(&mut self, link: &NewLink, netns: &Netns) -> Result<Link, NetlinkError> {
+        // Opened first, so that a link that is made can also be found.
+        let mut there = Self::open_in(netns)?;
+        self.apply_one(&Change::NewLink(link.clone()))?;
+        there.link_by_name(&link.name)?.ok_or_else(|| NetlinkError::Incomplete {
+            operation: operation(link).to_string(),
+            what: "the new link",
+        })
+    }
+}
+
+/// What is being done, with both names of a veth pair: either may be the one that is taken.
+fn operation(link: &NewLink) -> impl Display {
+    std::fmt::from_fn(move |f| match &link.kind {
+        LinkKind::Veth(peer) => write!(f, "create veth {:?} with peer {:?}", link.name, peer.name),
+        kind => write!(f, "create {} {:?}", kind.name(), link.name),
+    })
+}
+
+/// Writes a question for a link by name. IFLA_IFNAME takes 15 bytes, IFLA_ALT_IFNAME any name (kernel 5.5).
+fn encode_by_name(writer: &mut Writer, name: &str) {
+    writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+    writer.put_text(if name.len() < 16 { ifla::IFNAME } else { ifla::ALT_IFNAME }, name);
+    writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+}
+
+fn none_if<T>(
+    found: Result<Option<T>, NetlinkError>,
+    absent: &[Errno],
+) -> Result<Option<T>, NetlinkError> {
+    match found {
+        Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Ok(None),
+        other => other,
+    }
+}
+
+fn empty_if<T>(
+    found: Result<Vec<T>, NetlinkError>,
+    absent: &[Errno],
+) -> Result<Vec<T>, NetlinkError> {
+    match found {
+        Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Ok(Vec::new()),
+        other => other,
+    }
+}

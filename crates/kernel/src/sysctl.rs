@@ -1,0 +1,219 @@
+//! Kernel parameters of a network namespace (`/proc/sys`).
+//!
+//! A [`Sysctl`] is a checked path: it cannot leave `/proc/sys`, whatever an annotation or a configuration says. What is
+//! read and written belongs to the calling thread's namespace; use [`within`](crate::netns::within) for another.
+//!
+//! ```no_run
+//! use kernel::sysctl::Sysctl;
+//!
+//! // The dot in a VLAN link's name is part of the name.
+//! let accept_ra = Sysctl::of_link("net/ipv6/conf", "eth0.10", "accept_ra")?;
+//! accept_ra.write_if_different("0")?;
+//! # Ok::<(), kernel::sysctl::SysctlError>(())
+//! ```
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Where parameters are files.
+const ROOT: &str = "/proc/sys";
+
+/// A kernel parameter, by its path below `/proc/sys`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sysctl {
+    path: String,
+}
+
+/// A kernel parameter could not be named, read or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SysctlError {
+    /// The name has an empty part, or one that leads elsewhere.
+    #[error("sysctl name {name:?} is not the name of a kernel parameter")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The parameter could not be read.
+    #[error("read sysctl {name}")]
+    Read {
+        /// Its path below `/proc/sys`.
+        name: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The parameter could not be written.
+    #[error("write {value:?} to sysctl {name}")]
+    Write {
+        /// Its path below `/proc/sys`.
+        name: String,
+        /// What was to be written.
+        value: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl SysctlError {
+    /// Whether there is no such parameter: no such link, IPv6 turned off, a module that is not loaded.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Read { source, .. } | Self::Write { source, .. } => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            Self::Name { .. } => false,
+        }
+    }
+}
+
+impl Sysctl {
+    /// Names a parameter as `sysctl` does: with dots or slashes. The first separator decides; if it is a dot, a slash
+    /// stands for a dot inside a part (`net.ipv4.conf.eth0/10.forwarding`).
+    ///
+    /// # Errors
+    /// [`SysctlError::Name`].
+    pub fn parse(name: &str) -> Result<Self, SysctlError> {
+        let dots = name.find(['.', '/']).is_some_and(|at| name[at..].starts_with('.'));
+        let path = if dots {
+            let swap = |letter| match letter {
+                '.' => '/',
+                '/' => '.',
+                other => other,
+            };
+            name.chars().map(swap).collect()
+        } else {
+            name.to_owned()
+        };
+        Self::checked(path, name)
+    }
+
+    /// Names a parameter of a link: `folder` is such as `net/ipv4/conf`, with slashes; dots in the link's name are kept.
+    ///
+    /// # Errors
+    /// [`SysctlError::Name`].
+    pub fn of_link(folder: &str, ifname: &str, parameter: &str) -> Result<Self, SysctlError> {
+        let path = format!("{folder}/{ifname}/{parameter}");
+        if ifname.contains('/') || parameter.contains('/') {
+            return Err(SysctlError::Name { name: path });
+        }
+        Self::checked(path.clone(), &path)
+    }
+
+    /// The path below `/proc/sys`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.path
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        Path::new(ROOT).join(&self.path)
+    }
+
+    /// Reads the value, without the closing newline.
+    ///
+    /// # Errors
+    /// [`SysctlError::Read`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn read(&self) -> Result<String, SysctlError> {
+        match fs::read(self.file()) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
+            Err(source) => Err(SysctlError::Read { name: self.path.clone(), source }),
+        }
+    }
+
+    /// Writes the value.
+    ///
+    /// # Errors
+    /// [`SysctlError::Write`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn write(&self, value: &str) -> Result<(), SysctlError> {
+        // One write: the kernel takes each for a whole value. Not created: procfs would refuse in other words.
+        fs::OpenOptions::new()
+            .write(true)
+            .open(self.file())
+            .and_then(|mut file| file.write_all(value.as_bytes()))
+            .map_err(|source| SysctlError::Write {
+                name: self.path.clone(),
+                value: value.to_owned(),
+                source,
+            })
+    }
+
+    /// Writes the value unless it is there already; tells what it was if it was another.
+    ///
+    /// Works where `/proc/sys` is read-only and the value already right.
+    ///
+    /// # Errors
+    /// [`SysctlError::Read`] and [`SysctlError::Write`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn write_if_different(&self, value: &str) -> Result<Option<String>, SysctlError> {
+        let before = self.read()?;
+        // The kernel separates numbers with tabs, people with blanks.
+        if before.split_whitespace().eq(value.split_whitespace()) {
+            return Ok(None);
+        }
+        self.write(value)?;
+        Ok(Some(before))
+    }
+
+    fn checked(path: String, name: &str) -> Result<Self, SysctlError> {
+        let bad =
+            |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+        if path.split('/').any(bad) {
+            return Err(SysctlError::Name { name: name.to_owned() });
+        }
+        Ok(Self { path })
+    }
+}
+
+impl fmt::Display for Sysctl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (name, path) in [
+            ("net.ipv4.ip_forward", "net/ipv4/ip_forward"),
+            ("net/ipv4/ip_forward", "net/ipv4/ip_forward"),
+            ("net.ipv4.conf.eth0/10.forwarding", "net/ipv4/conf/eth0.10/forwarding"),
+            ("net/ipv4/conf/eth0.10/forwarding", "net/ipv4/conf/eth0.10/forwarding"),
+        ] {
+            assert_eq!(Sysctl::parse(name).unwrap().name(), path);
+        }
+        let of_link = Sysctl::of_link("net/ipv6/conf", "eth0.10", "accept_ra").unwrap();
+        assert_eq!(of_link.file(), Path::new("/proc/sys/net/ipv6/conf/eth0.10/accept_ra"));
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere() {
+        for name in
+            ["", "/etc/passwd", "net/../../etc/passwd", "net//x", "net/.", "net.ipv4/..", "a/"]
+        {
+            let error = Sysctl::parse(name).unwrap_err();
+            assert!(matches!(error, SysctlError::Name { .. }), "{name}");
+        }
+        assert!(Sysctl::of_link("net/ipv4/conf", "..", "x").is_err());
+        assert!(Sysctl::of_link("net/ipv4/conf", "a/b", "x").is_err());
+    }
+}
