@@ -1,1 +1,60 @@
-fn main() {}
+//! The project's errands: `cargo xtask COMMAND`.
+//!
+//! Nothing here is part of the product. It uses the standard library alone, so that it builds in a second.
+
+#![expect(clippy::disallowed_methods, reason = "running programs is what this is for")]
+#![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
+
+mod ci;
+mod dependencies;
+mod executable;
+mod fuzz;
+mod run;
+mod setup;
+mod skips;
+mod suite;
+
+mod vm;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  setup             install the Debian packages that tests need (xtask/debian-packages.txt), only those missing
+  test [--full]     setup, then everything that ci does: what the README promises
+  ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
+  dist              build the static executable: target/dist/netwright
+  deps              check licences, forbidden crates, duplicates and layers
+  vm [-- FILTER…]   run in a virtual machine the tests with vm_ in their names, or those that match
+  vm --sh SCRIPT    run a shell script there
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["setup"] => setup::install().map(|note| println!("{note}")),
+        ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
+        ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
+        ["dist"] => executable::build().map(|path| println!("{}", path.display())),
+        ["deps"] => dependencies::check().map(|note| println!("{note}")),
+        ["vm"] => vm::command(&[]),
+        ["vm", "--sh", script] => vm::shell(script),
+        ["vm", "--", filters @ ..] => vm::command(filters),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        other => Err(format!("unknown command: {}\n\n{HELP}", other.join(" "))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            if !message.is_empty() {
+                println!("xtask: {message}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

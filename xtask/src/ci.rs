@@ -1,0 +1,164 @@
+//! Everything a change must pass, in one table.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::run::{Program, quiet};
+use crate::skips::{self, Skip};
+use crate::{dependencies, executable, fuzz, setup, suite, vm};
+
+/// How much is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What every change passes: under 20 minutes on two cores.
+    EveryChange,
+    /// Soaks, large counts and fuzzing too.
+    Full,
+}
+
+/// What a step counted. A check that is no test counts as one.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skips: Vec<Skip>,
+    pub(crate) note: String,
+}
+
+impl Report {
+    fn check(note: String) -> Self {
+        Self { passed: 1, note, ..Self::default() }
+    }
+}
+
+/// One line of the table.
+struct Line {
+    name: &'static str,
+    took: Duration,
+    report: Report,
+}
+
+type Work = fn(Extent) -> Result<Report, String>;
+
+/// The steps in order. A new one is a line here.
+const STEPS: [(&str, Work); 10] = [
+    ("setup", |_| setup::install().map(Report::check)),
+    ("format", |_| cargo("cargo fmt --all --check", "fmt")),
+    ("clippy", |_| {
+        cargo("cargo clippy --workspace --all-targets --locked -- --deny warnings", "clippy")
+    }),
+    ("docs", |_| docs()),
+    ("dependencies", |_| dependencies::check().map(Report::check)),
+    ("executable", |_| {
+        executable::build().and_then(|path| executable::check(&path)).map(Report::check)
+    }),
+    ("tests", suite::unit_and_integration),
+    ("doctests", suite::doctests),
+    ("vm", vm::tests),
+    ("fuzz", |extent| match extent {
+        Extent::Full => fuzz::smoke(),
+        Extent::EveryChange => {
+            Ok(Report { note: "only with --full".to_owned(), ..Report::default() })
+        }
+    }),
+];
+
+/// Runs every step, whatever the others did, and sums up.
+///
+/// # Errors
+/// When something failed; all has been said then.
+pub(crate) fn run(extent: Extent) -> Result<(), String> {
+    let started = Instant::now();
+    let mut lines: Vec<Line> = Vec::new();
+    for (name, work) in STEPS {
+        let line = step(name, || work(extent));
+        lines.push(line);
+    }
+    let skipped = not_run_anywhere(&lines);
+    lines.push(step("skips", || judge(&skipped)));
+    let (passed, failed) = table(&lines, started.elapsed());
+    println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
+    if failed == 0 { Ok(()) } else { Err(String::new()) }
+}
+
+fn step(name: &'static str, work: impl FnOnce() -> Result<Report, String>) -> Line {
+    println!("==> {name}");
+    let started = Instant::now();
+    let report = work().unwrap_or_else(|message| {
+        println!("{message}");
+        let note = message.lines().next().unwrap_or_default().to_owned();
+        Report { failed: 1, note, ..Report::default() }
+    });
+    let took = started.elapsed();
+    println!("    {name}: {} in {}", result(&report), seconds(took));
+    Line { name, took, report }
+}
+
+/// Skips on this machine, less those of tests that the virtual machine ran.
+///
+/// A test that skips in the virtual machine too is in its step's list.
+fn not_run_anywhere(lines: &[Line]) -> Vec<Skip> {
+    let in_vm = lines.iter().find(|line| line.name == "vm").map(|line| &line.report);
+    let vm_ran = in_vm.is_some_and(|report| report.passed + report.failed > 0);
+    let everywhere = lines.iter().flat_map(|line| {
+        line.report.skips.iter().filter(move |skip| {
+            !(vm_ran
+                && line.name != "vm"
+                && skip.name.contains(vm::MARK)
+                && skip.reason.contains("kernel"))
+        })
+    });
+    everywhere.cloned().collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Lists what was skipped and fails if some of it is not accepted.
+fn judge(skipped: &[Skip]) -> Result<Report, String> {
+    let disallowed = skips::disallowed(skipped)?;
+    for skip in skipped {
+        let verdict = if disallowed.contains(skip) { "NOT ALLOWED" } else { "allowed" };
+        println!("SKIP {}: {} ({verdict})", skip.name, skip.reason);
+    }
+    if disallowed.is_empty() {
+        Ok(Report::check(format!("{} tests, all on the list of allowed ones", skipped.len())))
+    } else {
+        Err(format!("{} tests skipped that .ci/allowed-skips.txt does not list", disallowed.len()))
+    }
+}
+
+fn table(lines: &[Line], total: Duration) -> (u64, u64) {
+    let width = lines.iter().map(|line| line.name.len()).max().unwrap_or(0);
+    println!("\n{:width$}  {:>8}  result", "step", "time");
+    for Line { name, took, report } in lines {
+        let note =
+            if report.note.is_empty() { String::new() } else { format!(" ({})", report.note) };
+        println!("{name:width$}  {:>8}  {}{note}", seconds(*took), result(report));
+    }
+    println!("{:width$}  {:>8}\n", "all", seconds(total));
+    let sum = |count: fn(&Report) -> u64| lines.iter().map(|line| count(&line.report)).sum();
+    (sum(|report| report.passed), sum(|report| report.failed))
+}
+
+fn result(report: &Report) -> String {
+    match (report.passed, report.failed, report.skips.len()) {
+        (0, 0, 0) => "not run".to_owned(),
+        (1, 0, 0) => "ok".to_owned(),
+        (0, 1, 0) => "FAILED".to_owned(),
+        (passed, 0, skipped) => format!("{passed} passed, {skipped} skipped"),
+        (passed, failed, skipped) => format!("{passed} passed, {failed} FAILED, {skipped} skipped"),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn cargo(line: &str, log: &str) -> Result<Report, String> {
+    Program::new(line).logged(log, quiet)?;
+    Ok(Report::check(String::new()))
+}
+
+fn docs() -> Result<Report, String> {
+    let program = Program::new("cargo doc --workspace --no-deps --document-private-items --locked");
+    program.variable("RUSTDOCFLAGS", "--deny warnings").logged("docs", quiet)?;
+    Ok(Report::check(String::new()))
+}

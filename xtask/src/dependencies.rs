@@ -1,0 +1,284 @@
+//! What we depend on: licences, what the executable must not link, duplicates, and who may use whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::run::Program;
+
+/// Licences that everything we use must be available under. *See* CONTRIBUTING.md.
+const LICENCES: [&str; 9] = [
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "MIT",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unicode-3.0",
+    "0BSD",
+];
+
+/// What the executable `netwright` must not contain: it is blocking, small, and links no C.
+const NOT_IN_EXECUTABLE: [&str; 14] = [
+    "tokio",
+    "async-std",
+    "smol",
+    "regex",
+    "regex-automata",
+    "rustls",
+    "openssl",
+    "openssl-sys",
+    "native-tls",
+    "ring",
+    "cc",
+    "bindgen",
+    "cmake",
+    "pkg-config",
+];
+
+/// Crates that are there in two versions, with the reason, and when it goes.
+const DUPLICATES: [(&str, &str); 0] = [];
+
+/// Our crates by layer: a crate uses only crates of a lower one.
+const LAYERS: [(&str, u8); 13] = [
+    ("netwright-cni", 0),
+    ("netwright-state", 1),
+    ("netwright-kernel", 2),
+    ("netwright-firewall", 3),
+    ("netwright-ipam", 3),
+    ("netwright-cni-invoke", 4),
+    ("netwright-cni-plugin", 5),
+    ("netwright-cni-runtime", 5),
+    ("netwright-plugins", 6),
+    ("netwright-conformance", 7),
+    ("netwright", 8),
+    ("netwright-daemon", 8),
+    ("netwright-testkit", 9),
+];
+
+/// Pairs that the layers would allow and the design does not.
+const STRANGERS: [(&str, &str); 2] =
+    [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
+
+/// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
+const CONFINED: [(&str, &[&str]); 4] = [
+    ("netlink-", &["netwright-kernel"]),
+    ("clap", &["netwright", "netwright-daemon"]),
+    ("regex-lite", &["netwright-plugins"]),
+    ("tokio", &["netwright-daemon"]),
+];
+
+/// A package as `cargo tree --prefix depth --format '{p}|{l}'` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Package {
+    depth: usize,
+    name: String,
+    version: String,
+    licence: String,
+    ours: bool,
+}
+
+/// Checks everything; the error lists every problem.
+pub(crate) fn check() -> Result<String, String> {
+    let triple = crate::run::host_triple()?;
+    let tree = |what: &str| {
+        let line = format!(
+            "cargo tree --locked --target {triple} --prefix depth --charset ascii {what} --format"
+        );
+        Program::new(&line).arg("{p}|{l}").output().map(|text| parse(&text))
+    };
+    let all = tree("--workspace --edges normal,build,dev --no-dedupe")?;
+    let executable = tree("--package netwright --edges normal,build --no-dedupe")?;
+    let direct = tree("--workspace --edges normal,build --depth 1 --no-dedupe")?;
+    let mut problems = licences(&all);
+    problems.extend(forbidden(&executable));
+    problems.extend(duplicates(&all));
+    problems.extend(edges(&direct));
+    if problems.is_empty() {
+        let count = |packages: &[Package]| {
+            packages
+                .iter()
+                .filter(|package| !package.ours)
+                .map(|package| (&package.name, &package.version))
+                .collect::<BTreeSet<_>>()
+                .len()
+        };
+        return Ok(format!(
+            "{} crates of others, {} in the executable",
+            count(&all),
+            count(&executable)
+        ));
+    }
+    problems.sort();
+    problems.dedup();
+    Err(problems.join("\n"))
+}
+
+fn parse(tree: &str) -> Vec<Package> {
+    let package = |line: &str| {
+        let (package, licence) = line.split_once('|')?;
+        let digits = package.chars().take_while(char::is_ascii_digit).count();
+        let depth = package.get(..digits)?.parse().ok()?;
+        let mut words = package.get(digits..)?.split(' ');
+        let name = words.next()?.to_owned();
+        let version = words.next()?.trim_start_matches('v').to_owned();
+        let ours = package.contains(" (/");
+        Some(Package {
+            depth,
+            name,
+            version,
+            licence: licence.trim_end_matches(" (*)").to_owned(),
+            ours,
+        })
+    };
+    tree.lines().filter_map(package).collect()
+}
+
+fn licences(all: &[Package]) -> Vec<String> {
+    let bad = all.iter().filter(|package| !is_allowed(&package.licence));
+    bad.map(|Package { name, version, licence, .. }| {
+        format!("{name} {version}: licence \"{licence}\"")
+    })
+    .collect()
+}
+
+/// Whether an SPDX expression can be satisfied with our licences alone. (`/` is what old manifests write for `OR`.)
+fn is_allowed(expression: &str) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let (allowed, rest) = any_of(&words);
+    allowed && rest.is_empty()
+}
+
+fn any_of<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut allowed, mut rest) = all_of(words);
+    while let ["OR", more @ ..] = rest {
+        let (next, after) = all_of(more);
+        (allowed, rest) = (allowed || next, after);
+    }
+    (allowed, rest)
+}
+
+fn all_of<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut allowed, mut rest) = one(words);
+    while let ["AND", more @ ..] = rest {
+        let (next, after) = one(more);
+        (allowed, rest) = (allowed && next, after);
+    }
+    (allowed, rest)
+}
+
+fn one<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    match words {
+        ["(", inner @ ..] => match any_of(inner) {
+            (allowed, [")", rest @ ..]) => (allowed, rest),
+            (_, rest) => (false, rest),
+        },
+        [licence, "WITH", exception, rest @ ..] => {
+            (LICENCES.contains(&format!("{licence} WITH {exception}").as_str()), rest)
+        }
+        [licence, rest @ ..] => (LICENCES.contains(licence), rest),
+        [] => (false, words),
+    }
+}
+
+fn forbidden(executable: &[Package]) -> Vec<String> {
+    let found =
+        executable.iter().filter(|package| NOT_IN_EXECUTABLE.contains(&package.name.as_str()));
+    found.map(|package| format!("{} must not be in the executable", package.name)).collect()
+}
+
+fn duplicates(all: &[Package]) -> Vec<String> {
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in all {
+        versions.entry(&package.name).or_default().insert(&package.version);
+    }
+    let excused = |name: &str| DUPLICATES.iter().any(|(excused, _)| *excused == name);
+    let mut problems = Vec::new();
+    for (name, versions) in &versions {
+        let list: Vec<_> = versions.iter().copied().collect();
+        match (list.len(), excused(name)) {
+            (2.., false) => problems.push(format!("{name} is there as {}", list.join(" and "))),
+            (1, true) => problems.push(format!("{name} is there once: its exception can go")),
+            _ => {}
+        }
+    }
+    problems
+}
+
+fn edges(direct: &[Package]) -> Vec<String> {
+    let layer =
+        |name: &str| LAYERS.iter().find(|(known, _)| *known == name).map(|(_, layer)| *layer);
+    let mut problems = Vec::new();
+    let mut user = "";
+    for Package { depth, name, ours, .. } in direct {
+        if *depth == 0 {
+            user = name;
+            if user != "xtask" && layer(user).is_none() {
+                problems.push(format!("{user} has no layer in xtask/src/dependencies.rs"));
+            }
+            continue;
+        }
+        let confined = CONFINED.iter().find(|(start, _)| name.starts_with(start));
+        if let Some((_, users)) = confined
+            && !users.contains(&user)
+        {
+            problems.push(format!("{user} uses {name}, which only {} may", users.join(", ")));
+        }
+        if *ours && layer(user) <= layer(name) {
+            problems.push(format!("{user} uses {name}, which is not of a lower layer"));
+        }
+        if STRANGERS.contains(&(user, name)) {
+            problems.push(format!("{user} must not know {name}"));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{duplicates, edges, forbidden, is_allowed, parse};
+
+    #[test]
+    fn licence_expressions_are_understood() {
+        for (expression, expected) in [
+            ("MIT", true),
+            ("MIT OR Apache-2.0", true),
+            ("MIT/Apache-2.0", true),
+            ("Unlicense OR MIT", true),
+            ("(MIT OR Apache-2.0) AND Unicode-3.0", true),
+            ("Apache-2.0 WITH LLVM-exception OR GPL-3.0", true),
+            ("GPL-3.0-only", false),
+            ("MIT AND GPL-3.0-only", false),
+            ("(MIT OR Apache-2.0) AND OpenSSL", false),
+            ("Apache-2.0 WITH Other-exception", false),
+            ("(MIT", false),
+            ("", false),
+        ] {
+            assert_eq!(is_allowed(expression), expected, "{expression}");
+        }
+    }
+
+    #[test]
+    fn problems_are_found() {
+        let tree = "0netwright-kernel v0.1.0 (/w/crates/kernel)|Apache-2.0\n\
+                    1netwright-cni v0.1.0 (/w/crates/cni)|Apache-2.0\n\
+                    1netlink-sys v0.9.0|MIT\n\
+                    0netwright-cni v0.1.0 (/w/crates/cni)|Apache-2.0\n\
+                    1netwright-plugins v0.1.0 (/w/crates/plugins)|Apache-2.0\n\
+                    1netlink-sys v0.8.0|MIT\n\
+                    1tokio v1.0.0|MIT (*)\n";
+        let packages = parse(tree);
+        assert_eq!(packages.len(), 7);
+        assert_eq!(
+            edges(&packages),
+            [
+                "netwright-kernel must not know netwright-cni",
+                "netwright-cni uses netwright-plugins, which is not of a lower layer",
+                "netwright-cni uses netlink-sys, which only netwright-kernel may",
+                "netwright-cni uses tokio, which only netwright-daemon may",
+            ]
+        );
+        assert_eq!(duplicates(&packages), ["netlink-sys is there as 0.8.0 and 0.9.0"]);
+        assert_eq!(forbidden(&packages), ["tokio must not be in the executable"]);
+    }
+}

@@ -1,0 +1,91 @@
+//! The executable that is shipped: static, small.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::run::{Program, host_triple, quiet, target_dir};
+
+/// DESIGN: at most 10 MB stripped.
+const MAX_BYTES: u64 = 10_000_000;
+
+/// Without position independence: it saves relocations at every start, and a plugin starts often.
+const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static";
+
+/// A release build with link-time optimisation takes a while on a small machine.
+const DEADLINE: Duration = Duration::from_secs(1200);
+
+/// Program header types (linux include/uapi/linux/elf.h).
+const PT_INTERP: u32 = 3;
+
+/// Builds the static executable and copies it to `target/dist/netwright`.
+///
+/// The flags are given here and not in `.cargo/config.toml`, so that nobody's development build changes; with `--target`
+/// they do not reach build scripts and procedural macros, which cannot be static.
+pub(crate) fn build() -> Result<PathBuf, String> {
+    let triple = host_triple()?;
+    Program::new("cargo build --release --locked --package netwright --target")
+        .arg(&triple)
+        .variable("RUSTFLAGS", STATIC)
+        .deadline(DEADLINE)
+        .logged("dist", quiet)?;
+    let built = target_dir().join(triple).join("release/netwright");
+    let dist = target_dir().join("dist");
+    let path = dist.join("netwright");
+    // Renamed over the old one: that may be running.
+    let new = dist.join("netwright.new");
+    fs::create_dir_all(&dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
+    fs::copy(&built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
+    fs::rename(&new, &path).map_err(|error| format!("rename to {}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// Checks that it is static and small.
+pub(crate) fn check(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+    let size = u64::try_from(bytes.len()).map_err(|error| error.to_string())?;
+    if program_headers(&bytes)?.contains(&PT_INTERP) {
+        return Err(format!("{} needs a dynamic loader", path.display()));
+    }
+    if size > MAX_BYTES {
+        return Err(format!("{} has {size} bytes, more than {MAX_BYTES}", path.display()));
+    }
+    Ok(format!("static, {}.{:02} MB", size / 1_000_000, size % 1_000_000 / 10_000))
+}
+
+/// The types of an ELF64 little-endian file's program headers.
+fn program_headers(elf: &[u8]) -> Result<Vec<u32>, String> {
+    const E_PHOFF: usize = 32;
+    const E_PHENTSIZE: usize = 54;
+    const E_PHNUM: usize = 56;
+    if !elf.starts_with(b"\x7fELF\x02\x01") {
+        return Err("not a 64-bit little-endian ELF file".to_owned());
+    }
+    let headers = || -> Option<Vec<u32>> {
+        let short = |at: usize| {
+            Some(usize::from(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?)))
+        };
+        let start = u64::from_le_bytes(elf.get(E_PHOFF..E_PHOFF + 8)?.try_into().ok()?);
+        let start = usize::try_from(start).ok()?;
+        let size = short(E_PHENTSIZE)?;
+        let kind = |number: usize| {
+            let at = start.checked_add(number.checked_mul(size)?)?;
+            Some(u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?))
+        };
+        (0..short(E_PHNUM)?).map(kind).collect()
+    };
+    headers().ok_or_else(|| "truncated ELF file".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PT_INTERP, program_headers};
+
+    #[test]
+    fn a_dynamic_executable_is_told_from_others() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(program_headers(&own).unwrap().contains(&PT_INTERP), "test binaries are dynamic");
+        assert_eq!(program_headers(&own[..60]), Err("truncated ELF file".to_owned()));
+        assert!(program_headers(b"#!/bin/sh\n").is_err());
+    }
+}

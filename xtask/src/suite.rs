@@ -1,0 +1,127 @@
+//! Running the tests on this machine.
+
+use std::time::Duration;
+
+use crate::ci::{Extent, Report};
+use crate::run::{Failed, Program, exists};
+use crate::skips;
+
+/// How long all tests together may take; what hangs is ended by nextest long before.
+const DEADLINE: Duration = Duration::from_secs(1500);
+
+/// What tests that are too long for every change look at.
+pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
+
+/// Unit and integration tests of the whole workspace.
+pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
+    let program = if exists("cargo-nextest") {
+        Program::new("cargo nextest run --profile ci --workspace --locked")
+    } else {
+        Program::new(
+            "cargo test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- --nocapture",
+        )
+    };
+    let program = with_extent(program, extent).deadline(DEADLINE);
+    count(program.logged("tests", is_news), |lines| nextest(lines).or_else(|| libtest(lines)))
+}
+
+/// The examples in the documentation.
+pub(crate) fn doctests(extent: Extent) -> Result<Report, String> {
+    let program =
+        with_extent(Program::new("cargo test --workspace --locked --doc --no-fail-fast"), extent);
+    count(program.logged("doctests", |line| line.starts_with("test result: F")), libtest)
+}
+
+fn with_extent(program: Program, extent: Extent) -> Program {
+    match extent {
+        Extent::EveryChange => program,
+        Extent::Full => program.variable(FULL_VARIABLE, "1"),
+    }
+}
+
+fn is_news(line: &str) -> bool {
+    let line = line.trim_start();
+    ["FAIL", "SLOW", "TIMEOUT", "LEAK", "SIG", "Summary", "test result: F"]
+        .iter()
+        .any(|start| line.starts_with(start))
+}
+
+/// A failed run still counts its tests; one that ran none is an error.
+fn count(
+    result: Result<Vec<String>, Failed>,
+    parse: impl Fn(&[String]) -> Option<(u64, u64)>,
+) -> Result<Report, String> {
+    let (lines, failure) = match result {
+        Ok(lines) => (lines, None),
+        Err(failed) => (failed.lines, Some(failed.message)),
+    };
+    let skips = skips::find(lines.iter().map(String::as_str));
+    let Some((passed, failed)) = parse(&lines) else {
+        return Err(failure.unwrap_or_else(|| "no test was run".to_owned()));
+    };
+    if passed == 0 && failed == 0 {
+        return Err("no test was run".to_owned());
+    }
+    // A test that skipped itself was counted as passed by its runner.
+    let skipped = u64::try_from(skips.len()).unwrap_or(u64::MAX);
+    let failed = if failure.is_some() { failed.max(1) } else { failed };
+    Ok(Report {
+        passed: passed.saturating_sub(skipped),
+        failed,
+        skips,
+        note: failure.unwrap_or_default(),
+    })
+}
+
+/// `Summary [ 4.0s] 14 tests run: 13 passed (1 slow), 1 failed, 0 skipped`
+fn nextest(lines: &[String]) -> Option<(u64, u64)> {
+    let summary = lines.iter().rev().find(|line| line.trim_start().starts_with("Summary ["))?;
+    let counts = summary.rsplit_once("run: ")?.1;
+    let number = |what: &str| {
+        let found = counts.split(", ").find(|part| part.contains(what));
+        found.and_then(|part| part.split(' ').next()?.parse().ok()).unwrap_or(0)
+    };
+    Some((number(" passed"), number(" failed") + number(" timed out") + number("exec failed")))
+}
+
+/// `test result: ok. 13 passed; 1 failed; …`, once a binary.
+fn libtest(lines: &[String]) -> Option<(u64, u64)> {
+    let mut sum = None;
+    for line in lines.iter().filter_map(|line| line.strip_prefix("test result: ")) {
+        let number = |what: &str| {
+            let found = line.split([';', '.']).find(|part| part.contains(what));
+            found.and_then(|part| part.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+        };
+        let (passed, failed) = sum.unwrap_or((0, 0));
+        sum = Some((passed + number(" passed"), failed + number(" failed")));
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{libtest, nextest};
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn nextest_is_understood() {
+        let text = "x\n     Summary [   4.423s] 15 tests run: 13 passed (1 slow, 1 leaky), 1 failed, 1 timed out, 7 skipped\n";
+        assert_eq!(nextest(&lines(text)), Some((13, 2)));
+        assert_eq!(
+            nextest(&lines("Summary [ 0.1s] 1 test run: 1 passed, 0 skipped")),
+            Some((1, 0))
+        );
+        assert_eq!(nextest(&lines("error: could not compile")), None);
+    }
+
+    #[test]
+    fn libtest_is_summed_over_binaries() {
+        let text = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+                    test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        assert_eq!(libtest(&lines(text)), Some((4, 2)));
+        assert_eq!(libtest(&lines("")), None);
+    }
+}

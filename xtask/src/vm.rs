@@ -1,0 +1,178 @@
+//! A virtual machine with Debian's full kernel, for what the kernel of this machine lacks.
+//!
+//! The kernel package is unpacked, not installed. The machine is emulated in software, so that it works anywhere; its
+//! root file system is this machine's, read-only over 9p, so that test binaries and Debian's programs are where they are
+//! here. `/tmp`, `/var/tmp` and `/run` are its own. One boot, four seconds, runs all tests.
+
+mod initramfs;
+mod jobs;
+mod kernel;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::ci::{Extent, Report};
+use crate::run::{Program, target_dir};
+use crate::skips::{self, Skip};
+use crate::suite::FULL_VARIABLE;
+use jobs::Job;
+
+/// What the tests of the virtual machine have in their names (`testkit::feature::VM_MARK`).
+pub(crate) const MARK: &str = "vm_";
+
+/// How long the machine may run, boot included.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// How long one test may take in it: everything is about ten times slower there.
+const TEST_DEADLINE: Duration = Duration::from_secs(180);
+
+/// Memory. Its file systems are in it too.
+const MEMORY: &str = "3072M";
+
+/// The second half of booting and the running of jobs.
+const STAGE: &str = include_str!("vm/stage.sh");
+
+/// Says that everything was run.
+const DONE: &str = "@done";
+
+/// Runs the tests with `vm_` in their names.
+pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
+    run_tests(&[], extent)
+}
+
+/// `cargo xtask vm [-- FILTER…]`
+pub(crate) fn command(filters: &[&str]) -> Result<(), String> {
+    let started = Instant::now();
+    let report = run_tests(filters, Extent::EveryChange)?;
+    println!("in {:.1} s", started.elapsed().as_secs_f64());
+    println!("{} passed, {} failed, {} skipped", report.passed, report.failed, report.skips.len());
+    if report.failed == 0 { Ok(()) } else { Err(String::new()) }
+}
+
+/// `cargo xtask vm --sh SCRIPT`
+pub(crate) fn shell(script: &str) -> Result<(), String> {
+    let jobs = [Job::script(script)];
+    boot(&jobs, Extent::EveryChange, |line| println!("{line}"))
+}
+
+fn run_tests(filters: &[&str], extent: Extent) -> Result<Report, String> {
+    let jobs = jobs::find(filters)?;
+    if jobs.is_empty() {
+        return match filters {
+            [] => Ok(Report {
+                note: format!("no test has \"{MARK}\" in its name"),
+                ..Report::default()
+            }),
+            _ => Err(format!("no test's name contains any of {filters:?}")),
+        };
+    }
+    let report = Mutex::new(Report::default());
+    let booted = boot(&jobs, extent, |line| {
+        if let Ok(mut report) = report.lock() {
+            note(line, &mut report);
+        }
+    });
+    let mut report = report.into_inner().map_err(|error| error.to_string())?;
+    let ran = report.passed + report.failed + u64::try_from(report.skips.len()).unwrap_or(0);
+    let missing = u64::try_from(jobs.len()).unwrap_or(0).saturating_sub(ran);
+    if let Err(message) = booted {
+        println!("{message}");
+        report.note = message.lines().next().unwrap_or_default().to_owned();
+        report.failed += missing.max(1);
+    } else if missing > 0 {
+        report.note = format!("{missing} tests gave no result");
+        report.failed += missing;
+    }
+    Ok(report)
+}
+
+/// Counts and shows a line of the machine: `@test RESULT MS PACKAGE NAME`, or a line that belongs to the test before.
+fn note(line: &str, report: &mut Report) {
+    let Some(rest) = line.strip_prefix("@test ") else {
+        report.skips.extend(skips::find([line]).into_iter().take(1).collect::<Vec<Skip>>());
+        if line != DONE {
+            println!("        {line}");
+        }
+        return;
+    };
+    let words: Vec<&str> = rest.split(' ').collect();
+    let [result, millis, place @ ..] = words.as_slice() else { return };
+    match *result {
+        "PASS" => report.passed += 1,
+        "FAIL" => report.failed += 1,
+        _ => {}
+    }
+    let seconds = millis.parse::<f64>().unwrap_or(0.0) / 1000.0;
+    println!("  {result} [{seconds:>7.3}s] {}", place.join(" "));
+}
+
+/// Boots the machine, runs the jobs in it and gives each of its lines to `each`.
+fn boot(jobs: &[Job], extent: Extent, each: impl Fn(&str)) -> Result<(), String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err("the virtual machine is made for x86_64 only".to_owned());
+    }
+    let dir = target_dir().join("vm");
+    fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+    let kernel = kernel::unpacked(&dir)?;
+    let stage = write(&dir.join("stage.sh"), STAGE.as_bytes())?;
+    let list: String = jobs.iter().map(Job::line).collect();
+    let list = write(&dir.join("jobs"), list.as_bytes())?;
+    let settings = [
+        ("KERNEL_DIR", kernel.dir.display().to_string()),
+        ("JOBS", list.display().to_string()),
+        ("TEST_DEADLINE", TEST_DEADLINE.as_secs().to_string()),
+        (FULL_VARIABLE, if extent == Extent::Full { "1".to_owned() } else { String::new() }),
+    ];
+    let image = write(&dir.join("initramfs"), &initramfs::make(&kernel, &stage, &settings)?)?;
+    let started = Instant::now();
+    let output = qemu(&kernel.image, &image).logged("vm", |line| {
+        let line = line.trim_end_matches('\r');
+        if line == "@up" {
+            println!(
+                "  booted Linux {} in {:.1} s, {} to run",
+                kernel.version,
+                started.elapsed().as_secs_f64(),
+                jobs.len()
+            );
+        } else {
+            each(line);
+        }
+        false
+    })?;
+    match output.iter().any(|line| line.contains(DONE)) {
+        true => Ok(()),
+        false => {
+            Err("the virtual machine stopped before it was done; its output is in ci/vm.log"
+                .to_owned())
+        }
+    }
+}
+
+fn qemu(kernel: &Path, initramfs: &Path) -> Program {
+    let program = Program::new("qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m")
+        .arg(MEMORY)
+        .arg("-nodefaults")
+        .arg("-no-reboot")
+        .arg("-display")
+        .arg("none")
+        .arg("-serial")
+        .arg("stdio")
+        .arg("-kernel")
+        .arg(kernel.display().to_string())
+        .arg("-initrd")
+        .arg(initramfs.display().to_string())
+        .arg("-append")
+        .arg("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable")
+        .arg("-fsdev")
+        .arg("local,id=root,path=/,security_model=none,readonly=on,multidevs=remap")
+        .arg("-device")
+        .arg("virtio-9p-pci,fsdev=root,mount_tag=root");
+    program.deadline(DEADLINE)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<PathBuf, String> {
+    fs::write(path, content).map_err(|error| format!("write {}: {error}", path.display()))?;
+    Ok(path.to_owned())
+}

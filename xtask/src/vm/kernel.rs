@@ -1,0 +1,80 @@
+//! Debian's kernel, unpacked once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::Program;
+
+/// The package whose dependency is the current kernel: the full one, `-cloud` has no 9p.
+const META_PACKAGE: &str = "linux-image-amd64";
+
+/// A kernel and its modules.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// Holds `boot` and `lib/modules`.
+    pub(super) dir: PathBuf,
+    pub(super) image: PathBuf,
+    pub(super) version: String,
+}
+
+/// Unpacks the kernel below `dir`, unless that has been done. Delete `dir/kernel` to get a newer one.
+pub(super) fn unpacked(dir: &Path) -> Result<Kernel, String> {
+    let kernel = dir.join("kernel");
+    if !kernel.is_dir() {
+        fetch(dir, &kernel)?;
+    }
+    let modules = kernel.join("lib/modules");
+    let version = fs::read_dir(&modules)
+        .ok()
+        .and_then(|mut entries| entries.next()?.ok()?.file_name().into_string().ok())
+        .ok_or_else(|| format!("no kernel in {}", modules.display()))?;
+    Ok(Kernel {
+        image: kernel.join("boot").join(format!("vmlinuz-{version}")),
+        dir: kernel,
+        version,
+    })
+}
+
+fn fetch(dir: &Path, kernel: &Path) -> Result<(), String> {
+    let describe = || Program::new("apt-cache show --no-all-versions").arg(META_PACKAGE).output();
+    let description = describe().or_else(|_| {
+        Program::new("apt-get update --quiet").logged("vm-update", |_| false)?;
+        describe()
+    })?;
+    let package = description
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("Depends: ")?
+                .split([' ', ','])
+                .find(|name| name.starts_with("linux-image-"))
+        })
+        .ok_or_else(|| format!("{META_PACKAGE} depends on no kernel"))?;
+    println!("  apt-get download {package}");
+    let new = dir.join("kernel.new");
+    let download = dir.join("download");
+    for path in [&new, &download] {
+        let _ = fs::remove_dir_all(path);
+        fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))?;
+    }
+    // apt-get downloads into the current directory.
+    Program::new("env --chdir")
+        .arg(download.display().to_string())
+        .arg("apt-get")
+        .arg("download")
+        .arg(package)
+        .logged("vm-download", |_| false)?;
+    let file =
+        fs::read_dir(&download).ok().and_then(|mut entries| Some(entries.next()?.ok()?.path()));
+    let file = file.ok_or_else(|| format!("apt-get download {package} left no file"))?;
+    Program::new("dpkg-deb -x")
+        .arg(file.display().to_string())
+        .arg(new.display().to_string())
+        .logged("vm-unpack", |_| false)?;
+    let version = package.trim_start_matches("linux-image-");
+    Program::new("depmod --basedir")
+        .arg(new.display().to_string())
+        .arg(version)
+        .logged("vm-depmod", |_| false)?;
+    let _ = fs::remove_dir_all(&download);
+    fs::rename(&new, kernel).map_err(|error| format!("rename {}: {error}", new.display()))
+}

@@ -1,0 +1,52 @@
+# Runs in the virtual machine, as its process 1, with this machine's files read-only at /.
+# The environment holds KERNEL_DIR, JOBS, TEST_DEADLINE and NETWRIGHT_FULL (empty unless all is run).
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LC_ALL=C.UTF-8
+export NETWRIGHT_VM=1 RUST_BACKTRACE=0
+[ -n "$NETWRIGHT_FULL" ] || unset NETWRIGHT_FULL
+
+# One job: its result in one line, what it printed if that matters, in one piece.
+if [ "$1" = job ]; then
+    directory=$2 program=$3 name=$4 output=$(mktemp)
+    cd "$directory" || exit
+    export CARGO_MANIFEST_DIR=$directory
+    if [ "$program" = - ]; then
+        bash -c "$name"
+        exit 0
+    fi
+    start=$(date +%s%3N)
+    timeout --kill-after=5 "$TEST_DEADLINE" "$program" --exact "$name" --nocapture >"$output" 2>&1 </dev/null
+    status=$?
+    time=$(($(date +%s%3N) - start))
+    if [ $status != 0 ]; then result=FAIL; elif grep -q 'SKIP ' "$output"; then result=SKIP; else result=PASS; fi
+    {
+        flock 9
+        echo "@test $result $time ${directory##*/} $name"
+        [ $result != FAIL ] || cat "$output"
+        [ $result != SKIP ] || grep 'SKIP ' "$output"
+    } 9>>/run/output.lock
+    rm -f "$output"
+    exit 0
+fi
+
+mount -t sysfs sysfs /sys
+mount -t tmpfs -o mode=0755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=1777 tmpfs /var/tmp
+mkdir -p /dev/shm /dev/pts /run/lock
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+
+# The kernel loads modules by itself through this, from where they are unpacked.
+printf '#!/bin/sh\nexec /usr/sbin/modprobe -d %s "$@"\n' "$KERNEL_DIR" >/run/modprobe
+chmod +x /run/modprobe
+echo /run/modprobe >/proc/sys/kernel/modprobe
+# Before the first test looks: a module that comes later brings sysctls that were not there.
+/run/modprobe -qa 8021q bond br_netfilter bridge dummy geneve ifb ip6_tables ip_tables ipvlan macvlan nf_conntrack \
+    nf_conntrack_netlink nf_nat nf_tables nft_chain_nat nft_compat nft_ct nft_fib_inet nft_masq nft_nat tun veth vrf vxlan
+ip link set lo up
+echo @up
+xargs -d '\n' -n 3 -P "$(nproc)" bash "$0" job <"$JOBS" 2>&1
+echo @done
+echo o >/proc/sysrq-trigger
+sleep 10
