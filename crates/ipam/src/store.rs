@@ -1,0 +1,161 @@
+//! The folder in which `host-local` keeps addresses, byte for byte as the reference does.
+//!
+//! Below `<dataDir>/<network>/`, a folder of mode 0755:
+//!
+//! | file | content |
+//! |---|---|
+//! | `<address>` | `<container ID>\r\n<ifname>`, mode 0600; in an older format the container ID alone |
+//! | `last_reserved_ip.<set>` | the address that a range set handed out last, as text |
+//! | `lock` | empty; whoever changes something holds an exclusive `flock` on it |
+//!
+//! # A reservation is never half there
+//!
+//! The reference creates the file of an address and then writes its owner; a crash in between leaves an
+//! empty file that no DEL ever matches. Here the owner is written to a file without a name (`O_TMPFILE`) and
+//! flushed, and then linked under the address: `linkat` fails if the name exists, whoever made it, and what is
+//! seen is whole. A killed process leaves nothing. Where a file system has no `O_TMPFILE`, the file without a
+//! name is replaced by `<dataDir>/.netwright.*.tmp`, beside the network's folder and not in it, because the
+//! reference reads every file in the folder.
+//!
+//! Before [`Locked::allocate`] returns, the folder is flushed: what a caller was told survives a power cut.
+//! Before [`Locked::release`] returns it is flushed too, or a power cut would bring back the reservation of a
+//! container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
+//! garbled, the next search begins at the start of the set.
+//!
+//! # What other hands leave
+//!
+//! A file named by an address that is empty, garbled or unreadable is a reservation with an unknown owner
+//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may. While
+//! we hold the lock nobody is in the middle of writing one, so it is a crash's leftover.
+//!
+//! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file whole or not at all,
+//! unless the reference is just writing it.
+
+mod error;
+mod folder;
+mod locked;
+mod reservation;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cni::NetworkName;
+
+pub use error::{AllocateError, StoreError};
+pub use locked::{Collected, Locked};
+pub use reservation::{Holder, Owner, Reservation};
+
+use folder::Folder;
+
+/// The mode of a network's folder and those above it, as the reference makes them.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// A point at which a call may be killed, for tests that do so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// The owner was written to a file that has no name yet.
+    Written,
+    /// That file was linked under its address.
+    Linked,
+    /// The address was noted as the last of its set.
+    Noted,
+    /// The folder was flushed.
+    Flushed,
+    /// A reservation was removed.
+    Removed,
+}
+
+/// Is told of each step. See [`Store::observed`].
+type Observer = Arc<dyn Fn(Step) + Send + Sync>;
+
+/// The addresses of one network.
+#[derive(Clone)]
+pub struct Store {
+    directory: PathBuf,
+    observer: Option<Observer>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Names a network's folder. Nothing is touched.
+    #[must_use]
+    pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
+        Store { directory: data_dir.join(network.as_str()), observer: None }
+    }
+
+    /// Tells `observer` of each step, after it. For tests that stop a call dead in the middle.
+    #[must_use]
+    pub fn observed(mut self, observer: impl Fn(Step) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Returns the network's folder.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes the folder if it is missing and takes its lock, waiting at most `deadline`.
+    ///
+    /// # Errors
+    /// [`StoreError::Lock`] names the holder; [`StoreError::File`] when the folder cannot be made.
+    pub fn lock_or_create(&self, deadline: Duration) -> Result<Locked<'_>, StoreError> {
+        if let Some(locked) = self.lock(deadline)? {
+            return Ok(locked);
+        }
+        state::create_directory(&self.directory, DIRECTORY_MODE).map_err(StoreError::File)?;
+        let lock = self.take_lock(deadline)?;
+        Ok(Locked::new(self, Folder::open(&self.directory)?, lock))
+    }
+
+    /// Takes the folder's lock, waiting at most `deadline`; `None` when there is no folder, and so no
+    /// reservation.
+    ///
+    /// # Errors
+    /// [`StoreError::Lock`] names the holder.
+    pub fn lock(&self, deadline: Duration) -> Result<Option<Locked<'_>>, StoreError> {
+        let Some(folder) = Folder::open_if_there(&self.directory)? else { return Ok(None) };
+        Ok(Some(Locked::new(self, folder, self.take_lock(deadline)?)))
+    }
+
+    fn take_lock(&self, deadline: Duration) -> Result<state::Lock, StoreError> {
+        state::Lock::acquire(&self.directory.join(folder::LOCK), deadline).map_err(StoreError::Lock)
+    }
+
+    /// Reads every reservation, in no order, without the lock.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    pub fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
+        match Folder::open_if_there(&self.directory)? {
+            Some(folder) => folder.reservations(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Lists every reserved address, in no order, without the lock and without opening a file.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>, StoreError> {
+        match Folder::open_if_there(&self.directory)? {
+            Some(folder) => folder.addresses(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn reached(&self, step: Step) {
+        if let Some(observer) = &self.observer {
+            observer(step);
+        }
+    }
+}

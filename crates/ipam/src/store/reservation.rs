@@ -1,0 +1,129 @@
+//! One file: an address and who holds it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The reference writes `\r\n` between ID and interface name.
+const LINE_BREAK: &str = "\r\n";
+
+/// An attachment as the folder names it. The network is the folder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The container's ID.
+    pub container_id: String,
+    /// The interface's name in the container.
+    pub ifname: String,
+}
+
+impl Owner {
+    /// Takes an ID and a name.
+    pub fn new(container_id: impl Into<String>, ifname: impl Into<String>) -> Self {
+        Owner { container_id: container_id.into(), ifname: ifname.into() }
+    }
+
+    /// Returns the content of this owner's files.
+    #[must_use]
+    pub fn to_content(&self) -> String {
+        format!("{}{LINE_BREAK}{}", self.container_id, self.ifname)
+    }
+}
+
+impl From<&cni::AttachmentKey> for Owner {
+    fn from(key: &cni::AttachmentKey) -> Self {
+        Owner::new(key.container_id.as_str(), key.ifname.as_str())
+    }
+}
+
+/// Who holds an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// An attachment.
+    Attachment(Owner),
+    /// A container: the format from before attachments had interface names.
+    Container(String),
+    /// The file is empty, garbled or unreadable.
+    Unknown,
+}
+
+impl Holder {
+    /// Reads the content of a file. White space around it does not count, as in the reference.
+    #[must_use]
+    pub fn parse(content: &[u8]) -> Holder {
+        let Ok(text) = std::str::from_utf8(content) else { return Holder::Unknown };
+        let text = text.trim();
+        let is_word = |word: &str| {
+            !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control())
+        };
+        match text.split_once(LINE_BREAK) {
+            Some((id, ifname)) if is_word(id) && is_word(ifname) => {
+                Holder::Attachment(Owner::new(id, ifname))
+            }
+            None if is_word(text) => Holder::Container(text.to_owned()),
+            _ => Holder::Unknown,
+        }
+    }
+
+    /// Says whether the file names this attachment with its interface.
+    #[must_use]
+    pub fn is(&self, owner: &Owner) -> bool {
+        matches!(self, Holder::Attachment(holder) if holder == owner)
+    }
+
+    /// Says whether the file names the attachment's container in the old format.
+    #[must_use]
+    pub fn is_container_of(&self, owner: &Owner) -> bool {
+        matches!(self, Holder::Container(id) if *id == owner.container_id)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Attachment(owner) => {
+                write!(f, "container {} interface {}", owner.container_id, owner.ifname)
+            }
+            Holder::Container(id) => write!(f, "container {id}"),
+            Holder::Unknown => f.write_str("an unknown owner: its file is empty or garbled"),
+        }
+    }
+}
+
+/// A file of a network's folder that may reserve an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// The file, relative to the folder.
+    pub file: PathBuf,
+    /// The address; `None` when the file's name is none, which the reference's DEL removes all the same.
+    pub address: Option<IpAddr>,
+    /// Who holds it.
+    pub holder: Holder,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_name_their_holder() {
+        let attachment = Holder::Attachment(Owner::new("c1", "eth0"));
+        assert_eq!(Holder::parse(b"c1\r\neth0"), attachment);
+        assert_eq!(Holder::parse(b" c1\r\neth0\r\n\r\n"), attachment);
+        assert_eq!(Holder::parse(b"c1"), Holder::Container("c1".into()));
+        assert_eq!(Holder::parse(b"\tc1\n"), Holder::Container("c1".into()));
+        for garbled in [
+            &b""[..],
+            b" \r\n",
+            b"\0\0\0\0\0\0\0\0",
+            b"c1\0\0\0",
+            b"c1\neth0",
+            b"c1\r\neth0\r\nmore",
+            b"\xff\xfe",
+            b"a b",
+            b"c1\r\n\0\0\0\0",
+        ] {
+            assert_eq!(Holder::parse(garbled), Holder::Unknown, "{garbled:?}");
+        }
+        assert_eq!(Owner::new("c1", "eth0").to_content().as_bytes(), b"c1\r\neth0");
+    }
+}
