@@ -1,0 +1,161 @@
+//! What is fuzzed: every parser of what comes from outside, one plain function each.
+//!
+//! A function takes any bytes and must come back. Where the bytes are accepted it also checks what then has
+//! to hold: that what was read can be written and read again, and that what was promised to pass through
+//! did. It must not print, allocate without bound or depend on anything but the bytes.
+//!
+//! The same functions serve libFuzzer (`fuzz_targets/`) and the runner that needs nothing but a stable
+//! toolchain (`src/bin/smoke.rs`). [`TARGETS`] lists them.
+
+use netwright_cni::json::{self, Object};
+use netwright_cni::{
+    AddResult, Args, CommonConfig, ContainerId, Error, IfName, Injection, NetworkList, NetworkName,
+    PluginConfig, Version, text, version,
+};
+
+/// Something to fuzz.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, which is also the name of its folder in `seeds/` and of its libFuzzer target.
+    pub name: &'static str,
+    /// What is run for each input.
+    pub run: fn(&[u8]),
+}
+
+/// Everything there is to fuzz.
+pub const TARGETS: &[Target] = &[
+    Target { name: "network_list", run: network_list },
+    Target { name: "plugin_config", run: plugin_config },
+    Target { name: "result", run: result },
+    Target { name: "error", run: error },
+    Target { name: "args", run: args },
+    Target { name: "ifname", run: ifname },
+    Target { name: "json_object", run: json_object },
+];
+
+/// Network lists and the single-plugin files of old.
+pub fn network_list(data: &[u8]) {
+    if let Ok(list) = NetworkList::parse(data) {
+        assert_eq!(list.source, data);
+        assert_eq!(NetworkList::parse(&list.source).as_ref(), Ok(&list));
+        for plugin in &list.plugins {
+            request(plugin, &list.name, &list.cni_version);
+        }
+    }
+    if let Ok(list) = NetworkList::from_plugin(data) {
+        assert_eq!(list.plugins.len(), 1);
+        let again = NetworkList::parse(&list.source).expect("what we made we can read");
+        assert_eq!(again, list);
+    }
+}
+
+/// A plugin's configuration: as the runtime loads it and as the plugin reads it.
+pub fn plugin_config(data: &[u8]) {
+    if let Ok(plugin) = PluginConfig::parse(data) {
+        request(&plugin, "net", "1.1.0");
+    }
+    if let Ok(config) = json::from_slice::<CommonConfig>(data) {
+        for version in Version::ALL {
+            let _ = config.previous(*version);
+        }
+        let text = std::str::from_utf8(data).expect("JSON was read, so it is text");
+        let lines = text.split('\n').count();
+        for key in json::unknown_keys::<CommonConfig>(text).expect("it was read before") {
+            assert!((1..=lines).contains(&key.line) && 1 <= key.column);
+            let _ = key.nearest();
+        }
+    }
+}
+
+fn request(plugin: &PluginConfig, name: &str, cni_version: &str) {
+    let request = plugin.request(name, cni_version, &Injection::default());
+    let config: CommonConfig = json::from_slice(&request).unwrap_or_default();
+    let object = Object::parse(&request).expect("a request is an object");
+    assert_eq!(object.get_ignore_case("capabilities").map(|raw| raw.get()), None);
+    // Whoever reads the request without regard to case sees the list's name and version.
+    if !config.name.is_empty() {
+        assert_eq!((config.name.as_str(), config.cni_version.as_str()), (name, cni_version));
+    }
+    let own = ["cniVersion", "name", "capabilities"];
+    let kept = |object: &Object| -> Vec<(String, String)> {
+        let entries = object.iter().map(|(key, value)| (key.to_owned(), value.get().to_owned()));
+        // Keys outside ASCII are left out: some of them fold to our own.
+        entries
+            .filter(|(key, _)| key.is_ascii() && !own.iter().any(|o| o.eq_ignore_ascii_case(key)))
+            .collect()
+    };
+    assert_eq!(kept(&object), kept(&plugin.object));
+}
+
+/// Results of ADD in every shape, and from every shape to every other.
+pub fn result(data: &[u8]) {
+    let _ = AddResult::version_of(data);
+    for assumed in [Version::V0_2_0, Version::V0_4_0, Version::V1_1_0] {
+        let Ok(result) = AddResult::parse(data, assumed) else { continue };
+        for version in Version::ALL {
+            let Ok(written) = result.write(*version) else { continue };
+            let read =
+                AddResult::parse(&written, Version::V0_1_0).expect("what we wrote we can read");
+            assert_eq!(read.write(*version).as_ref(), Ok(&written));
+        }
+        assert_eq!(result.through(Version::CURRENT), Ok(result));
+    }
+}
+
+/// Error objects.
+pub fn error(data: &[u8]) {
+    if let Ok(error) = Error::parse(data) {
+        assert_eq!(Error::parse(&error.to_json()).as_ref(), Ok(&error));
+        let _ = error.to_string();
+    }
+}
+
+/// `CNI_ARGS`.
+pub fn args(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let lenient = Args::parse_lenient(text);
+    match Args::parse(text) {
+        Ok(args) => {
+            assert_eq!(args.to_string(), text);
+            assert_eq!(args, lenient);
+            let _ = args.require_known(&["MAC", "IP", "GATEWAY"]).map_err(|error| error.to_json());
+        }
+        Err(error) => assert_eq!(error.code, 4),
+    }
+}
+
+/// Names, versions and addresses: the small texts that become file names and kernel objects.
+pub fn ifname(data: &[u8]) {
+    let Ok(given) = std::str::from_utf8(data) else { return };
+    if let Ok(name) = IfName::new(given) {
+        assert!((1..=15).contains(&name.as_str().len()));
+    }
+    let names = [
+        IfName::new(given).map(|name| name.to_string()),
+        ContainerId::new(given).map(|name| name.to_string()),
+        NetworkName::new(given).map(|name| name.to_string()),
+    ];
+    for name in names.into_iter().flatten() {
+        assert_eq!(name, given);
+        assert!(!name.contains(['/', '\0', '\n']) && name != "." && name != "..");
+    }
+    let _ = version::triple(given).map_err(|error| error.to_string());
+    if let Some(network) = text::parse_cidr(given) {
+        assert_eq!(text::parse_cidr(&network.to_string()), Some(network));
+    }
+    assert!(!text::quote(given).contains(|letter: char| letter.is_control()));
+}
+
+/// Objects kept as text.
+pub fn json_object(data: &[u8]) {
+    let Ok(mut object) = Object::parse(data) else { return };
+    let written = object.to_vec();
+    assert_eq!(Object::parse(&written).as_ref(), Ok(&object));
+    for (_, value) in object.iter() {
+        assert!(data.windows(value.get().len()).any(|part| part == value.get().as_bytes()));
+    }
+    object.set_value("name", "n");
+    assert_eq!(object.get_ignore_case("NAME").map(|raw| raw.get()), Some("\"n\""));
+    object.remove("Name");
+    assert_eq!(object.get_ignore_case("name").map(|raw| raw.get()), None);
+}
