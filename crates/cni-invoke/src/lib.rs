@@ -63,9 +63,34 @@ impl fmt::Display for Status {
         match self {
             Status::Success => f.write_str("exit status 0"),
             Status::Exit(code) => write!(f, "exit status {code}"),
-            Status::Signal(signal) => write!(f, "signal: {signal}"),
+            Status::Signal(signal) => match go_signal_name(*signal) {
+                Some(name) => write!(f, "signal: {name}"),
+                None => write!(f, "signal: signal {signal}"),
+            },
         }
     }
+}
+
+/// Names a signal as Go does (src/syscall/zerrors_linux_amd64.go).
+fn go_signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        _ => return None,
+    })
 }
 
 /// Calls plugins.

@@ -33,6 +33,9 @@ use crate::cache::chain;
 
 mod place;
 
+/// What is said of a folder inside the folder.
+const A_FOLDER: &str = "a folder, read only for the drop-ins of a network of its name";
+
 /// A folder of network configurations, such as `/etc/cni/net.d`, as it was when it was read.
 #[derive(Debug)]
 pub struct ConfigFolder {
@@ -124,10 +127,10 @@ impl std::error::Error for Refusal {}
 /// Shown as one line: the path and what became of it.
 impl fmt::Display for Considered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Outcome::Refused(refusal) = &self.outcome {
-            return refusal.fmt(f);
+        match &self.outcome {
+            Outcome::Refused(refusal) if refusal.path == self.path => return refusal.fmt(f),
+            _ => write!(f, "{}: ", self.path.display())?,
         }
-        write!(f, "{}: ", self.path.display())?;
         match &self.outcome {
             Outcome::Network(list) => write!(f, "network {:?}", list.name),
             Outcome::Shadowed { network, by } => {
@@ -137,7 +140,7 @@ impl fmt::Display for Considered {
                 write!(f, "plugin {plugin_type:?} for network {network:?}")
             }
             Outcome::PassedOver(reason) => f.write_str(reason),
-            Outcome::Refused(_) => Ok(()),
+            Outcome::Refused(refusal) => write!(f, "not without its drop-in {refusal}"),
         }
     }
 }
@@ -282,12 +285,12 @@ impl ConfigFolder {
         let mut dropped_in = Vec::new();
         let outcome = if kind == Kind::Other {
             Outcome::PassedOver(if path.is_dir() {
-                "a folder"
+                A_FOLDER
             } else {
                 "not named *.conflist, *.conf or *.json"
             })
         } else if path.is_dir() {
-            Outcome::PassedOver("a folder")
+            Outcome::PassedOver(A_FOLDER)
         } else {
             match read_file(path, kind, &mut dropped_in) {
                 Ok(list) => self.place(list),

@@ -104,6 +104,10 @@ pub(super) fn read(document: &[u8]) -> Content {
     if document.is_empty() {
         return Content::Garbage("the file is empty".to_owned());
     }
+    // Read leniently, `null` would do for an object.
+    if document.trim_ascii_start().first() != Some(&b'{') {
+        return Content::Garbage("it is not a JSON object".to_owned());
+    }
     match cni::json::from_slice::<OnlyKind>(document) {
         Err(error) => Content::Garbage(error.to_string()),
         Ok(OnlyKind { kind }) if kind == KIND => match read_entry(document) {

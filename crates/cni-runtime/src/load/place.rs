@@ -26,9 +26,9 @@ pub(super) fn find(document: &[u8], single: bool) -> Place {
         cni::json::from_slice::<ListShape>(document).err()
     };
     match error {
-        Some(error) => Place { line: error.line, column: error.column, network },
-        // The shape is right and something is missing: the document as a whole.
-        None => Place { line: 1, column: 1, network },
+        Some(error) if error.line != 0 => Place { line: error.line, column: error.column, network },
+        // The shape is right and something is missing, or nothing is right: the document as a whole.
+        _ => Place { line: 1, column: 1, network },
     }
 }
 
