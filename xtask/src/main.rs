@@ -26,7 +26,8 @@ cargo xtask COMMAND
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   dist              build the static executable: target/dist/netwright
   deps              check licences, forbidden crates, duplicates and layers
-  vm [-- FILTER…]   run in a virtual machine the tests with vm_ in their names, or those that match
+  vm [-p PACKAGE] [-- FILTER…]
+                    run in a virtual machine the tests with vm_ in their names, or those that match
   vm --sh SCRIPT    run a shell script there
 ";
 
@@ -39,9 +40,13 @@ fn main() -> ExitCode {
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
-        ["vm"] => vm::command(&[]),
+        ["vm"] => vm::command("--workspace", &[]),
         ["vm", "--sh", script] => vm::shell(script),
-        ["vm", "--", filters @ ..] => vm::command(filters),
+        ["vm", "--", filters @ ..] => vm::command("--workspace", filters),
+        ["vm", "-p", package] => vm::command(&format!("--package {package}"), &[]),
+        ["vm", "-p", package, "--", filters @ ..] => {
+            vm::command(&format!("--package {package}"), filters)
+        }
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

@@ -8,14 +8,14 @@ mod initramfs;
 mod jobs;
 mod kernel;
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::ci::{Extent, Report};
 use crate::run::{Program, target_dir};
-use crate::skips::{self, Skip};
+use crate::skips;
 use crate::suite::FULL_VARIABLE;
 use jobs::Job;
 
@@ -39,13 +39,13 @@ const DONE: &str = "@done";
 
 /// Runs the tests with `vm_` in their names.
 pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
-    run_tests(&[], extent)
+    run_tests("--workspace", &[], extent)
 }
 
-/// `cargo xtask vm [-- FILTER…]`
-pub(crate) fn command(filters: &[&str]) -> Result<(), String> {
+/// `cargo xtask vm [-p PACKAGE] [-- FILTER…]`
+pub(crate) fn command(packages: &str, filters: &[&str]) -> Result<(), String> {
     let started = Instant::now();
-    let report = run_tests(filters, Extent::EveryChange)?;
+    let report = run_tests(packages, filters, Extent::EveryChange)?;
     println!("in {:.1} s", started.elapsed().as_secs_f64());
     println!("{} passed, {} failed, {} skipped", report.passed, report.failed, report.skips.len());
     if report.failed == 0 { Ok(()) } else { Err(String::new()) }
@@ -57,8 +57,8 @@ pub(crate) fn shell(script: &str) -> Result<(), String> {
     boot(&jobs, Extent::EveryChange, |line| println!("{line}"))
 }
 
-fn run_tests(filters: &[&str], extent: Extent) -> Result<Report, String> {
-    let jobs = jobs::find(filters)?;
+fn run_tests(packages: &str, filters: &[&str], extent: Extent) -> Result<Report, String> {
+    let jobs = jobs::find(packages, filters)?;
     if jobs.is_empty() {
         return match filters {
             [] => Ok(Report {
@@ -68,13 +68,11 @@ fn run_tests(filters: &[&str], extent: Extent) -> Result<Report, String> {
             _ => Err(format!("no test's name contains any of {filters:?}")),
         };
     }
-    let report = Mutex::new(Report::default());
+    let report = RefCell::new(Report::default());
     let booted = boot(&jobs, extent, |line| {
-        if let Ok(mut report) = report.lock() {
-            note(line, &mut report);
-        }
+        note(line, &mut report.borrow_mut());
     });
-    let mut report = report.into_inner().map_err(|error| error.to_string())?;
+    let mut report = report.into_inner();
     let ran = report.passed + report.failed + u64::try_from(report.skips.len()).unwrap_or(0);
     let missing = u64::try_from(jobs.len()).unwrap_or(0).saturating_sub(ran);
     if let Err(message) = booted {
@@ -91,10 +89,8 @@ fn run_tests(filters: &[&str], extent: Extent) -> Result<Report, String> {
 /// Counts and shows a line of the machine: `@test RESULT MS PACKAGE NAME`, or a line that belongs to the test before.
 fn note(line: &str, report: &mut Report) {
     let Some(rest) = line.strip_prefix("@test ") else {
-        report.skips.extend(skips::find([line]).into_iter().take(1).collect::<Vec<Skip>>());
-        if line != DONE {
-            println!("        {line}");
-        }
+        report.skips.extend(skips::find([line]));
+        println!("        {line}");
         return;
     };
     let words: Vec<&str> = rest.split(' ').collect();
@@ -127,8 +123,13 @@ fn boot(jobs: &[Job], extent: Extent, each: impl Fn(&str)) -> Result<(), String>
     ];
     let image = write(&dir.join("initramfs"), &initramfs::make(&kernel, &stage, &settings)?)?;
     let started = Instant::now();
-    let output = qemu(&kernel.image, &image).logged("vm", |line| {
+    let done = Cell::new(false);
+    qemu(&kernel.image, &image).logged("vm", |line| {
         let line = line.trim_end_matches('\r');
+        if done.get() || line == DONE {
+            done.set(true);
+            return false;
+        }
         if line == "@up" {
             println!(
                 "  booted Linux {} in {:.1} s, {} to run",
@@ -141,13 +142,10 @@ fn boot(jobs: &[Job], extent: Extent, each: impl Fn(&str)) -> Result<(), String>
         }
         false
     })?;
-    match output.iter().any(|line| line.contains(DONE)) {
-        true => Ok(()),
-        false => {
-            Err("the virtual machine stopped before it was done; its output is in ci/vm.log"
-                .to_owned())
-        }
+    if done.get() {
+        return Ok(());
     }
+    Err("the virtual machine stopped before it was done; its output is in ci/vm.log".to_owned())
 }
 
 fn qemu(kernel: &Path, initramfs: &Path) -> Program {
