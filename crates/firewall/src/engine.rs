@@ -1,0 +1,568 @@
+//! Plans carried out, undone, verified and collected.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
+
+use cni::AttachmentKey;
+use kernel::netns::{Netns, NetnsError};
+use state::{Index, Lock, NetnsIdentity, Record, Release};
+
+use crate::element::{Element, Field, Set, Value};
+use crate::error::FirewallError;
+
+use crate::owner::Owner;
+use crate::plan::{Concern, Plan, Shared};
+use crate::switch::{HostSwitches, Switches};
+use crate::tables::{Change, Found, FoundValue, NftTables, Tables};
+
+/// How long the lock may be waited for. It is held for the time of one transaction, which is milliseconds; only
+/// hundreds at once or somebody stuck make it longer.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The lock's name in the index.
+const LOCK: &str = "firewall";
+
+/// The firewall of the network namespace the caller is in, locked for one verb.
+///
+/// Opening it lists nothing and makes nothing. One verb should open it once, collect what it wants into one
+/// [`Plan`] and drop it soon.
+///
+/// ```no_run
+/// use netwright_firewall::{Firewall, masquerade, spoof};
+/// # let roots = state::Roots::default();
+/// # let key: cni::AttachmentKey = unimplemented!();
+/// let index = state::Index::new(&roots);
+/// let mut plan = masquerade::plan("blue", "cni0", "10.1.0.2/24".parse()?);
+/// plan.join(spoof::plan("veth1234abcd", &[[2, 0, 0, 0, 0, 1]]));
+/// // The plan goes into the plugin's record first, so that DEL knows it even if we die here.
+/// Firewall::open(&index)?.add(&key, &plan)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Firewall<'a> {
+    // Released before the socket is closed: closing waits for the kernel to destroy what was deleted.
+    _lock: Option<Lock>,
+    index: &'a Index,
+    tables: Box<dyn Tables + 'a>,
+    switches: Box<dyn Switches + 'a>,
+}
+
+/// What GC removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// The number of elements.
+    pub elements: usize,
+    /// The hashes of the attachments they belonged to.
+    pub owners: BTreeSet<String>,
+}
+
+impl<'a> Firewall<'a> {
+    /// Locks the firewall and opens a socket in the caller's network namespace.
+    ///
+    /// **Privileges**: `CAP_NET_ADMIN` there.
+    ///
+    /// # Errors
+    /// [`FirewallError::Lock`], [`FirewallError::Open`].
+    pub fn open(index: &'a Index) -> Result<Self, FirewallError> {
+        let tables = NftTables::open()?;
+        let lock = index.lock(LOCK, LOCK_PATIENCE).map_err(FirewallError::Lock)?;
+        Ok(Firewall {
+            _lock: Some(lock),
+            index,
+            tables: Box::new(tables),
+            switches: Box::new(HostSwitches),
+        })
+    }
+
+    /// Puts a plan in place, in one transaction. What is there already stays; what a dead attachment left behind
+    /// under the same keys is replaced.
+    ///
+    /// **Idempotence**: adding the same plan again changes nothing.
+    ///
+    /// # Errors
+    /// [`FirewallError::Held`] when a host port belongs to another attachment that is alive; nothing has changed
+    /// then. On any other error what was done has been undone.
+    pub fn add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
+        let changes = self.plan_add(key, plan)?;
+        let done = self.hold_and_commit(key, plan, &changes);
+        if done.is_err() {
+            // Best effort: the error that is reported is the first one.
+            let _ = self.remove(key, plan);
+        }
+        done
+    }
+
+    /// Removes a plan, in one transaction. Elements that belong to somebody else by now stay.
+    ///
+    /// **Idempotence**: what is gone already is success.
+    ///
+    /// # Errors
+    /// The first failure; the other steps were tried all the same.
+    pub fn remove(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
+        let hash = key.hash();
+        let mut first = None;
+        let mut doomed = Vec::new();
+        for element in &plan.own {
+            match self.tables.get(element.set, &element.key) {
+                Ok(Some(found)) if Owner::parse(&found.comment).is(&hash) => {
+                    doomed.push((element.set, found));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        self.finish_removal(key, &plan.shared, doomed, first)
+    }
+
+    /// Removes everything of some concerns that carries the attachment's hash, without a record of it. Lists the sets
+    /// of those concerns, so [`Firewall::remove`] is to be preferred.
+    ///
+    /// # Errors
+    /// As [`Firewall::remove`].
+    pub fn remove_unrecorded(
+        &mut self,
+        key: &AttachmentKey,
+        concerns: &[Concern],
+    ) -> Result<(), FirewallError> {
+        let hash = key.hash();
+        let mut first = None;
+        let mut doomed = Vec::new();
+        for set in concerns.iter().flat_map(|concern| concern.sets()) {
+            match self.tables.list(*set) {
+                Ok(found) => doomed.extend(
+                    found
+                        .into_iter()
+                        .filter(|found| Owner::parse(&found.comment).is(&hash))
+                        .map(|found| (*set, found)),
+                ),
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        let shared: Vec<Shared> = self.shared_of(concerns);
+        self.finish_removal(key, &shared, doomed, first)
+    }
+
+    /// Compares a plan with what is there and describes each difference; none when all is well.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn check(
+        &mut self,
+        key: &AttachmentKey,
+        plan: &Plan,
+    ) -> Result<Vec<String>, FirewallError> {
+        let hash = key.hash();
+        let mut differences = Vec::new();
+        for element in &plan.own {
+            let Some(found) = self.tables.get(element.set, &element.key)? else {
+                differences.push(format!("missing: {element}"));
+                continue;
+            };
+            if !Owner::parse(&found.comment).is(&hash) {
+                differences.push(format!("not ours any more ({}): {element}", found.comment));
+            } else if !same_value(element, &found) {
+                differences.push(format!("leads elsewhere: {element}"));
+            } else if let Some(chain) = element.chain()
+                && self.tables.jumps_to(&chain)?.is_none()
+            {
+                differences.push(format!("missing: chain {chain}"));
+            }
+        }
+        for shared in &plan.shared {
+            for element in shared.elements() {
+                if self.tables.get(element.set, &element.key)?.is_none() {
+                    differences.push(format!("missing: {element}"));
+                }
+            }
+            differences.extend(self.switches.check(shared));
+        }
+        Ok(differences)
+    }
+
+    /// Removes what belongs to attachments of `network` other than `valid`: elements by their comment, references
+    /// to shared objects by their holder, chains that nothing jumps to.
+    ///
+    /// # Errors
+    /// The first failure; the rest was tried all the same.
+    pub fn gc(
+        &mut self,
+        network: &str,
+        valid: &[AttachmentKey],
+        concerns: &[Concern],
+    ) -> Result<Collected, FirewallError> {
+        let valid: HashSet<String> = valid.iter().map(AttachmentKey::hash).collect();
+        let mut first = None;
+        let mut collected = Collected::default();
+        let mut doomed = Vec::new();
+        for set in concerns.iter().flat_map(|concern| concern.sets()) {
+            let listed = match self.tables.list(*set) {
+                Ok(listed) => listed,
+                Err(error) => {
+                    first.get_or_insert(FirewallError::from(error));
+                    continue;
+                }
+            };
+            for found in listed {
+                let owner = Owner::parse(&found.comment);
+                if let Owner::Attachment { hash, .. } = &owner
+                    && owner.is_of_network(network)
+                    && !valid.contains(hash)
+                {
+                    collected.elements += 1;
+                    collected.owners.insert(hash.clone());
+                    doomed.push((*set, found));
+                }
+            }
+        }
+        let changes = self.deletions(doomed, &mut first);
+        self.commit_removal(&changes, &mut first);
+        for shared in self.shared_of(concerns) {
+            for holder in self.index.holders(&shared.object()).found {
+                if holder.network.as_str() == network && !valid.contains(&holder.hash()) {
+                    self.let_go(&holder, &shared, &mut first);
+                }
+            }
+        }
+        self.delete_unused_chains(&mut first);
+        first.map_or(Ok(collected), Err)
+    }
+
+    /// Removes our tables when no element of any attachment is left in them; says whether they are gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn prune(&mut self) -> Result<bool, FirewallError> {
+        for set in Set::ALL {
+            let listed = self.tables.list(*set)?;
+            if listed
+                .iter()
+                .any(|found| matches!(Owner::parse(&found.comment), Owner::Attachment { .. }))
+            {
+                return Ok(false);
+            }
+        }
+        if self
+            .shared_of(Concern::ALL)
+            .iter()
+            .any(|shared| !self.index.holders(&shared.object()).found.is_empty())
+        {
+            return Ok(false);
+        }
+        self.tables.delete_tables()?;
+        Ok(true)
+    }
+
+    /// Removes our tables and puts every setting back, whoever still uses them.
+    ///
+    /// # Errors
+    /// The first failure; the rest was tried all the same.
+    pub fn remove_all(&mut self) -> Result<(), FirewallError> {
+        let mut first = None;
+        for shared in self.shared_of(Concern::ALL) {
+            for holder in self.index.holders(&shared.object()).found {
+                self.let_go(&holder, &shared, &mut first);
+            }
+        }
+        if let Err(error) = self.tables.delete_tables() {
+            first.get_or_insert(error.into());
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Decides what ADD has to change. Changes nothing.
+    fn plan_add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<Vec<Change>, FirewallError> {
+        let owner = Owner::of(key);
+        let hash = key.hash();
+        let mut holders = Holders { index: self.index, known: None };
+        let mut changes = Vec::new();
+        if !self.tables.is_laid_out()? {
+            changes.push(Change::Layout);
+        }
+        let mut chains = BTreeSet::new();
+        for element in &plan.own {
+            if element.set.is_exclusive() {
+                self.refuse_if_reserved(key, element, &mut holders)?;
+            }
+            if let Some(found) = self.tables.get(element.set, &element.key)? {
+                let theirs = Owner::parse(&found.comment);
+                if theirs.is(&hash) && same_value(element, &found) {
+                    continue;
+                }
+                if element.set.is_exclusive() && !theirs.is(&hash) {
+                    holders.refuse_if_live(&theirs, element)?;
+                }
+                changes.push(Change::DeleteElement { set: element.set, key: element.key.clone() });
+            }
+            if let Value::Masquerade { network, prefix } = &element.value
+                && let Some(chain) = element.chain()
+                && self.tables.jumps_to(&chain)?.is_none()
+                && chains.insert(chain)
+            {
+                changes.push(Change::AddMasquerade { network: network.clone(), prefix: *prefix });
+            }
+            let (element, comment) = (element.clone(), owner.to_string());
+            changes.push(Change::AddElement { element, comment });
+        }
+        for shared in &plan.shared {
+            for element in shared.elements() {
+                if self.tables.get(element.set, &element.key)?.is_none() {
+                    let comment = Owner::Shared(shared.object()).to_string();
+                    changes.push(Change::AddElement { element, comment });
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    fn hold_and_commit(
+        &mut self,
+        key: &AttachmentKey,
+        plan: &Plan,
+        changes: &[Change],
+    ) -> Result<(), FirewallError> {
+        for shared in &plan.shared {
+            let object = shared.object();
+            self.index
+                .hold(&object, key)
+                .map_err(|source| FirewallError::State { object, source })?;
+        }
+        if !changes.is_empty() {
+            self.tables.commit(changes)?;
+        }
+        // Only now: what must be dropped on such an interface is dropped already.
+        for shared in &plan.shared {
+            self.switches.on(self.index, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a port at all addresses while another attachment has it at one, and the reverse.
+    fn refuse_if_reserved(
+        &mut self,
+        key: &AttachmentKey,
+        element: &Element,
+        holders: &mut Holders<'_>,
+    ) -> Result<(), FirewallError> {
+        let (at, protocol, port) = match element.key.as_slice() {
+            [Field::Protocol(protocol), Field::Port(port)] => (None, *protocol, *port),
+            [Field::Address(at), Field::Protocol(protocol), Field::Port(port)] => {
+                (Some(*at), *protocol, *port)
+            }
+            _ => return Ok(()),
+        };
+        let ipv4 = matches!(element.set, Set::Hostports4 | Set::HostportsAt4);
+        if at.is_some() {
+            let everywhere = if ipv4 { Set::Hostports4 } else { Set::Hostports6 };
+            let wildcard = [Field::Protocol(protocol), Field::Port(port)];
+            if let Some(found) = self.tables.get(everywhere, &wildcard)? {
+                let theirs = Owner::parse(&found.comment);
+                if !theirs.is(&key.hash()) {
+                    holders
+                        .refuse_if_live(&theirs, &Element::new(everywhere, wildcard.to_vec()))?;
+                }
+            }
+            return Ok(());
+        }
+        let object = Shared::Hostport { protocol, port, ipv4 }.object();
+        for holder in self.index.holders(&object).found {
+            if holder != *key && holders.is_live(&holder.hash()) {
+                return Err(FirewallError::Held {
+                    protocol,
+                    port,
+                    address: None,
+                    hash: holder.hash(),
+                    holder: Some(Box::new(holder)),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_removal(
+        &mut self,
+        key: &AttachmentKey,
+        shared: &[Shared],
+        doomed: Vec<(Set, Found)>,
+        mut first: Option<FirewallError>,
+    ) -> Result<(), FirewallError> {
+        let changes = self.deletions(doomed, &mut first);
+        self.commit_removal(&changes, &mut first);
+        for shared in shared {
+            self.let_go(key, shared, &mut first);
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Turns elements to be deleted into changes, with the chains that nothing will jump to afterwards.
+    fn deletions(
+        &mut self,
+        doomed: Vec<(Set, Found)>,
+        first: &mut Option<FirewallError>,
+    ) -> Vec<Change> {
+        let mut jumps: BTreeMap<String, usize> = BTreeMap::new();
+        let mut changes = Vec::new();
+        for (set, found) in doomed {
+            if let FoundValue::Jump(chain) = found.value {
+                *jumps.entry(chain).or_default() += 1;
+            }
+            changes.push(Change::DeleteElement { set, key: found.key });
+        }
+        for (chain, fewer) in jumps {
+            match self.tables.jumps_to(&chain) {
+                Ok(Some(all)) if all <= fewer => {
+                    changes.push(Change::DeleteMasquerade { chain });
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        changes
+    }
+
+    fn commit_removal(&mut self, changes: &[Change], first: &mut Option<FirewallError>) {
+        if changes.is_empty() {
+            return;
+        }
+        match self.tables.commit(changes) {
+            Ok(()) => {}
+            // Somebody flushed the tables between our look and our change: they are gone, which is what we want.
+            Err(error) if error.absent && self.all_gone(changes) => {}
+            Err(error) => {
+                first.get_or_insert(error.into());
+            }
+        }
+    }
+
+    fn all_gone(&mut self, changes: &[Change]) -> bool {
+        changes.iter().all(|change| match change {
+            Change::DeleteElement { set, key } => matches!(self.tables.get(*set, key), Ok(None)),
+            _ => true,
+        })
+    }
+
+    /// Lets go of a shared object; the last one undoes it: the switch, then the element, then the note.
+    fn let_go(&mut self, key: &AttachmentKey, shared: &Shared, first: &mut Option<FirewallError>) {
+        let object = shared.object();
+        let state = |source| FirewallError::State { object: object.clone(), source };
+        match self.index.release(&object, key) {
+            Ok(Release::Last) => {}
+            // A crash may have left the object without a holder.
+            Ok(Release::NotHeld) if !shared.elements().is_empty() => {}
+            Ok(_) => return,
+            Err(source) => {
+                first.get_or_insert(state(source));
+                return;
+            }
+        }
+        if let Err(error) = self.switches.off(self.index, shared) {
+            first.get_or_insert(error);
+            return;
+        }
+        let mut changes = Vec::new();
+        for element in shared.elements() {
+            match self.tables.get(element.set, &element.key) {
+                Ok(Some(_)) => {
+                    changes.push(Change::DeleteElement { set: element.set, key: element.key });
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        self.commit_removal(&changes, first);
+    }
+
+    fn delete_unused_chains(&mut self, first: &mut Option<FirewallError>) {
+        match self.tables.masquerade_chains() {
+            Ok(chains) => {
+                let unused = chains.into_iter().filter(|(_, jumps)| *jumps == 0);
+                let changes: Vec<_> =
+                    unused.map(|(chain, _)| Change::DeleteMasquerade { chain }).collect();
+                self.commit_removal(&changes, first);
+            }
+            Err(error) => {
+                first.get_or_insert(error.into());
+            }
+        }
+    }
+
+    fn shared_of(&self, concerns: &[Concern]) -> Vec<Shared> {
+        let objects = self.index.objects().found;
+        let shared = objects.iter().filter_map(|object| Shared::parse(object));
+        shared.filter(|shared| concerns.contains(&shared.concern())).collect()
+    }
+}
+
+/// Who the attachments behind hashes are; read only when a conflict is met.
+struct Holders<'a> {
+    index: &'a Index,
+    known: Option<Vec<Record>>,
+}
+
+impl Holders<'_> {
+    fn records(&mut self, hash: &str) -> Vec<&Record> {
+        let index = self.index;
+        let known = self.known.get_or_insert_with(|| index.list().found);
+        known.iter().filter(|record| record.attachment.hash() == hash).collect()
+    }
+
+    /// Says whether the attachment's namespace is still there. Without a record nobody knows: it counts as alive.
+    fn is_live(&mut self, hash: &str) -> bool {
+        let records = self.records(hash);
+        records.is_empty() || records.iter().any(|record| is_live(record))
+    }
+
+    fn refuse_if_live(&mut self, owner: &Owner, element: &Element) -> Result<(), FirewallError> {
+        let hash = match owner {
+            Owner::Attachment { hash, .. } => hash.clone(),
+            Owner::Shared(_) | Owner::Foreign => "(none)".to_owned(),
+        };
+        if !self.is_live(&hash) {
+            return Ok(());
+        }
+        let holder = self.records(&hash).first().map(|record| Box::new(record.attachment.clone()));
+        let (mut address, mut protocol, mut port) = (None, None, 0);
+        for field in &element.key {
+            match field {
+                Field::Address(at) => address = Some(*at),
+                Field::Protocol(what) => protocol = Some(*what),
+                Field::Port(number) => port = *number,
+                Field::Ifname(_) | Field::Mac(_) => {}
+            }
+        }
+        let protocol = protocol.expect("only host ports are exclusive, and they name a protocol");
+        Err(FirewallError::Held { protocol, port, address, holder, hash })
+    }
+}
+
+fn is_live(record: &Record) -> bool {
+    let Some(path) = &record.netns else { return true };
+    match Netns::open(path) {
+        Ok(netns) => record.netns_id.is_none_or(|id| {
+            let now = netns.id();
+            id == NetnsIdentity { dev: now.dev, ino: now.ino }
+        }),
+        Err(NetnsError::Missing { .. } | NetnsError::NotANamespace { .. }) => false,
+        Err(_) => true,
+    }
+}
+
+fn same_value(element: &Element, found: &Found) -> bool {
+    match (&element.value, &found.value) {
+        (Value::Nothing, FoundValue::Nothing) => true,
+        (Value::Endpoint { address, port }, FoundValue::Endpoint(is, at)) => {
+            address == is && port == at
+        }
+        (Value::Masquerade { .. }, FoundValue::Jump(chain)) => {
+            element.chain().as_deref() == Some(chain)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,87 @@
+//! What can go wrong with the firewall.
+
+use std::net::IpAddr;
+
+use cni::AttachmentKey;
+use state::{FileError, LockError};
+
+use crate::element::Protocol;
+use crate::tables::TablesError;
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FirewallError {
+    /// Others kept the firewall's lock for too long.
+    #[error("lock the firewall")]
+    Lock(#[source] LockError),
+    /// There is no nf_tables, or we may not use it.
+    #[error("open nftables")]
+    Open(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// nftables refused.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    /// A file of ours failed.
+    #[error("keep account of {object:?}")]
+    State {
+        /// The shared object.
+        object: String,
+        /// The failure.
+        source: FileError,
+    },
+    /// A setting of the host could not be changed.
+    #[error("set {what}")]
+    Switch {
+        /// The setting.
+        what: String,
+        /// The failure.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The port of the host belongs to another attachment that is alive.
+    #[error(
+        "host port {}{port}/{protocol} is held by {}",
+        address.map(|address| format!("{address} ")).unwrap_or_default(),
+        holder_text(holder.as_deref(), hash)
+    )]
+    Held {
+        /// The protocol.
+        protocol: Protocol,
+        /// The port.
+        port: u16,
+        /// The address that the holder has it at; `None` for all.
+        address: Option<IpAddr>,
+        /// The holder, when there is a record of it.
+        holder: Option<Box<AttachmentKey>>,
+        /// The hash of the holder.
+        hash: String,
+    },
+}
+
+fn holder_text(holder: Option<&AttachmentKey>, hash: &str) -> String {
+    match holder {
+        Some(key) => format!(
+            "container {:?}, interface {:?} of network {:?}",
+            key.container_id.as_str(),
+            key.ifname.as_str(),
+            key.network.as_str()
+        ),
+        None => format!("an attachment of which nothing but its hash {hash} is known"),
+    }
+}
+
+impl FirewallError {
+    /// Returns what the person who meets this can do, if there is something beside reading the message.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            FirewallError::Lock(_) => Some("whoever holds the lock is stuck; it is named"),
+            FirewallError::Open(_) => {
+                Some("the kernel needs nf_tables and the caller CAP_NET_ADMIN in this namespace")
+            }
+            FirewallError::Held { .. } => Some(
+                "choose another host port, or remove the holder; `netwright gc` removes holders that are gone",
+            ),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Hostports: a port of the host leads to a port of a container.
+//!
+//! Asked in prerouting and output, only for packets to an address of the host (`fib daddr type local`): everything
+//! else that passes through a node on the same port is none of our business (CVE-2025-67499). A port given for one
+//! host address is looked for first, then one given for all addresses of the family.
+//!
+//! The chains run ten after the usual priority of destination translation: a service address (kube-proxy and its
+//! like) that is also local goes to the service, for the first translation of a flow wins (CVE-2019-9946).
+//!
+//! Some flows must be masqueraded on the way to the container, or its answer would not come back here:
+//!
+//! | flow | recognised by |
+//! |---|---|
+//! | leaves by the interface it came in by: the container itself, or its neighbours on a bridge | set `hairpin4` |
+//! | the same, bridged in one go by `br_netfilter` | no interface in, source not of the host, set `local_snat4` |
+//! | from 127.0.0.0/8 or ::1 on the host | source, set `local_snat4` |
+//! | any at all, if the configuration says `masqAll` | set `snat_all4` |
+//!
+//! A flow from 127.0.0.0/8 leaves only where `route_localnet` is on. It is switched on for the one interface towards
+//! the container, and packets with such an address that *arrive* there are dropped before anything else sees them
+//! (CVE-2020-8558). For ::1 there is no such switch; a second local route makes the answers acceptable. That works
+//! unless `br_netfilter` shows IPv6 frames to the stack (`bridge-nf-call-ip6tables=1`), which then meets ::1 as a
+//! destination from outside and drops it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use crate::element::{Element, Field, Protocol, Set, Value, ifname};
+use crate::plan::{Plan, Shared};
+
+/// The sets of this concern.
+pub const SETS: &[Set] = &[
+    Set::Hostports4,
+    Set::Hostports6,
+    Set::HostportsAt4,
+    Set::HostportsAt6,
+    Set::Hairpin4,
+    Set::Hairpin6,
+    Set::LocalSnat4,
+    Set::LocalSnat6,
+    Set::SnatAll4,
+    Set::SnatAll6,
+    Set::Localnet,
+];
+
+/// One port of the host and where it leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forward {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port on the host, not 0.
+    pub host_port: u16,
+    /// The port in the container, not 0.
+    pub container_port: u16,
+    /// The host's address. `None` is every address; an unspecified one every address of its family.
+    pub host_ip: Option<IpAddr>,
+}
+
+/// An address of the container, and the interface of the host that leads there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The address.
+    pub address: IpAddr,
+    /// The interface, when there is one: without it nothing can be masqueraded.
+    pub host_ifname: Option<String>,
+}
+
+/// Which flows are masqueraded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Snat {
+    /// None.
+    No,
+    /// Those whose answers would not come back otherwise.
+    Needed,
+    /// All.
+    All,
+}
+
+/// One request wants two things of one port.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "host port {host_port}/{protocol} is asked for twice, for container ports {first} and {second}"
+)]
+pub struct Contradiction {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port on the host.
+    pub host_port: u16,
+    /// The container's port that was asked for first.
+    pub first: u16,
+    /// The other one.
+    pub second: u16,
+}
+
+/// Plans forwards to a container with at most one address of each family.
+///
+/// # Errors
+/// [`Contradiction`] when the same port of the same host address is to lead to two places.
+pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan, Contradiction> {
+    let mut plan = Plan::default();
+    for target in targets {
+        let mut seen: BTreeMap<Vec<Field>, u16> = BTreeMap::new();
+        for forward in forwards.iter().filter(|forward| concerns(forward, target)) {
+            let element = element(forward, target);
+            if let Some(first) = seen.get(&element.key) {
+                if *first == forward.container_port {
+                    continue;
+                }
+                return Err(Contradiction {
+                    protocol: forward.protocol,
+                    host_port: forward.host_port,
+                    first: *first,
+                    second: forward.container_port,
+                });
+            }
+            seen.insert(element.key.clone(), forward.container_port);
+            if matches!(element.set, Set::HostportsAt4 | Set::HostportsAt6) {
+                plan.share(reservation(forward.protocol, forward.host_port, target.address));
+            }
+            plan.own.push(element);
+        }
+        if !seen.is_empty() {
+            plan.join(snat_plan(target, snat));
+        }
+    }
+    Ok(plan)
+}
+
+/// Returns the object by which the holders of a port *at some address* are found, so that one who wants the port
+/// at every address need not look at every element.
+#[must_use]
+pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> Shared {
+    Shared::Hostport { protocol, port, ipv4: family.is_ipv4() }
+}
+
+fn concerns(forward: &Forward, target: &Target) -> bool {
+    forward.host_ip.is_none_or(|address| address.is_ipv4() == target.address.is_ipv4())
+}
+
+fn element(forward: &Forward, target: &Target) -> Element {
+    let port = [Field::Protocol(forward.protocol), Field::Port(forward.host_port)];
+    let value = Value::Endpoint { address: target.address, port: forward.container_port };
+    let ipv4 = target.address.is_ipv4();
+    match forward.host_ip.filter(|address| !address.is_unspecified()) {
+        None => {
+            let set = if ipv4 { Set::Hostports4 } else { Set::Hostports6 };
+            Element::with_value(set, port.to_vec(), value)
+        }
+        Some(address) => {
+            let set = if ipv4 { Set::HostportsAt4 } else { Set::HostportsAt6 };
+            let [protocol, port] = port;
+            Element::with_value(set, vec![Field::Address(address), protocol, port], value)
+        }
+    }
+}
+
+fn snat_plan(target: &Target, snat: Snat) -> Plan {
+    let mut plan = Plan::default();
+    let Some(out) = target.host_ifname.as_deref().filter(|_| snat != Snat::No) else {
+        return plan;
+    };
+    let address = Field::Address(target.address);
+    let by_family = |v4, v6| if target.address.is_ipv4() { v4 } else { v6 };
+    let hairpin = by_family(Set::Hairpin4, Set::Hairpin6);
+    plan.push(Element::new(hairpin, vec![ifname(out), ifname(out), address.clone()]));
+    let local = by_family(Set::LocalSnat4, Set::LocalSnat6);
+    plan.push(Element::new(local, vec![ifname(out), address.clone()]));
+    if snat == Snat::All {
+        let all = by_family(Set::SnatAll4, Set::SnatAll6);
+        plan.push(Element::new(all, vec![ifname(out), address]));
+    }
+    plan.share(if target.address.is_ipv4() {
+        Shared::Localnet(out.to_owned())
+    } else {
+        Shared::Loopback6(out.to_owned())
+    });
+    plan
+}
+
+/// Returns ::1, as the destination of a route.
+pub(crate) fn loopback6() -> IpNet {
+    IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST))
+}

@@ -1,0 +1,181 @@
+//! The one place of this crate that starts programs.
+
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::iptables::{Family, Observed, Restore};
+
+/// How long `iptables` waits for its lock, in seconds: others hold it for one change at a time.
+const LOCK_WAIT_S: &str = "10";
+/// How long a program may run: the wait for the lock and then some.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where the programs are when `PATH` does not say: administrators' folders are often missing from it.
+const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
+
+/// The programs of one family and kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tool {
+    /// The family.
+    pub family: Family,
+    /// Whether `iptables-legacy` is meant, or whatever the host calls `iptables`.
+    pub legacy: bool,
+}
+
+/// Why a program of iptables did not do what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IptablesError {
+    /// It is not installed.
+    #[error("run {program:?}: it is not installed")]
+    Missing {
+        /// Its name.
+        program: String,
+    },
+    /// It could not be started or talked to.
+    #[error("run {command:?}")]
+    Run {
+        /// The command line.
+        command: String,
+        /// The failure.
+        source: io::Error,
+    },
+    /// It did not end in time and was killed.
+    #[error("run {command:?}: not finished after {} s", PATIENCE.as_secs())]
+    Late {
+        /// The command line.
+        command: String,
+    },
+    /// It failed.
+    #[error("run {command:?}: {status}: {message}")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said, in one line.
+        message: String,
+    },
+}
+
+impl IptablesError {
+    /// Says whether the program is not installed at all.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, IptablesError::Missing { .. })
+    }
+}
+
+impl Tool {
+    /// Returns what the host calls `iptables` or `ip6tables`.
+    #[must_use]
+    pub const fn host(family: Family) -> Tool {
+        Tool { family, legacy: false }
+    }
+
+    /// Returns the legacy form, which keeps its rules outside nftables.
+    #[must_use]
+    pub const fn legacy(family: Family) -> Tool {
+        Tool { family, legacy: true }
+    }
+
+    /// Lists a table: `iptables -t TABLE -S`.
+    ///
+    /// # Errors
+    /// [`IptablesError`].
+    pub fn observe(self, table: &str) -> Result<Observed, IptablesError> {
+        let output = run(&self.name(""), &["-w", LOCK_WAIT_S, "-t", table, "-S"], None)?;
+        Ok(Observed::parse(&output))
+    }
+
+    /// Carries out a transaction: `iptables-restore --noflush`.
+    ///
+    /// # Errors
+    /// [`IptablesError`]; nothing has changed then.
+    pub fn restore(self, restore: &Restore) -> Result<(), IptablesError> {
+        let text = restore.text();
+        let args = ["--noflush", "-w", LOCK_WAIT_S];
+        run(&self.name("-restore"), &args, Some(&text)).map(drop)
+    }
+
+    fn name(self, suffix: &str) -> String {
+        let family = match self.family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        let kind = if self.legacy { "-legacy" } else { "" };
+        format!("{family}{kind}{suffix}")
+    }
+}
+
+/// Runs a program to its end and returns its standard output.
+fn run(program: &str, args: &[&str], stdin: Option<&str>) -> Result<String, IptablesError> {
+    let command = format!("{program} {}", args.join(" "));
+    let failed = |source| IptablesError::Run { command: command.clone(), source };
+    let mut child = start(program, args, stdin.is_some())?;
+    let (out, err, pipe) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+    let (done, ended) = mpsc::channel();
+    // The readers end when the program does, or when it is killed: its output is closed then.
+    let (late, stdout, stderr) = thread::scope(|scope| {
+        let stderr = scope.spawn(move || read(err));
+        let stdout = scope.spawn(move || {
+            let text = read(out);
+            // Nobody listens any more when it was late.
+            let _ = done.send(());
+            text
+        });
+        scope.spawn(move || {
+            if let (Some(mut pipe), Some(text)) = (pipe, stdin) {
+                // A program that does not read its input says why on standard error.
+                let _ = pipe.write_all(text.as_bytes());
+            }
+        });
+        let late = ended.recv_timeout(PATIENCE).is_err();
+        if late {
+            // Fails when it has just ended.
+            let _ = child.kill();
+        }
+        (late, stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default())
+    });
+    let status = child.wait().map_err(failed)?;
+    if late {
+        return Err(IptablesError::Late { command });
+    }
+    if !status.success() {
+        let message = stderr.split('\n').filter(|line| !line.is_empty()).collect::<Vec<_>>();
+        return Err(IptablesError::Failed { command, status, message: message.join("; ") });
+    }
+    Ok(stdout)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the module that executes iptables")]
+fn start(program: &str, args: &[&str], input: bool) -> Result<Child, IptablesError> {
+    for folder in FOLDERS {
+        let started = Command::new(format!("{folder}{program}"))
+            .args(args)
+            .stdin(if input { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        match started {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Ok(child) => return Ok(child),
+            Err(source) => {
+                let command = format!("{program} {}", args.join(" "));
+                return Err(IptablesError::Run { command, source });
+            }
+        }
+    }
+    Err(IptablesError::Missing { program: program.to_owned() })
+}
+
+fn read(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What could be read counts.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,225 @@
+//! Accepting what containers forward: the reference's chains, and a place in somebody else's.
+
+use std::net::IpAddr;
+
+use super::text::target;
+use super::{Family, IptablesError, Observed, Restore, Tool};
+
+const TABLE: &str = "filter";
+const FORWARD: &str = "FORWARD";
+const CNI_FORWARD: &str = "CNI-FORWARD";
+/// Docker's chain for rules of others; Docker promises to leave it alone and to visit it first.
+const DOCKER_USER: &str = "DOCKER-USER";
+
+/// Accepts what containers with these addresses forward, in the reference's chains.
+///
+/// A family is touched only when there is an address of it: a host without `ip6tables` serves IPv4.
+///
+/// # Errors
+/// [`IptablesError`]; the families done before stay as they are.
+pub fn add(addresses: &[IpAddr], admin_chain: &str) -> Result<(), IptablesError> {
+    for (family, own) in by_family(addresses) {
+        Tool::host(family)
+            .change(TABLE, |observed, restore| plan_add(&own, admin_chain, observed, restore))?;
+    }
+    Ok(())
+}
+
+/// Removes the rules for these addresses from the reference's chains, which stay.
+///
+/// **Idempotence**: what is gone already, or a family without iptables, is success.
+///
+/// # Errors
+/// The first [`IptablesError`]; the other family was tried all the same.
+pub fn remove(addresses: &[IpAddr], legacy: bool) -> Result<(), IptablesError> {
+    let mut outcome = Ok(());
+    for (family, own) in by_family(addresses) {
+        let done = Tool { family, legacy }.change(TABLE, |observed, restore| {
+            let rules: Vec<String> = own.iter().flat_map(|address| rules(*address)).collect();
+            restore.delete_rules(observed, CNI_FORWARD, |rule| rules.iter().any(|own| own == rule));
+        });
+        match done {
+            Err(error) if !error.is_missing() && outcome.is_ok() => outcome = Err(error),
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Describes what is missing; nothing when all is well.
+///
+/// # Errors
+/// [`IptablesError`].
+pub fn check(addresses: &[IpAddr], admin_chain: &str) -> Result<Vec<String>, IptablesError> {
+    let mut missing = Vec::new();
+    for (family, own) in by_family(addresses) {
+        let observed = Tool::host(family).observe(TABLE)?;
+        let jumps = [(FORWARD, jump()), (CNI_FORWARD, admin_jump(admin_chain))];
+        let rules = own.iter().flat_map(|address| rules(*address)).map(|rule| (CNI_FORWARD, rule));
+        for (chain, rule) in jumps.into_iter().chain(rules) {
+            if !observed.has_rule(chain, &rule) {
+                missing.push(format!("missing: -A {chain} {rule}"));
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// Accepts what containers with these addresses forward, in front of whatever the host forwards or drops: in
+/// `DOCKER-USER` where Docker has made it, else in `FORWARD`.
+///
+/// # Errors
+/// [`IptablesError`]; the families done before stay as they are.
+pub fn accept(addresses: &[IpAddr], hash: &str, legacy: bool) -> Result<(), IptablesError> {
+    for (family, own) in by_family(addresses) {
+        Tool { family, legacy }.change(TABLE, |observed, restore| {
+            let place = if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD };
+            for rule in own.iter().flat_map(|address| accept_rules(*address, hash)) {
+                restore.ensure_first(observed, place, &rule);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes what [`accept`] made, found by the owner's hash.
+///
+/// **Idempotence**: what is gone already, or a family without iptables, is success.
+///
+/// # Errors
+/// The first [`IptablesError`]; the other family was tried all the same.
+pub fn remove_accept(
+    families: &[Family],
+    hashes: &dyn Fn(&str) -> bool,
+    legacy: bool,
+) -> Result<(), IptablesError> {
+    let mut outcome = Ok(());
+    for family in families {
+        let done = Tool { family: *family, legacy }.change(TABLE, |observed, restore| {
+            for chain in [DOCKER_USER, FORWARD] {
+                restore.delete_rules(observed, chain, |rule| owner(rule).is_some_and(hashes));
+            }
+        });
+        match done {
+            Err(error) if !error.is_missing() && outcome.is_ok() => outcome = Err(error),
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Describes what of [`accept`] is missing.
+///
+/// # Errors
+/// [`IptablesError`].
+pub fn check_accept(
+    addresses: &[IpAddr],
+    hash: &str,
+    legacy: bool,
+) -> Result<Vec<String>, IptablesError> {
+    let mut missing = Vec::new();
+    for (family, own) in by_family(addresses) {
+        let observed = Tool { family, legacy }.observe(TABLE)?;
+        for rule in own.iter().flat_map(|address| accept_rules(*address, hash)) {
+            if ![DOCKER_USER, FORWARD].iter().any(|chain| observed.has_rule(chain, &rule)) {
+                missing.push(format!("missing: {rule}"));
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// Says whether what is forwarded is dropped unless a rule accepts it.
+#[must_use]
+pub(crate) fn drops_forward(output: &str) -> bool {
+    output.lines().any(|line| line.starts_with("-P FORWARD ") && !line.ends_with(" ACCEPT"))
+}
+
+fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
+    let own = |family| addresses.iter().copied().filter(move |at| Family::of(*at) == family);
+    let families = Family::ALL.iter().map(|family| (*family, own(*family).collect::<Vec<_>>()));
+    families.filter(|(_, own)| !own.is_empty()).collect()
+}
+
+fn jump() -> String {
+    format!("-m comment --comment \"CNI firewall plugin rules\" -j {CNI_FORWARD}")
+}
+
+fn admin_jump(admin_chain: &str) -> String {
+    format!("-m comment --comment \"CNI firewall plugin admin overrides\" -j {admin_chain}")
+}
+
+fn rules(address: IpAddr) -> [String; 2] {
+    let host = Family::host(address);
+    [
+        format!("-d {host} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+        format!("-s {host} -j ACCEPT"),
+    ]
+}
+
+fn accept_rules(address: IpAddr, hash: &str) -> [String; 2] {
+    let host = Family::host(address);
+    let comment = format!("-m comment --comment netwright-{hash}");
+    [
+        format!("-s {host} {comment} -j ACCEPT"),
+        format!("-d {host} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT {comment} -j ACCEPT"),
+    ]
+}
+
+/// Returns the hash of the owner of a rule of ours.
+fn owner(rule: &str) -> Option<&str> {
+    let (_, rest) = rule.split_once("--comment netwright-")?;
+    target(rule).filter(|target| *target == "ACCEPT")?;
+    rest.split(' ').next()
+}
+
+fn plan_add(addresses: &[IpAddr], admin_chain: &str, observed: &Observed, restore: &mut Restore) {
+    restore.ensure_chain(observed, CNI_FORWARD);
+    restore.ensure_chain(observed, admin_chain);
+    restore.ensure_first(observed, FORWARD, &jump());
+    restore.ensure_first(observed, CNI_FORWARD, &admin_jump(admin_chain));
+    for rule in addresses.iter().flat_map(|address| rules(*address)) {
+        restore.ensure_last(observed, CNI_FORWARD, &rule);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_references() {
+        let mut restore = Restore::new(TABLE);
+        let address = "10.1.0.2".parse().unwrap();
+        plan_add(&[address], "CNI-ADMIN", &Observed::default(), &mut restore);
+        // What `iptables-save` printed after the reference's firewall plugin 1.1.1 had run.
+        expect![[r#"
+            *filter
+            :CNI-ADMIN - [0:0]
+            :CNI-FORWARD - [0:0]
+            -I FORWARD 1 -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+            -I CNI-FORWARD 1 -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
+            -A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+            -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+            COMMIT
+        "#]]
+        .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn accepts_carry_their_owner() {
+        let [source, destination] = accept_rules("10.1.0.2".parse().unwrap(), "0123");
+        assert_eq!(owner(&source), Some("0123"));
+        assert_eq!(owner(&destination), Some("0123"));
+        assert_eq!(owner("-m comment --comment netwright-0123 -j DROP"), None);
+        assert_eq!(owner("-s 10.1.0.2/32 -j ACCEPT"), None);
+    }
+
+    #[test]
+    fn a_policy_that_drops_is_seen() {
+        assert!(drops_forward("-P INPUT ACCEPT\n-P FORWARD DROP\n"));
+        assert!(!drops_forward("-P INPUT DROP\n-P FORWARD ACCEPT\n-N FORWARD-x\n"));
+    }
+}

@@ -1,0 +1,71 @@
+//! The reference plugins' rules, through `iptables`.
+//!
+//! Only where a configuration asks for it (`backend`, `ipMasqBackend`, options that only iptables has), where a foreign
+//! forward hook must be opened, and to remove what the reference left in legacy iptables. The
+//! names of chains, the comments and the rules are the reference's to the letter, so that either can check and remove
+//! what the other made.
+//!
+//! The way is always the same: `iptables -S` once, decide ([`Observed`], [`Restore`]), `iptables-restore --noflush`
+//! once. A transaction of `iptables-restore` is all or nothing. Two processes run per family and verb, whatever the
+//! number of rules, where the reference starts one or two per rule.
+
+mod exec;
+pub mod filter;
+pub mod hostport;
+pub mod masquerade;
+mod text;
+
+pub use exec::{IptablesError, Tool};
+pub use text::{Observed, Restore, quote};
+
+use std::net::IpAddr;
+
+/// An address family, each with programs of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// `iptables`.
+    V4,
+    /// `ip6tables`.
+    V6,
+}
+
+impl Family {
+    /// Both families.
+    pub const ALL: &'static [Family] = &[Family::V4, Family::V6];
+
+    /// Returns the family of an address.
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Family {
+        match address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// Writes a single address as iptables does, with its full prefix length.
+    #[must_use]
+    pub fn host(address: IpAddr) -> String {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        format!("{address}/{length}")
+    }
+}
+
+impl Tool {
+    /// Reads a table, lets `plan` decide, and carries out what it decided.
+    ///
+    /// # Errors
+    /// [`IptablesError`]; nothing has changed then.
+    pub fn change(
+        self,
+        table: &str,
+        plan: impl FnOnce(&Observed, &mut Restore),
+    ) -> Result<(), IptablesError> {
+        let observed = self.observe(table)?;
+        let mut restore = Restore::new(table);
+        plan(&observed, &mut restore);
+        if restore.is_empty() {
+            return Ok(());
+        }
+        self.restore(&restore)
+    }
+}

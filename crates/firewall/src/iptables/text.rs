@@ -1,0 +1,225 @@
+//! Rules as text: what `iptables -S` prints and `iptables-restore` reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A table as `iptables -S` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observed {
+    chains: BTreeMap<String, Vec<String>>,
+}
+
+impl Observed {
+    /// Reads the output of `iptables -S`. Lines of other shapes are passed over.
+    #[must_use]
+    pub fn parse(output: &str) -> Self {
+        let mut chains: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for line in output.lines() {
+            let Some((verb, rest)) = line.split_once(' ') else { continue };
+            let (chain, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            match verb {
+                "-P" | "-N" => drop(chains.entry(chain.to_owned()).or_default()),
+                "-A" => chains.entry(chain.to_owned()).or_default().push(rest.to_owned()),
+                _ => {}
+            }
+        }
+        Observed { chains }
+    }
+
+    /// Says whether a chain exists.
+    #[must_use]
+    pub fn has_chain(&self, chain: &str) -> bool {
+        self.chains.contains_key(chain)
+    }
+
+    /// Returns a chain's rules, without `-A CHAIN`; none when there is no such chain.
+    #[must_use]
+    pub fn rules(&self, chain: &str) -> &[String] {
+        self.chains.get(chain).map_or(&[], Vec::as_slice)
+    }
+
+    /// Says whether a chain has that very rule.
+    #[must_use]
+    pub fn has_rule(&self, chain: &str, rule: &str) -> bool {
+        self.rules(chain).iter().any(|known| known == rule)
+    }
+
+    /// Lists the chains.
+    pub fn chains(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.chains.iter().map(|(chain, rules)| (chain.as_str(), rules.as_slice()))
+    }
+}
+
+/// A transaction for `iptables-restore --noflush`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restore {
+    table: String,
+    declared: BTreeSet<String>,
+    lines: Vec<String>,
+}
+
+impl Restore {
+    /// Starts with no changes of a table.
+    #[must_use]
+    pub fn new(table: &str) -> Self {
+        Restore { table: table.to_owned(), declared: BTreeSet::new(), lines: Vec::new() }
+    }
+
+    /// Says whether there is nothing to change.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.declared.is_empty() && self.lines.is_empty()
+    }
+
+    /// Makes a chain, or empties it when it exists: `iptables-restore` flushes the chains that are declared.
+    pub fn reset_chain(&mut self, chain: &str) {
+        self.declared.insert(chain.to_owned());
+    }
+
+    /// Makes a chain unless it exists.
+    pub fn ensure_chain(&mut self, observed: &Observed, chain: &str) {
+        if !observed.has_chain(chain) {
+            self.reset_chain(chain);
+        }
+    }
+
+    /// Appends a rule.
+    pub fn append(&mut self, chain: &str, rule: &str) {
+        self.lines.push(format!("-A {chain} {rule}"));
+    }
+
+    /// Appends a rule unless it is there.
+    pub fn ensure_last(&mut self, observed: &Observed, chain: &str, rule: &str) {
+        if !observed.has_rule(chain, rule) {
+            self.append(chain, rule);
+        }
+    }
+
+    /// Puts a rule in front unless it is there, wherever.
+    pub fn ensure_first(&mut self, observed: &Observed, chain: &str, rule: &str) {
+        if !observed.has_rule(chain, rule) {
+            self.lines.push(format!("-I {chain} 1 {rule}"));
+        }
+    }
+
+    /// Deletes the rules of a chain that `doomed` picks.
+    pub fn delete_rules(
+        &mut self,
+        observed: &Observed,
+        chain: &str,
+        doomed: impl Fn(&str) -> bool,
+    ) {
+        let rules = observed.rules(chain).iter().filter(|rule| doomed(rule));
+        self.lines.extend(rules.map(|rule| format!("-D {chain} {rule}")));
+    }
+
+    /// Deletes a chain with its rules, and every rule that jumps to it, if it is there.
+    pub fn delete_chain(&mut self, observed: &Observed, chain: &str) {
+        if !observed.has_chain(chain) {
+            return;
+        }
+        for (from, _) in observed.chains() {
+            if from != chain {
+                self.delete_rules(observed, from, |rule| target(rule) == Some(chain));
+            }
+        }
+        self.lines.push(format!("-F {chain}"));
+        self.lines.push(format!("-X {chain}"));
+    }
+
+    /// Returns the text for standard input.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("*{}\n", self.table);
+        for chain in &self.declared {
+            text.push_str(&format!(":{chain} - [0:0]\n"));
+        }
+        for line in &self.lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text.push_str("COMMIT\n");
+        text
+    }
+}
+
+/// Returns the target of a rule: the word after the last `-j` or `-g`.
+pub(crate) fn target(rule: &str) -> Option<&str> {
+    let mut words = rule.rsplit(' ').peekable();
+    let mut later = words.next()?;
+    let mut found = None;
+    for word in words {
+        if word == "-j" || word == "-g" {
+            found = Some(later);
+            break;
+        }
+        later = word;
+    }
+    found
+}
+
+/// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    const OBSERVED: &str = "-P PREROUTING ACCEPT\n-P POSTROUTING ACCEPT\n-N CNI-x\n\
+        -A POSTROUTING -s 10.1.0.2/32 -m comment --comment \"name: \\\"n\\\" id: \\\"c1\\\"\" -j CNI-x\n\
+        -A POSTROUTING -j MASQUERADE\n-A CNI-x -d 10.1.0.0/24 -j ACCEPT\n";
+
+    #[test]
+    fn deleting_a_chain_deletes_the_jumps_to_it() {
+        let observed = Observed::parse(OBSERVED);
+        let mut restore = Restore::new("nat");
+        restore.delete_chain(&observed, "CNI-x");
+        restore.delete_chain(&observed, "CNI-y");
+        expect![[r#"
+            *nat
+            -D POSTROUTING -s 10.1.0.2/32 -m comment --comment "name: \"n\" id: \"c1\"" -j CNI-x
+            -F CNI-x
+            -X CNI-x
+            COMMIT
+        "#]]
+        .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn what_is_there_is_not_made_again() {
+        let observed = Observed::parse(OBSERVED);
+        let mut restore = Restore::new("nat");
+        restore.ensure_chain(&observed, "CNI-x");
+        restore.ensure_last(&observed, "POSTROUTING", "-j MASQUERADE");
+        assert!(restore.is_empty());
+        restore.ensure_first(&observed, "POSTROUTING", "-j RETURN");
+        restore.reset_chain("CNI-x");
+        expect![[r"
+            *nat
+            :CNI-x - [0:0]
+            -I POSTROUTING 1 -j RETURN
+            COMMIT
+        "]]
+        .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn targets_are_found_before_their_options() {
+        assert_eq!(target("-p tcp -j DNAT --to-destination 10.1.0.2:80"), Some("DNAT"));
+        assert_eq!(target("-m comment --comment \"a -j x\" -j RETURN"), Some("RETURN"));
+        assert_eq!(target("-p tcp"), None);
+    }
+}

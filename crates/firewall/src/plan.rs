@@ -1,0 +1,205 @@
+//! What an attachment wants of the firewall, as data.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::element::{Element, Protocol, Set, ifname};
+use crate::{hostport, masquerade, policy, spoof};
+
+/// Everything one attachment wants of the firewall: what is its own, and what it shares.
+///
+/// Plans are made by pure functions ([`masquerade::plan`](crate::masquerade::plan) and its like), joined with
+/// [`Plan::join`], carried out in one transaction by [`Firewall::add`](crate::Firewall::add) and undone by
+/// [`Firewall::remove`](crate::Firewall::remove). A plan is what a plugin keeps in its record of the attachment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Elements that carry the attachment's hash.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<Element>,
+    /// What is there as long as any attachment wants it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<Shared>,
+}
+
+/// Something that several attachments want once. [`state::Index`] counts who holds it, under [`Shared::object`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Shared {
+    /// A bridge whose containers are not reached from other bridges that have a policy.
+    Policy(String),
+    /// A bridge whose containers do not reach each other.
+    Isolation(String),
+    /// An interface towards containers by which flows from 127.0.0.0/8 leave.
+    Localnet(String),
+    /// An interface towards containers by which flows from ::1 leave.
+    Loopback6(String),
+    /// A port that is forwarded at some address of the host, so that it cannot be forwarded at all of them.
+    Hostport {
+        /// The protocol.
+        protocol: Protocol,
+        /// The port.
+        port: u16,
+        /// Whether IPv4 or IPv6 is meant.
+        ipv4: bool,
+    },
+}
+
+/// A group of sets that one plugin looks after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concern {
+    /// [`crate::masquerade`].
+    Masquerade,
+    /// [`crate::hostport`].
+    Hostport,
+    /// [`crate::spoof`].
+    Spoof,
+    /// [`crate::policy`].
+    Policy,
+}
+
+impl Concern {
+    /// Every concern.
+    pub const ALL: &'static [Concern] =
+        &[Concern::Masquerade, Concern::Hostport, Concern::Spoof, Concern::Policy];
+
+    /// Returns the concern's sets.
+    #[must_use]
+    pub const fn sets(self) -> &'static [Set] {
+        match self {
+            Concern::Masquerade => masquerade::SETS,
+            Concern::Hostport => hostport::SETS,
+            Concern::Spoof => spoof::SETS,
+            Concern::Policy => policy::SETS,
+        }
+    }
+}
+
+impl Shared {
+    /// Returns the name under which holders are counted.
+    #[must_use]
+    pub fn object(&self) -> String {
+        match self {
+            Shared::Policy(bridge) => format!("policy {bridge}"),
+            Shared::Isolation(bridge) => format!("isolation {bridge}"),
+            Shared::Localnet(ifname) => format!("localnet {ifname}"),
+            Shared::Loopback6(ifname) => format!("loopback6 {ifname}"),
+            Shared::Hostport { protocol, port, ipv4 } => {
+                format!("hostport {protocol} {port} {}", if *ipv4 { "ipv4" } else { "ipv6" })
+            }
+        }
+    }
+
+    /// Reads a name made by [`Shared::object`]; other objects of the index are `None`.
+    #[must_use]
+    pub fn parse(object: &str) -> Option<Shared> {
+        let (kind, rest) = object.split_once(' ')?;
+        let name = || (!rest.is_empty()).then(|| rest.to_owned());
+        match kind {
+            "policy" => name().map(Shared::Policy),
+            "isolation" => name().map(Shared::Isolation),
+            "localnet" => name().map(Shared::Localnet),
+            "loopback6" => name().map(Shared::Loopback6),
+            "hostport" => {
+                let (protocol, rest) = rest.split_once(' ')?;
+                let (port, family) = rest.split_once(' ')?;
+                let ipv4 = match family {
+                    "ipv4" => true,
+                    "ipv6" => false,
+                    _ => return None,
+                };
+                let protocol = Protocol::parse(protocol)?;
+                Some(Shared::Hostport { protocol, port: port.parse().ok()?, ipv4 })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the elements that are there while anyone holds the object.
+    #[must_use]
+    pub fn elements(&self) -> Vec<Element> {
+        let one = |set, name: &str| Element::new(set, vec![ifname(name)]);
+        let pair = |set, name: &str| Element::new(set, vec![ifname(name), ifname(name)]);
+        match self {
+            Shared::Policy(bridge) => {
+                vec![one(Set::PolicyBridges, bridge), pair(Set::PolicySame, bridge)]
+            }
+            Shared::Isolation(bridge) => vec![pair(Set::PolicyIsolated, bridge)],
+            Shared::Localnet(ifname) => vec![one(Set::Localnet, ifname)],
+            Shared::Loopback6(_) | Shared::Hostport { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns the group it belongs to.
+    #[must_use]
+    pub const fn concern(&self) -> Concern {
+        match self {
+            Shared::Policy(_) | Shared::Isolation(_) => Concern::Policy,
+            Shared::Localnet(_) | Shared::Loopback6(_) | Shared::Hostport { .. } => {
+                Concern::Hostport
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Shared {
+    type Error = String;
+
+    fn try_from(object: String) -> Result<Self, String> {
+        Shared::parse(&object).ok_or_else(|| format!("{object:?} is not a shared object"))
+    }
+}
+
+impl From<Shared> for String {
+    fn from(shared: Shared) -> String {
+        shared.object()
+    }
+}
+
+impl Plan {
+    /// Says whether nothing is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.shared.is_empty()
+    }
+
+    /// Adds another plan of the same attachment, without what is there already.
+    pub fn join(&mut self, other: Plan) {
+        for element in other.own {
+            self.push(element);
+        }
+        for shared in other.shared {
+            self.share(shared);
+        }
+    }
+
+    /// Adds an element, unless it is there already.
+    pub fn push(&mut self, element: Element) {
+        if !self.own.iter().any(|known| known.set == element.set && known.key == element.key) {
+            self.own.push(element);
+        }
+    }
+
+    /// Adds a shared object, unless it is there already.
+    pub fn share(&mut self, shared: Shared) {
+        if !self.shared.contains(&shared) {
+            self.shared.push(shared);
+        }
+    }
+}
+
+/// One line for each element, as nft writes it; shared ones below their object.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for element in &self.own {
+            writeln!(f, "{element}")?;
+        }
+        for shared in &self.shared {
+            writeln!(f, "shared {}", shared.object())?;
+            for element in shared.elements() {
+                writeln!(f, "  {element}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! Ingress policy: which containers reach which.
+//!
+//! | policy | between bridges under a policy | within the bridge, routed | within the bridge, bridged |
+//! |---|---|---|---|
+//! | `open` | as others say | passes | passes |
+//! | `same-bridge` | dropped | passes | passes |
+//! | `isolated` | dropped | dropped | dropped between isolated ports |
+//!
+//! The bridge is what the reference looks at, so that a forged source address helps nobody: the element is the
+//! bridge's, there while any attachment asks for it. Frames that stay within a bridge do not pass the hooks of
+//! `inet` unless `br_netfilter` is on; they are stopped by port in `bridge netwright`. With `br_netfilter` on, an
+//! isolated bridge passes nothing between any two of its ports, like the reference.
+
+use std::str::FromStr;
+
+use crate::element::{Element, Set, ifname};
+use crate::plan::{Plan, Shared};
+
+/// The sets of this concern.
+pub const SETS: &[Set] =
+    &[Set::PolicyBridges, Set::PolicySame, Set::PolicyIsolated, Set::IsolatedPorts];
+
+/// What may reach a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IngressPolicy {
+    /// Everything that nobody else forbids.
+    #[default]
+    Open,
+    /// Nothing from other bridges that have a policy.
+    SameBridge,
+    /// Nothing from the same bridge either.
+    Isolated,
+}
+
+/// The text is no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown ingress policy: {policy:?}")]
+pub struct UnknownPolicy {
+    /// The text.
+    pub policy: String,
+}
+
+impl FromStr for IngressPolicy {
+    type Err = UnknownPolicy;
+
+    /// Reads `open`, `same-bridge` or `isolated`; nothing is `open`.
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        match text {
+            "" | "open" => Ok(IngressPolicy::Open),
+            "same-bridge" => Ok(IngressPolicy::SameBridge),
+            "isolated" => Ok(IngressPolicy::Isolated),
+            _ => Err(UnknownPolicy { policy: text.to_owned() }),
+        }
+    }
+}
+
+/// Plans a policy for an attachment of `bridge` whose port is `port`.
+#[must_use]
+pub fn plan(policy: IngressPolicy, bridge: &str, port: &str) -> Plan {
+    let mut plan = Plan::default();
+    if policy == IngressPolicy::Open {
+        return plan;
+    }
+    plan.share(Shared::Policy(bridge.to_owned()));
+    if policy == IngressPolicy::Isolated {
+        plan.share(Shared::Isolation(bridge.to_owned()));
+        plan.push(Element::new(Set::IsolatedPorts, vec![ifname(port)]));
+    }
+    plan
+}

@@ -1,0 +1,142 @@
+//! Settings of the host outside nftables.
+
+use std::fmt::Debug;
+
+use kernel::route::{Change, Route, RouteKind, RouteSocket, TABLE_LOCAL};
+use kernel::sysctl::{Sysctl, SysctlError};
+use serde_json::json;
+use state::Index;
+
+use crate::error::FirewallError;
+use crate::hostport;
+use crate::plan::Shared;
+
+/// Switches what a shared object needs beside nftables. The caller holds the firewall's lock.
+pub(crate) trait Switches: Debug {
+    /// Switches it on, noting in the index what was changed.
+    ///
+    /// # Errors
+    /// When the kernel refuses or the note cannot be kept.
+    fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
+
+    /// Puts it back as the note says, and takes the note.
+    ///
+    /// # Errors
+    /// When the kernel refuses or the note cannot be removed.
+    fn off(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
+
+    /// Describes what is not as it should be.
+    fn check(&mut self, shared: &Shared) -> Option<String>;
+}
+
+/// The metric of the second local route to ::1: behind the kernel's own, so that nothing prefers it.
+const LOOPBACK_METRIC: u32 = 4096;
+
+/// The settings of the network namespace the caller is in.
+#[derive(Debug)]
+pub(crate) struct HostSwitches;
+
+impl Switches for HostSwitches {
+    fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError> {
+        match shared {
+            Shared::Localnet(ifname) => {
+                let sysctl = route_localnet(ifname)?;
+                let was = sysctl.read().map_err(|error| failed(&sysctl, error))?;
+                if was == "1" {
+                    return Ok(());
+                }
+                note(index, shared, &json!({ "was": was }))?;
+                sysctl.write("1").map_err(|error| failed(&sysctl, error))
+            }
+            Shared::Loopback6(ifname) => {
+                // Not worth an ADD: the reference does not forward from ::1 at all.
+                if let Ok(Some(route)) = loopback_route(ifname)
+                    && let Ok(mut netlink) = RouteSocket::open()
+                {
+                    note(index, shared, &json!({ "route": "::1" }))?;
+                    if let Err(error) = netlink.apply_one(&Change::ReplaceRoute(route)) {
+                        tracing::warn!(ifname, %error, "no forwarding from ::1");
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn off(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError> {
+        if !matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_)) {
+            return Ok(());
+        }
+        let Some(made) = index.read_note(&shared.object()).found else { return Ok(()) };
+        match shared {
+            Shared::Localnet(ifname) => {
+                let sysctl = route_localnet(ifname)?;
+                let was = made.get("was").and_then(serde_json::Value::as_str).unwrap_or("0");
+                match sysctl.write_if_different(was) {
+                    Err(error) if !error.is_missing() => return Err(failed(&sysctl, error)),
+                    _ => {}
+                }
+            }
+            Shared::Loopback6(ifname) => {
+                if let Some(route) = loopback_route(ifname)? {
+                    let deleted = RouteSocket::open()
+                        .and_then(|mut netlink| netlink.apply_one(&Change::DelRoute(route)));
+                    match deleted {
+                        Err(error) if !error.is_not_found() => {
+                            let what = format!("the route to ::1 on {ifname:?}");
+                            return Err(FirewallError::Switch { what, source: Box::new(error) });
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        let object = shared.object();
+        index.take_note(&object).map(drop).map_err(|source| FirewallError::State { object, source })
+    }
+
+    fn check(&mut self, shared: &Shared) -> Option<String> {
+        let Shared::Localnet(ifname) = shared else { return None };
+        let value = route_localnet(ifname).ok()?.read().ok()?;
+        (value != "1").then(|| format!("route_localnet of {ifname:?} is {value}, not 1"))
+    }
+}
+
+fn note(index: &Index, shared: &Shared, made: &serde_json::Value) -> Result<(), FirewallError> {
+    let object = shared.object();
+    if index.read_note(&object).found.is_some() {
+        // What was there before our first change is what counts.
+        return Ok(());
+    }
+    index.note(&object, made).map_err(|source| FirewallError::State { object, source })
+}
+
+fn route_localnet(ifname: &str) -> Result<Sysctl, FirewallError> {
+    Sysctl::of_link("net/ipv4/conf", ifname, "route_localnet").map_err(|error| {
+        let what = format!("route_localnet of {ifname:?}");
+        FirewallError::Switch { what, source: Box::new(error) }
+    })
+}
+
+fn failed(sysctl: &Sysctl, source: SysctlError) -> FirewallError {
+    FirewallError::Switch { what: sysctl.to_string(), source: Box::new(source) }
+}
+
+/// Returns the route, or nothing when the interface is gone.
+fn loopback_route(ifname: &str) -> Result<Option<Route>, FirewallError> {
+    let link = RouteSocket::open().and_then(|mut netlink| netlink.link_by_name(ifname));
+    let link = link.map_err(|error| {
+        let what = format!("the route to ::1 on {ifname:?}");
+        FirewallError::Switch { what, source: Box::new(error) }
+    })?;
+    Ok(link.map(|link| {
+        let mut route = Route::new(hostport::loopback6());
+        route.kind = RouteKind::Local;
+        route.table = TABLE_LOCAL;
+        route.oif = Some(link.index);
+        route.priority = Some(LOOPBACK_METRIC);
+        route
+    }))
+}
