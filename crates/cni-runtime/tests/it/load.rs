@@ -246,9 +246,12 @@ fn string_booleans() {
         let scan = ConfigFolder::scan(dir.path()).unwrap();
         assert_eq!(scan.find("n").unwrap().disable_check, expected, "{value}");
     }
-    check(&[("1.conflist", &text("\"x\""))], &expect![[r#"
+    check(
+        &[("1.conflist", &text("\"x\""))],
+        &expect![[r#"
         1.conflist:1:31: error parsing configuration list: invalid value "x" for disableCheck; "disableCheck" must be true or false
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -285,7 +288,8 @@ fn what_is_not_a_file_is_named_and_not_waited_for() {
         15.conflist: a folder, read only for the drop-ins of a network of its name
         17.conflist: it does not exist
         20.conflist: network "n"
-    "#]].assert_eq(&lines.concat());
+    "#]]
+    .assert_eq(&lines.concat());
 }
 
 /// A file that names the network but is broken is the one the administrator meant: taking the next would
