@@ -1,1 +1,3 @@
 //! Plugins that change what others made.
+
+pub mod tuning;

@@ -219,7 +219,7 @@ impl Run<'_> {
             Some(node) => node.roots.clone(),
             None => Roots::new("/nonexistent/run", "/nonexistent/lib"),
         };
-        let respond = move || {
+        let mut respond = move || {
             let plugin = plugins::find(&plugin).unwrap_or_else(|| panic!("no plugin {plugin}"));
             let executor = executor(&roots);
             let context =
@@ -277,7 +277,8 @@ impl Answer {
     #[track_caller]
     pub(crate) fn ok(self) -> Value {
         assert!(self.succeeded(), "{self:?}");
-        serde_json::from_slice(&self.output.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+        serde_json::from_slice(&self.output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Asserts success with nothing on standard output, as DEL, CHECK, GC and STATUS have it.
@@ -302,6 +303,36 @@ impl Answer {
     pub(crate) fn fails(self, code: u32, words: &str) {
         let answer = self.clone();
         let error = self.error();
-        assert!(error.code == code && error.to_string().contains(words), "want {code} {words:?}: {answer:?}");
+        assert!(
+            error.code == code && error.to_string().contains(words),
+            "want {code} {words:?}: {answer:?}"
+        );
+    }
+}
+
+/// What can be seen of a container's network: links, addresses, routes and every sysctl.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Picture(Vec<String>);
+
+impl Picture {
+    #[track_caller]
+    pub(crate) fn of(container: &Container) -> Self {
+        let text = container.sh(
+            "ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
+             ip -4 route show table all; ip -6 route show table all; \
+             sysctl -a -r '^net' 2>/dev/null | grep -v -e conntrack_count -e stable_secret",
+        );
+        Picture(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Asserts that nothing is different afterwards.
+    #[track_caller]
+    pub(crate) fn assert_same(&self, after: &Picture) {
+        let gone =
+            self.0.iter().filter(|line| !after.0.contains(line)).map(|line| format!("- {line}"));
+        let new =
+            after.0.iter().filter(|line| !self.0.contains(line)).map(|line| format!("+ {line}"));
+        let lines: Vec<_> = gone.chain(new).collect();
+        assert!(lines.is_empty(), "it is not as before:\n{}", lines.join("\n"));
     }
 }

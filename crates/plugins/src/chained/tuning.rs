@@ -1,0 +1,319 @@
+//! `tuning`: sysctls of the container's namespace, and address, MTU, queue length, promiscuous and all-multicast
+//! mode of its interface.
+//!
+//! ADD is all or nothing. It reads everything it is to change first, remembers it, sets the link's values in one
+//! netlink message and writes the sysctls that differ, in the order of the configuration. When any of this
+//! fails, everything is as before. The result is `prevResult` with the address and MTU of the container's
+//! interface brought up to date; a link of the same name on the host's side is somebody else's.
+//!
+//! DEL brings back what is still there: the link's values, and the sysctls as long as the namespace exists, once
+//! the last attachment of the container that asked for them goes. (The reference leaves sysctls as they are.) It
+//! needs neither configuration nor `prevResult`, namespace, interface or files.
+//!
+//! CHECK compares what the configuration names, each on its own. GC removes what attachments left that are not
+//! valid any more. STATUS fails when the list of allowed sysctls cannot be read, as ADD would.
+//!
+//! | where | what |
+//! |---|---|
+//! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can bring them back |
+//! | `<run>/owners/…/tuning.json` | which link and namespace these are of, which sysctls were asked for |
+//! | `<run>/shared/sysctl:<container ID>:<path>` | who in the container asked for a sysctl, and what it was |
+//! | `/etc/cni/tuning/allowlist.conf` | the administrator's: patterns of the sysctls that may be set |
+
+mod allowlist;
+mod backup;
+mod check;
+mod config;
+#[cfg(test)]
+mod crash_tests;
+mod node;
+mod plan;
+mod sysctl;
+
+use std::path::{Path, PathBuf};
+
+use cni::json::UnknownKey;
+use cni::{AddResult, AttachmentKey, Error, code};
+use cni_plugin::{Call, Plugin, codes};
+use kernel::netns::{Netns, within};
+use state::{Index, Record};
+
+use self::allowlist::Allowlist;
+use self::config::{Config, LinkValues};
+use self::node::{Node, PLUGIN};
+use self::plan::{Observed, Remains, Saved, Step};
+use crate::shared::failures::Failures;
+
+/// Where the administrator lists the sysctls that may be set.
+const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
+
+/// The plugin `tuning`.
+#[derive(Debug, Clone)]
+pub struct Tuning {
+    allowlist: &'static str,
+}
+
+impl Tuning {
+    /// Makes the plugin with the usual list of allowed sysctls.
+    #[must_use]
+    pub const fn new() -> Self {
+        Tuning { allowlist: ALLOWLIST }
+    }
+
+    /// Makes the plugin with another list of allowed sysctls.
+    #[must_use]
+    pub const fn with_allowlist(path: &'static str) -> Self {
+        Tuning { allowlist: path }
+    }
+
+    fn allowlist(&self) -> Result<Option<Allowlist>, Error> {
+        Allowlist::read(Path::new(self.allowlist))
+    }
+
+    fn require_allowed(&self, config: &Config) -> Result<(), Error> {
+        if config.sysctls.is_empty() {
+            return Ok(());
+        }
+        let Some(allowlist) = self.allowlist()? else { return Ok(()) };
+        config.sysctls.iter().try_for_each(|sysctl| allowlist.require(sysctl.key.written()))
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning::new()
+    }
+}
+
+impl Plugin for Tuning {
+    fn name(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        self.require_allowed(&config)?;
+        let mut result = call.require_prev_result(NO_PREVIOUS)?;
+        if config.is_empty() {
+            return Ok(result);
+        }
+        let netns = call.open_netns()?;
+        inside(&netns, || add_inside(call, &config, &netns))?;
+        update(&mut result, call.ifname().as_str(), &config.link);
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let mut node = Node::new(call, call.attachment())?;
+        let saved = node.saved();
+        let backup_path = config::read_data_dir(call.document())
+            .map(|data_dir| backup::path(&data_dir, call.attachment()))
+            .or_else(|| saved.as_ref().and_then(|(saved, _)| saved.backup.clone()))
+            .unwrap_or_else(|| backup::path(Path::new(config::DATA_DIR), call.attachment()));
+        let backup = backup::read(&backup_path, |warning| call.warn(warning));
+        let netns = match (&saved, &backup) {
+            (None, None) => None,
+            _ => call.open_netns_if_there()?,
+        };
+        let left = Left { backup_path: Some(backup_path), backup, saved, netns };
+        take_down(call, &mut node, left)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        call.require_prev_result(NO_PREVIOUS)?;
+        if config.is_empty() {
+            return Ok(());
+        }
+        let netns = call.open_netns()?;
+        let drift = inside(&netns, || {
+            let mut node = Node::new(call, call.attachment())?;
+            let link = if config.link.is_empty() { None } else { node.link()? };
+            let sysctls = node::read_sysctls(&config.sysctls)?;
+            let saved = node.saved().map(|(saved, _)| saved).unwrap_or_default();
+            let link = link.as_ref().map(node::link_state);
+            Ok(check::drift(&config, call.ifname().as_str(), link.as_ref(), &sysctls, &saved))
+        })?;
+        if drift.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(codes::DRIFT, drift.join("; ")))
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let all = Index::new(call.roots()).list();
+        for damaged in &all.damaged {
+            call.warn(damaged);
+        }
+        let ours: Vec<Record> =
+            all.found.into_iter().filter(|record| record.plugin == PLUGIN).collect();
+        let mut failures = Failures::new();
+        for record in &ours {
+            let key = &record.attachment;
+            let valid = call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str());
+            if key.network == *call.network() && !valid {
+                failures.note(format_args!("clean up {key}"), collect(call, record, &ours));
+            }
+        }
+        failures.into_result()
+    }
+
+    fn status(&self, _call: &Call<'_>) -> Result<(), Error> {
+        match self.allowlist() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }),
+        }
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, cni::json::JsonError> {
+        cni::json::unknown_keys::<config::Raw>(config)
+    }
+}
+
+const NO_PREVIOUS: &str = "Required prevResult missing";
+
+/// Runs `work` in the container's namespace.
+fn inside<T>(netns: &Netns, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    within(netns, work).map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+}
+
+fn add_inside(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), Error> {
+    let key = call.attachment();
+    let mut node = Node::new(call, key)?;
+    node.enter(netns, PathBuf::from(&call.env().netns));
+    let backup_path = backup::path(&config.data_dir, key);
+    let observed = observe(call, &mut node, config, netns, &backup_path)?;
+    let plan = plan::add(config, backup_path, &observed);
+    plan::run(&plan, &mut node)?;
+    remember_what_became(&plan, &mut node)
+}
+
+fn observe(
+    call: &Call<'_>,
+    node: &mut Node<'_>,
+    config: &Config,
+    netns: &Netns,
+    backup_path: &Path,
+) -> Result<Observed, Error> {
+    let mut observed = Observed::default();
+    if !config.link.is_empty() {
+        let link = node.link()?.ok_or_else(|| {
+            Error::new(
+                code::INVALID_CONFIG,
+                format!("failed to get {:?}: Link not found", call.ifname().as_str()),
+            )
+            .with_details("tuning changes a link that a plugin before it in the list made")
+        })?;
+        node::check_link(config, &link)?;
+        observed.link = Some(node::link_state(&link));
+        observed.backup = backup::read(backup_path, |warning| call.warn(warning));
+    }
+    for (sysctl, state) in config.sysctls.iter().zip(node::read_sysctls(&config.sysctls)?) {
+        observed.sysctls.push(state.ok_or_else(|| {
+            Error::new(
+                codes::KERNEL,
+                format!("sysctl {:?} does not exist in the container", sysctl.key.path()),
+            )
+            .with_details("its kernel module may not be loaded, or its interface not be there")
+        })?);
+    }
+    if let Some((saved, record)) = node.saved() {
+        let same = node.is_of(&record, netns);
+        *(if same { &mut observed.saved } else { &mut observed.stale }) = Some(saved);
+    }
+    Ok(observed)
+}
+
+/// Some sysctls read differently from what was written; CHECK must know.
+fn remember_what_became(plan: &plan::Plan, node: &mut Node<'_>) -> Result<(), Error> {
+    let became = std::mem::take(&mut node.became);
+    let saved = plan.forward.iter().find_map(|step| match step {
+        Step::SaveRecord(Some(saved)) => Some(saved.clone()),
+        _ => None,
+    });
+    let Some(mut saved) = saved.filter(|_| !became.is_empty()) else { return Ok(()) };
+    for (path, value) in became {
+        let entry = saved.sysctls.iter_mut().find(|known| known.path == path);
+        entry.expect("every sysctl that is written is remembered").became = Some(value);
+    }
+    let late = plan::Plan { forward: vec![Step::SaveRecord(Some(saved))], back: plan.back.clone() };
+    plan::run(&late, node)
+}
+
+/// Brings the container's interface in the result up to date.
+fn update(result: &mut AddResult, ifname: &str, values: &LinkValues) {
+    let own = |link: &&mut cni::Interface| link.name == ifname && !link.sandbox.is_empty();
+    for link in result.interfaces.iter_mut().filter(own) {
+        if let Some(mac) = values.mac {
+            link.mac = mac.to_string();
+        }
+        if let Some(mtu) = values.mtu {
+            link.mtu = mtu;
+        }
+    }
+}
+
+/// What DEL and GC found.
+struct Left {
+    backup_path: Option<PathBuf>,
+    backup: Option<LinkValues>,
+    saved: Option<(Saved, Record)>,
+    netns: Option<Netns>,
+}
+
+/// Brings back what is there and forgets the attachment.
+///
+/// A link that cannot be brought back is an error and stays remembered for the next attempt, because it may
+/// outlive the container. Sysctls die with the namespace: one that cannot be brought back is a warning, so that
+/// it does not keep the plugins before this one from their DEL.
+fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Error> {
+    let Left { backup_path, backup, saved, netns } = left;
+    let netns =
+        netns.filter(|netns| saved.as_ref().is_none_or(|(_, record)| node.is_of(record, netns)));
+    let saved = saved.map(|(saved, _)| saved);
+    let mut remains = Remains { backup_path, backup, saved, namespace: false, link: None };
+    let Some(netns) = netns else { return run_down(call, node, &remains) };
+    inside(&netns, || {
+        remains.namespace = true;
+        if remains.backup.is_some() {
+            remains.link = node.link()?.as_ref().map(node::link_state);
+        }
+        run_down(call, node, &remains)
+    })
+}
+
+fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(), Error> {
+    let steps = plan::del(remains);
+    let mut failures = Failures::new();
+    for (step, error) in plan::run_all(&steps, node) {
+        match step {
+            Step::ReleaseSysctl { .. } => {
+                call.warn(format_args!("could not {}: {error}", step.describe()));
+            }
+            _ => {
+                failures.note::<()>(step.describe(), Err(error));
+            }
+        }
+    }
+    failures.into_result()
+}
+
+/// Takes down an attachment that is not valid any more.
+fn collect(call: &Call<'_>, record: &Record, ours: &[Record]) -> Result<(), Error> {
+    let key: &AttachmentKey = &record.attachment;
+    let mut node = Node::new(call, key)?;
+    let saved = node.saved();
+    let backup_path = saved
+        .as_ref()
+        .and_then(|(saved, _)| saved.backup.clone())
+        // The backup's name does not tell the network: it may belong to an attachment of the same name to another.
+        .filter(|path| !ours.iter().any(|other| is_backup_of(path, other) && other != record));
+    let backup =
+        backup_path.as_deref().and_then(|path| backup::read(path, |warning| call.warn(warning)));
+    let netns = record.netns.as_deref().and_then(|path| Netns::open(path).ok());
+    take_down(call, &mut node, Left { backup_path, backup, saved, netns })
+}
+
+fn is_backup_of(path: &Path, record: &Record) -> bool {
+    record.data["backup"].as_str().is_some_and(|backup| Path::new(backup) == path)
+}

@@ -1,0 +1,174 @@
+//! What the link was before: the reference's file, so that either implementation's DEL can bring it back.
+
+use std::path::{Path, PathBuf};
+
+use cni::{AttachmentKey, Error};
+use kernel::mac::MacAddr;
+use serde::{Deserialize, Serialize};
+use state::Durability;
+
+use super::config::LinkValues;
+use crate::shared::shared_object::file_error;
+
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The keys of the file, in the reference's order. Only what was changed is there.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Raw {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mac: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promisc: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allmulti: Option<bool>,
+    #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
+    tx_queue_length: Option<u32>,
+}
+
+/// Returns the file's place: `<dataDir>/<container ID>_<interface>.json`.
+pub(super) fn path(data_dir: &Path, key: &AttachmentKey) -> PathBuf {
+    data_dir.join(format!("{}_{}.json", key.container_id, key.ifname))
+}
+
+/// Reads a backup; `None` when there is none. One that makes no sense is passed over with a warning.
+pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues> {
+    let parsed = match state::read_optional(path) {
+        Ok(None) => return None,
+        Ok(Some(bytes)) => parse(&bytes),
+        Err(error) => Err(file_error(&error).msg),
+    };
+    parsed.map_err(|reason| warn(format!("passed over backup {path:?}: {reason}"))).ok()
+}
+
+/// Writes a backup.
+///
+/// # Errors
+/// Code 105.
+pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Error> {
+    let written = match state::write_atomic(path, &format(values), FILE_MODE, Durability::Volatile)
+    {
+        Err(error) if error.is_not_found() => {
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            state::create_directory(directory, DIRECTORY_MODE).and_then(|()| {
+                state::write_atomic(path, &format(values), FILE_MODE, Durability::Volatile)
+            })
+        }
+        written => written,
+    };
+    written.map_err(|error| file_error(&error))
+}
+
+/// Removes a backup; one that is not there is fine.
+///
+/// # Errors
+/// Code 105.
+pub(super) fn remove(path: &Path) -> Result<(), Error> {
+    state::remove_file(path).map(drop).map_err(|error| file_error(&error))
+}
+
+fn format(values: &LinkValues) -> Vec<u8> {
+    let raw = Raw {
+        mac: values.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        promisc: values.promisc,
+        mtu: values.mtu.filter(|mtu| *mtu != 0),
+        allmulti: values.allmulti,
+        tx_queue_length: values.tx_queue_length,
+    };
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    raw.serialize(&mut serializer).expect("strings, numbers and booleans serialise");
+    text
+}
+
+fn parse(bytes: &[u8]) -> Result<LinkValues, String> {
+    let raw: Raw = cni::json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let mac: Option<MacAddr> = match raw.mac.as_str() {
+        "" => None,
+        text => Some(text.parse().map_err(|_| format!("{text:?} is no MAC address"))?),
+    };
+    Ok(LinkValues {
+        mac,
+        mtu: raw.mtu.filter(|mtu| *mtu != 0),
+        promisc: raw.promisc,
+        allmulti: raw.allmulti,
+        tx_queue_length: raw.tx_queue_length,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use expect_test::expect;
+
+    use super::*;
+
+    fn everything() -> LinkValues {
+        LinkValues {
+            mac: Some("02:00:5e:00:53:01".parse().unwrap()),
+            mtu: Some(1500),
+            promisc: Some(false),
+            allmulti: Some(true),
+            tx_queue_length: Some(0),
+        }
+    }
+
+    #[test]
+    fn the_file_is_the_references() {
+        expect![[r#"
+            {
+             "mac": "02:00:5e:00:53:01",
+             "promisc": false,
+             "mtu": 1500,
+             "allmulti": true,
+             "txQLen": 0
+            }"#]]
+        .assert_eq(std::str::from_utf8(&format(&everything())).unwrap());
+        let only_mtu = LinkValues { mtu: Some(9000), ..LinkValues::default() };
+        expect![[r#"
+            {
+             "mtu": 9000
+            }"#]]
+        .assert_eq(std::str::from_utf8(&format(&only_mtu)).unwrap());
+        let key = AttachmentKey {
+            network: "n".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: "eth0.5".parse().unwrap(),
+        };
+        assert_eq!(
+            path(Path::new("/run/cni/tuning"), &key),
+            Path::new("/run/cni/tuning/c1_eth0.5.json")
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c1_eth0.json");
+        let silent = |warning| panic!("{warning}");
+        assert_eq!(read(&path, silent), None);
+        write(&path, &everything()).unwrap();
+        assert_eq!(read(&path, silent), Some(everything()));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert_eq!(read(&path, silent), None);
+    }
+
+    #[test]
+    fn garbage_is_passed_over_with_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c1_eth0.json");
+        for garbage in ["", "{\"mtu\":", "[]", "{\"mtu\": \"x\"}", "{\"mac\": \"zz\"}"] {
+            std::fs::write(&path, garbage).unwrap();
+            let mut warned = false;
+            assert_eq!(read(&path, |_| warned = true), None, "{garbage}");
+            assert!(warned, "{garbage}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The kernel and the files: what is there, and steps taken on it.
+
+use std::path::PathBuf;
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::{Call, codes};
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use kernel::sysctl::{Sysctl as KernelSysctl, SysctlError};
+use serde_json::json;
+use state::{Index, NetnsIdentity, Record, Release};
+
+use super::config::{Config, LinkValues, Sysctl};
+use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
+use super::sysctl::{SysctlKey, same_value};
+use crate::shared::shared_object::file_error;
+
+/// The plugin's name in the index.
+pub(super) const PLUGIN: &str = "tuning";
+
+/// One attachment's part of the node. Sysctls are those of the calling thread's namespace, the link is that of
+/// the namespace the socket was opened in.
+pub(super) struct Node<'a> {
+    call: &'a Call<'a>,
+    index: Index,
+    key: AttachmentKey,
+    boot_id: String,
+    netns: Option<(PathBuf, NetnsIdentity)>,
+    netlink: Option<RouteSocket>,
+    /// What sysctls read as after they were written, where that is not what was written.
+    pub(super) became: Vec<(String, String)>,
+}
+
+impl<'a> Node<'a> {
+    /// Makes the attachment's view of the node, as yet without a namespace.
+    pub(super) fn new(call: &'a Call<'a>, key: &AttachmentKey) -> Result<Self, Error> {
+        let boot_id =
+            kernel::host::boot_id().map_err(|error| Error::from_chain(codes::STATE, &error))?;
+        Ok(Node {
+            call,
+            index: Index::new(call.roots()),
+            key: key.clone(),
+            boot_id,
+            netns: None,
+            netlink: None,
+            became: Vec::new(),
+        })
+    }
+
+    /// Adds the container's namespace, which the calling thread is in.
+    pub(super) fn enter(&mut self, netns: &Netns, path: PathBuf) {
+        self.netns = Some((path, identity(netns)));
+    }
+
+    /// Reads what an earlier call remembered, and whether that is of `netns`.
+    pub(super) fn saved(&self) -> Option<(Saved, Record)> {
+        let read = self.index.get(&self.key, PLUGIN);
+        for damaged in &read.damaged {
+            self.call.warn(damaged);
+        }
+        let record = read.found?;
+        match serde_json::from_value(record.data.clone()) {
+            Ok(saved) => Some((saved, record)),
+            Err(error) => {
+                self.call.warn(format_args!("passed over the record of {}: {error}", self.key));
+                None
+            }
+        }
+    }
+
+    /// Says whether a record is of this boot and of that namespace.
+    pub(super) fn is_of(&self, record: &Record, netns: &Netns) -> bool {
+        record.boot_id == self.boot_id && record.netns_id.is_none_or(|id| id == identity(netns))
+    }
+
+    /// Finds the attachment's link.
+    pub(super) fn link(&mut self) -> Result<Option<Link>, Error> {
+        let ifname = self.key.ifname.clone();
+        self.netlink()?.link_by_name(ifname.as_str()).map_err(|error| kernel_error(&error))
+    }
+
+    fn netlink(&mut self) -> Result<&mut RouteSocket, Error> {
+        if self.netlink.is_none() {
+            self.netlink = Some(RouteSocket::open().map_err(|error| kernel_error(&error))?);
+        }
+        Ok(self.netlink.as_mut().expect("it was opened just now"))
+    }
+
+    fn object(&self, path: &str) -> String {
+        format!("sysctl:{}:{path}", self.key.container_id)
+    }
+
+    fn save_record(&self, saved: Option<&Saved>) -> Result<(), Error> {
+        let Some(saved) = saved else {
+            return self
+                .index
+                .remove(&self.key, PLUGIN)
+                .map(drop)
+                .map_err(|error| file_error(&error));
+        };
+        let data = serde_json::to_value(saved).expect("strings and numbers serialise");
+        let record = Record::new(self.key.clone(), PLUGIN, self.boot_id.clone(), data);
+        let record = match &self.netns {
+            Some((path, id)) => record.with_netns(path, Some(*id)),
+            None => record,
+        };
+        self.index.put(&record).map_err(|error| file_error(&error))
+    }
+
+    /// A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"), so its objects need no lock.
+    fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Error> {
+        let object = self.object(path);
+        let hold = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
+        let left_behind = hold.first && hold.new;
+        if left_behind || self.index.read_note(&object).found.is_none() {
+            self.index.note(&object, &json!({ "was": was })).map_err(|error| file_error(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Gives up a claim and returns what the sysctl was, if nobody else of the container has one.
+    fn release(&self, path: &str) -> Result<Option<String>, Error> {
+        let object = self.object(path);
+        let released =
+            self.index.release(&object, &self.key).map_err(|error| file_error(&error))?;
+        if matches!(released, Release::Held(_)) {
+            return Ok(None);
+        }
+        let note = self.index.take_note(&object).map_err(|error| file_error(&error))?;
+        for damaged in &note.damaged {
+            self.call.warn(damaged);
+        }
+        Ok(note.found.as_ref().and_then(|note| note["was"].as_str()).map(str::to_owned))
+    }
+
+    fn write(&mut self, path: &str, value: &str) -> Result<(), Error> {
+        let sysctl = name(path)?;
+        sysctl.write(value).map_err(|error| kernel_error(&error))?;
+        if let Ok(now) = sysctl.read()
+            && !same_value(&now, value)
+        {
+            self.became.push((path.to_owned(), now));
+        }
+        Ok(())
+    }
+}
+
+impl Apply for Node<'_> {
+    fn apply(&mut self, step: &Step) -> Result<(), Error> {
+        match step {
+            Step::SaveRecord(saved) => self.save_record(saved.as_ref()),
+            Step::SaveBackup { path, values: Some(values) } => super::backup::write(path, values),
+            Step::SaveBackup { path, values: None } => super::backup::remove(path),
+            Step::SetLink { ifindex, to } => {
+                let ifname = self.key.ifname.clone();
+                let change = Change::SetLink { ifindex: *ifindex, set: link_set(to) };
+                self.netlink()?.apply(&[change]).map_err(|error| {
+                    kernel_error(&error).context(format_args!("set {to} of {ifname}"))
+                })
+            }
+            Step::ClaimSysctl { path, was } => self.claim(path, was.as_deref()),
+            Step::WriteSysctl { path, value } => self.write(path, value),
+            Step::RestoreSysctl { path, value } => restore(path, value),
+            Step::ReleaseSysctl { path } => match self.release(path)? {
+                Some(was) => restore(path, &was),
+                None => Ok(()),
+            },
+            Step::ForgetSysctl { path } => self.release(path).map(drop),
+        }
+    }
+}
+
+/// Returns the link's values.
+pub(super) fn link_state(link: &Link) -> LinkState {
+    LinkState {
+        ifindex: link.index,
+        values: LinkValues {
+            mac: link.mac,
+            mtu: Some(link.mtu),
+            promisc: Some(link.promiscuous()),
+            allmulti: Some(link.all_multicast()),
+            tx_queue_length: Some(link.tx_queue_len),
+        },
+    }
+}
+
+/// Refuses what the link says it cannot do.
+pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
+    let refuse = |msg: String| Err(Error::new(code::INVALID_CONFIG, msg));
+    if config.link.mac.is_some() && link.mac.is_none() {
+        return refuse(format!("link {:?} has no Ethernet address to change", link.name));
+    }
+    let least = link.min_mtu.unwrap_or(0);
+    let most = link.max_mtu.filter(|most| *most != 0).unwrap_or(u32::MAX);
+    match config.link.mtu {
+        Some(mtu) if !(least..=most).contains(&mtu) => {
+            refuse(format!("invalid MTU {mtu}: link {:?} takes {least} to {most}", link.name))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the configuration's sysctls in the calling thread's namespace; `None` for what does not exist.
+pub(super) fn read_sysctls(sysctls: &[Sysctl]) -> Result<Vec<Option<SysctlState>>, Error> {
+    sysctls.iter().map(|sysctl| read_sysctl(&sysctl.key)).collect()
+}
+
+fn read_sysctl(key: &SysctlKey) -> Result<Option<SysctlState>, Error> {
+    for path in [Some(key.path()), key.alternative()].into_iter().flatten() {
+        let value = match name(path)?.read() {
+            Ok(value) => Some(value),
+            Err(error) if error.is_missing() => continue,
+            Err(error) if is_refused(&error) => None,
+            Err(error) => return Err(kernel_error(&error)),
+        };
+        return Ok(Some(SysctlState { path: path.to_owned(), value }));
+    }
+    Ok(None)
+}
+
+/// Writes a sysctl that may be gone with its interface.
+fn restore(path: &str, value: &str) -> Result<(), Error> {
+    match name(path)?.write_if_different(value) {
+        Err(error) if !error.is_missing() => Err(kernel_error(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// Some sysctls can only be written, such as `net.ipv4.route.flush`: reading them is refused.
+fn is_refused(error: &SysctlError) -> bool {
+    use std::io::ErrorKind::{InvalidInput, PermissionDenied};
+    matches!(
+        error,
+        SysctlError::Read { source, .. } if matches!(source.kind(), InvalidInput | PermissionDenied)
+    )
+}
+
+fn name(path: &str) -> Result<KernelSysctl, Error> {
+    KernelSysctl::parse(path).map_err(|error| kernel_error(&error))
+}
+
+fn link_set(values: &LinkValues) -> LinkSet {
+    LinkSet {
+        mac: values.mac,
+        mtu: values.mtu,
+        promiscuous: values.promisc,
+        all_multicast: values.allmulti,
+        tx_queue_len: values.tx_queue_length,
+        ..LinkSet::default()
+    }
+}
+
+fn identity(netns: &Netns) -> NetnsIdentity {
+    let id = netns.id();
+    NetnsIdentity { dev: id.dev, ino: id.ino }
+}
+
+fn kernel_error(error: &dyn std::error::Error) -> Error {
+    Error::from_chain(codes::KERNEL, error)
+}

@@ -1,0 +1,321 @@
+//! What to do, in which order, and how to take it back: decided here, as data, before anything is touched.
+
+use std::path::PathBuf;
+
+use cni::Error;
+use serde::{Deserialize, Serialize};
+
+use super::config::{Config, LinkValues};
+use super::sysctl::same_value;
+
+/// What we remember of an attachment beside the reference's backup.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Saved {
+    /// The link whose values the backup holds.
+    pub(super) ifindex: Option<u32>,
+    /// The backup, when there is one.
+    pub(super) backup: Option<PathBuf>,
+    /// The sysctls that were asked for.
+    pub(super) sysctls: Vec<SavedSysctl>,
+}
+
+/// A sysctl that an attachment asked for. What it was before is kept with the container, not with the
+/// attachment: several attachments of one container may ask for the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedSysctl {
+    /// Below `/proc/sys`.
+    pub(super) path: String,
+    /// The value that the configuration gave.
+    pub(super) asked: String,
+    /// What the kernel made of it, where that reads differently: some sysctls sort or merge what is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) became: Option<String>,
+}
+
+/// The link as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LinkState {
+    pub(super) ifindex: u32,
+    /// Every value but an address that the link does not have.
+    pub(super) values: LinkValues,
+}
+
+/// A sysctl as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SysctlState {
+    /// Below `/proc/sys`.
+    pub(super) path: String,
+    /// `None` for one that can only be written.
+    pub(super) value: Option<String>,
+}
+
+/// What ADD found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Observed {
+    /// The container's link, when the configuration is about it.
+    pub(super) link: Option<LinkState>,
+    /// One for each of the configuration's, in its order.
+    pub(super) sysctls: Vec<SysctlState>,
+    /// The backup that is there.
+    pub(super) backup: Option<LinkValues>,
+    /// What an earlier ADD of the same attachment to the same namespace remembered.
+    pub(super) saved: Option<Saved>,
+    /// What an earlier ADD remembered of a namespace that is not this one.
+    pub(super) stale: Option<Saved>,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Writes our record of the attachment, or removes it.
+    SaveRecord(Option<Saved>),
+    /// Writes the reference's backup, or removes it.
+    SaveBackup { path: PathBuf, values: Option<LinkValues> },
+    /// Sets a link's values in one message.
+    SetLink { ifindex: u32, to: LinkValues },
+    /// Notes that the attachment uses a sysctl and, unless that is known, what it was. Repeating changes
+    /// nothing.
+    ClaimSysctl { path: String, was: Option<String> },
+    /// Writes a sysctl.
+    WriteSysctl { path: String, value: String },
+    /// Writes a sysctl, which may be gone with its interface.
+    RestoreSysctl { path: String, value: String },
+    /// Gives up a claim; the last of a container's attachments to do so brings the sysctl back.
+    ReleaseSysctl { path: String },
+    /// Gives up a claim and leaves the sysctl alone.
+    ForgetSysctl { path: String },
+}
+
+/// What ADD does and, if any of it fails, what takes it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) forward: Vec<Step>,
+    /// Run as a whole whichever step failed: bringing back what was not changed changes nothing.
+    pub(super) back: Vec<Step>,
+}
+
+/// Plans ADD. Memory comes before change, so that whatever a crash leaves can be brought back by DEL; the
+/// link comes before sysctls, because setting its MTU resets the one of IPv6.
+pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) -> Plan {
+    let mut plan = Plan { forward: Vec::new(), back: Vec::new() };
+    let forget = observed.stale.iter().flat_map(|stale| &stale.sysctls);
+    plan.forward.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
+
+    let link = observed.link.filter(|_| !config.link.is_empty());
+    let originals = link.map(|link| originals(&config.link, link, observed));
+    let saved = remember(config, link, &backup_path, observed);
+    plan.forward.push(Step::SaveRecord(Some(saved)));
+    if let Some(values) = originals {
+        plan.forward.push(Step::SaveBackup { path: backup_path.clone(), values: Some(values) });
+    }
+    if let Some(LinkState { ifindex, values: now }) = link {
+        let to = config.link.where_different(&now);
+        if !to.is_empty() {
+            plan.forward.push(Step::SetLink { ifindex, to });
+            plan.back.push(Step::SetLink { ifindex, to: now.only_keys_of(&to) });
+        }
+    }
+    for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
+        let path = || now.path.clone();
+        let earlier = observed.saved.as_ref();
+        let claimed = earlier.is_some_and(|saved| saved.sysctls.iter().any(|s| s.path == now.path));
+        // Again, too: a crash may have come between our record and the claim.
+        plan.forward.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
+        if now.value.as_ref().is_none_or(|value| !same_value(value, &wanted.value)) {
+            plan.forward.push(Step::WriteSysctl { path: path(), value: wanted.value.clone() });
+            plan.back
+                .extend(now.value.clone().map(|value| Step::RestoreSysctl { path: path(), value }));
+        }
+        if !claimed {
+            plan.back.push(Step::ForgetSysctl { path: path() });
+        }
+    }
+    if originals.is_some() {
+        let values = observed.backup;
+        plan.back.push(Step::SaveBackup { path: backup_path, values });
+    }
+    plan.back.push(Step::SaveRecord(observed.saved.clone()));
+    plan
+}
+
+/// What is left of an attachment when DEL or GC comes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Remains {
+    /// The backup's place, whether there is a file or not; `None` when it is not the attachment's to remove.
+    pub(super) backup_path: Option<PathBuf>,
+    pub(super) backup: Option<LinkValues>,
+    pub(super) saved: Option<Saved>,
+    /// The container's namespace is there and the one that ADD saw.
+    pub(super) namespace: bool,
+    /// The link of the attachment's name in it.
+    pub(super) link: Option<LinkState>,
+}
+
+/// Plans DEL: everything comes back that is still there, and nothing is remembered.
+pub(super) fn del(remains: &Remains) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let saved_ifindex = remains.saved.as_ref().and_then(|saved| saved.ifindex);
+    if let Some((backup, link)) = remains.backup.zip(remains.link)
+        && remains.namespace
+        // Another link may have taken the name since.
+        && saved_ifindex.is_none_or(|ifindex| ifindex == link.ifindex)
+    {
+        let to = backup.where_different(&link.values);
+        if !to.is_empty() {
+            steps.push(Step::SetLink { ifindex: link.ifindex, to });
+        }
+    }
+    for sysctl in remains.saved.iter().flat_map(|saved| &saved.sysctls) {
+        let path = sysctl.path.clone();
+        steps.push(if remains.namespace {
+            Step::ReleaseSysctl { path }
+        } else {
+            Step::ForgetSysctl { path }
+        });
+    }
+    // A configuration whose `dataDir` changed since ADD must not leave the old file.
+    let old = remains.saved.as_ref().and_then(|saved| saved.backup.as_ref());
+    let old = old.filter(|path| remains.backup_path.as_ref().is_some_and(|now| now != *path));
+    let files = remains.backup_path.iter().chain(old);
+    steps.extend(files.map(|path| Step::SaveBackup { path: path.clone(), values: None }));
+    steps.push(Step::SaveRecord(None));
+    steps
+}
+
+/// Returns what the backup must say: of each value that is wanted, what it was before the first ADD.
+fn originals(wanted: &LinkValues, link: LinkState, observed: &Observed) -> LinkValues {
+    let now = link.values.only_keys_of(wanted);
+    let Some(backup) = observed.backup.filter(|_| observed.stale.is_none()) else { return now };
+    match &observed.saved {
+        Some(saved) if saved.ifindex == Some(link.ifindex) => backup.or(&now),
+        // Our record says that the backup is of a link that is gone.
+        Some(Saved { ifindex: Some(_), .. }) => now,
+        // A backup of the reference's, perhaps of a container that had the same ID: what it says is believed
+        // of values that are as wanted already, because then somebody has set them.
+        _ => backup.only_keys_of(&wanted.where_same(&link.values)).or(&now),
+    }
+}
+
+fn remember(
+    config: &Config,
+    link: Option<LinkState>,
+    backup_path: &std::path::Path,
+    observed: &Observed,
+) -> Saved {
+    let earlier = observed.saved.clone().unwrap_or_default();
+    let mut saved = Saved {
+        ifindex: link.map(|link| link.ifindex).or(earlier.ifindex),
+        backup: link.map(|_| backup_path.to_owned()).or(earlier.backup),
+        sysctls: earlier.sysctls,
+    };
+    for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
+        let path = &now.path;
+        let asked = wanted.value.clone();
+        match saved.sysctls.iter_mut().find(|known| known.path == *path) {
+            Some(known) if known.asked == asked => {}
+            Some(known) => *known = SavedSysctl { path: path.clone(), asked, became: None },
+            None => saved.sysctls.push(SavedSysctl { path: path.clone(), asked, became: None }),
+        }
+    }
+    saved
+}
+
+impl Step {
+    /// Completes "could not …".
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Step::SaveRecord(Some(_)) => "write the record of the attachment".to_owned(),
+            Step::SaveRecord(None) => "remove the record of the attachment".to_owned(),
+            Step::SaveBackup { path, values: Some(_) } => format!("write backup {path:?}"),
+            Step::SaveBackup { path, values: None } => format!("remove backup {path:?}"),
+            Step::SetLink { to, .. } => format!("set {to}"),
+            Step::ClaimSysctl { path, .. } => format!("remember sysctl {path:?}"),
+            Step::WriteSysctl { path, value } => format!("set sysctl {path:?} to {value:?}"),
+            Step::RestoreSysctl { path, value } => format!("restore sysctl {path:?} to {value:?}"),
+            Step::ReleaseSysctl { path } => format!("restore sysctl {path:?}"),
+            Step::ForgetSysctl { path } => format!("forget sysctl {path:?}"),
+        }
+    }
+}
+
+/// Takes steps; behind it is the kernel or, in tests, a model of it.
+pub(super) trait Apply {
+    /// Takes one step.
+    ///
+    /// # Errors
+    /// The step may have been taken in part.
+    fn apply(&mut self, step: &Step) -> Result<(), Error>;
+}
+
+/// Takes all steps of a plan, or, when one fails, brings everything back.
+///
+/// # Errors
+/// The failure, with whatever could not be brought back in its details.
+pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
+    plan.forward.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
+        run_all(&plan.back, target).into_iter().fold(cause, |cause, (step, error)| {
+            cause.with_details(format!("could not {}: {error}", step.describe()))
+        })
+    })
+}
+
+/// Takes every step that does not depend on one that failed: what a link was stays remembered until the link
+/// is what it was. Returns the failures.
+pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Error)> {
+    let mut failures: Vec<(&Step, Error)> = Vec::new();
+    for step in steps {
+        let forgets = matches!(step, Step::SaveBackup { .. } | Step::SaveRecord(_));
+        if forgets && failures.iter().any(|(failed, _)| matches!(failed, Step::SetLink { .. })) {
+            continue;
+        }
+        if let Err(error) = target.apply(step) {
+            failures.push((step, error));
+        }
+    }
+    failures
+}
+
+macro_rules! each_value {
+    ($self:ident, $other:ident, |$a:ident, $b:ident| $rule:expr) => {{
+        macro_rules! one {
+            ($field:ident) => {{
+                let ($a, $b) = ($self.$field, $other.$field);
+                $rule
+            }};
+        }
+        LinkValues {
+            mac: one!(mac),
+            mtu: one!(mtu),
+            promisc: one!(promisc),
+            allmulti: one!(allmulti),
+            tx_queue_length: one!(tx_queue_length),
+        }
+    }};
+}
+
+impl LinkValues {
+    /// Keeps the values that `other` has, too.
+    fn only_keys_of(&self, other: &LinkValues) -> LinkValues {
+        each_value!(self, other, |a, b| b.and(a))
+    }
+
+    /// Keeps the values that `other` does not have or has differently.
+    fn where_different(&self, other: &LinkValues) -> LinkValues {
+        each_value!(self, other, |a, b| a.filter(|_| a != b))
+    }
+
+    /// Keeps the values that `other` has as they are here.
+    fn where_same(&self, other: &LinkValues) -> LinkValues {
+        each_value!(self, other, |a, b| a.filter(|_| a == b))
+    }
+
+    /// Takes the values of `other` where there are none.
+    fn or(&self, other: &LinkValues) -> LinkValues {
+        each_value!(self, other, |a, b| a.or(b))
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,338 @@
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+
+use super::super::config::Sysctl;
+use super::super::sysctl::SysctlKey;
+use super::*;
+
+const MAC_BEFORE: &str = "02:00:00:00:00:aa";
+const MAC_WANTED: &str = "02:00:5e:00:53:01";
+
+fn config(link: LinkValues, sysctls: &[(&str, &str)]) -> Config {
+    let sysctls = sysctls.iter().map(|(key, value)| Sysctl {
+        key: SysctlKey::parse(key, &"eth0".parse().unwrap()).unwrap(),
+        value: (*value).to_owned(),
+    });
+    Config { data_dir: "/data".into(), sysctls: sysctls.collect(), link }
+}
+
+fn everything() -> LinkValues {
+    LinkValues {
+        mac: Some(MAC_WANTED.parse().unwrap()),
+        mtu: Some(1400),
+        promisc: Some(true),
+        allmulti: Some(true),
+        tx_queue_length: Some(5),
+    }
+}
+
+fn mtu(mtu: u32) -> LinkValues {
+    LinkValues { mtu: Some(mtu), ..LinkValues::default() }
+}
+
+/// A fresh veth.
+fn link() -> LinkState {
+    let values = LinkValues {
+        mac: Some(MAC_BEFORE.parse().unwrap()),
+        mtu: Some(1500),
+        promisc: Some(false),
+        allmulti: Some(false),
+        tx_queue_length: Some(1000),
+    };
+    LinkState { ifindex: 2, values }
+}
+
+fn link_with(values: LinkValues) -> LinkState {
+    LinkState { ifindex: 2, values: values.or(&link().values) }
+}
+
+fn sysctl(path: &str, value: &str) -> SysctlState {
+    SysctlState { path: path.to_owned(), value: Some(value.to_owned()) }
+}
+
+fn saved(ifindex: u32, sysctls: &[(&str, &str)]) -> Saved {
+    let sysctls = sysctls.iter().map(|(path, asked)| SavedSysctl {
+        path: (*path).to_owned(),
+        asked: (*asked).to_owned(),
+        became: None,
+    });
+    Saved {
+        ifindex: Some(ifindex),
+        backup: Some("/data/c1_eth0.json".into()),
+        sysctls: sysctls.collect(),
+    }
+}
+
+#[track_caller]
+fn check(config: &Config, observed: &Observed, expect: Expect) {
+    let plan = add(config, "/data/c1_eth0.json".into(), observed);
+    expect.assert_eq(&format!("{}-- back --\n{}", show(&plan.forward), show(&plan.back)));
+}
+
+#[track_caller]
+fn check_del(remains: Remains, expect: Expect) {
+    let remains = Remains { backup_path: Some("/data/c1_eth0.json".into()), ..remains };
+    expect.assert_eq(&show(&del(&remains)));
+}
+
+fn show(steps: &[Step]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        match step {
+            Step::SaveRecord(None) => writeln!(text, "no record"),
+            Step::SaveRecord(Some(saved)) => {
+                let sysctls: Vec<_> = saved.sysctls.iter().map(|s| s.path.as_str()).collect();
+                writeln!(text, "record link {:?}, sysctls {sysctls:?}", saved.ifindex)
+            }
+            Step::SaveBackup { path, values: None } => {
+                writeln!(text, "no backup {}", path.display())
+            }
+            Step::SaveBackup { values: Some(values), .. } => {
+                writeln!(text, "backup {}", values)
+            }
+            Step::SetLink { ifindex, to } => writeln!(text, "link {ifindex}: {}", to),
+            Step::ClaimSysctl { path, was } => writeln!(text, "claim {path} (was {was:?})"),
+            Step::WriteSysctl { path, value } => writeln!(text, "write {path} = {value}"),
+            Step::RestoreSysctl { path, value } => writeln!(text, "restore {path} = {value}"),
+            Step::ReleaseSysctl { path } => writeln!(text, "release {path}"),
+            Step::ForgetSysctl { path } => writeln!(text, "forget {path}"),
+        }
+        .unwrap();
+    }
+    text
+}
+
+#[test]
+fn a_first_add_remembers_then_changes() {
+    check(
+        &config(everything(), &[("net.core.somaxconn", "5"), ("net.ipv4.route.flush", "1")]),
+        &Observed {
+            link: Some(link()),
+            sysctls: vec![
+                sysctl("net/core/somaxconn", "4096"),
+                SysctlState { path: "net/ipv4/route/flush".into(), value: None },
+            ],
+            ..Observed::default()
+        },
+        expect![[r#"
+            record link Some(2), sysctls ["net/core/somaxconn", "net/ipv4/route/flush"]
+            backup mac 02:00:00:00:00:aa, mtu 1500, promisc off, allmulti off, txqlen 1000
+            link 2: mac 02:00:5e:00:53:01, mtu 1400, promisc on, allmulti on, txqlen 5
+            claim net/core/somaxconn (was Some("4096"))
+            write net/core/somaxconn = 5
+            claim net/ipv4/route/flush (was None)
+            write net/ipv4/route/flush = 1
+            -- back --
+            link 2: mac 02:00:00:00:00:aa, mtu 1500, promisc off, allmulti off, txqlen 1000
+            restore net/core/somaxconn = 4096
+            forget net/core/somaxconn
+            forget net/ipv4/route/flush
+            no backup /data/c1_eth0.json
+            no record
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_as_wanted_is_not_touched_but_remembered() {
+    check(
+        &config(mtu(1500), &[("net.ipv4.tcp_rmem", "1 2 3")]),
+        &Observed {
+            link: Some(link()),
+            sysctls: vec![sysctl("net/ipv4/tcp_rmem", "1\t2\t3")],
+            ..Observed::default()
+        },
+        expect![[r#"
+            record link Some(2), sysctls ["net/ipv4/tcp_rmem"]
+            backup mtu 1500
+            claim net/ipv4/tcp_rmem (was Some("1\t2\t3"))
+            -- back --
+            forget net/ipv4/tcp_rmem
+            no backup /data/c1_eth0.json
+            no record
+        "#]],
+    );
+}
+
+#[test]
+fn a_second_add_keeps_the_originals() {
+    check(
+        &config(everything(), &[("net.core.somaxconn", "6")]),
+        &Observed {
+            link: Some(link_with(mtu(1400))),
+            sysctls: vec![sysctl("net/core/somaxconn", "5")],
+            backup: Some(mtu(1500)),
+            saved: Some(saved(2, &[("net/core/somaxconn", "5"), ("net/gone", "1")])),
+            stale: None,
+        },
+        expect![[r#"
+            record link Some(2), sysctls ["net/core/somaxconn", "net/gone"]
+            backup mac 02:00:00:00:00:aa, mtu 1500, promisc off, allmulti off, txqlen 1000
+            link 2: mac 02:00:5e:00:53:01, promisc on, allmulti on, txqlen 5
+            claim net/core/somaxconn (was Some("5"))
+            write net/core/somaxconn = 6
+            -- back --
+            link 2: mac 02:00:00:00:00:aa, promisc off, allmulti off, txqlen 1000
+            restore net/core/somaxconn = 5
+            backup mtu 1500
+            record link Some(2), sysctls ["net/core/somaxconn", "net/gone"]
+        "#]],
+    );
+}
+
+#[test]
+fn the_references_backup_is_believed_of_values_that_are_tuned_already() {
+    let backup = Some(LinkValues { tx_queue_length: Some(77), ..mtu(9000) });
+    let wanted = LinkValues { tx_queue_length: Some(5), ..mtu(1400) };
+    check(
+        &config(wanted, &[]),
+        &Observed { link: Some(link_with(mtu(1400))), backup, ..Observed::default() },
+        expect![[r#"
+            record link Some(2), sysctls []
+            backup mtu 9000, txqlen 1000
+            link 2: txqlen 5
+            -- back --
+            link 2: txqlen 1000
+            backup mtu 9000, txqlen 77
+            no record
+        "#]],
+    );
+}
+
+#[test]
+fn memories_of_another_link_or_namespace_do_not_count() {
+    let backup = Some(mtu(9000));
+    check(
+        &config(mtu(1400), &[]),
+        &Observed { link: Some(link()), backup, saved: Some(saved(7, &[])), ..Observed::default() },
+        expect![[r#"
+            record link Some(2), sysctls []
+            backup mtu 1500
+            link 2: mtu 1400
+            -- back --
+            link 2: mtu 1500
+            backup mtu 9000
+            record link Some(7), sysctls []
+        "#]],
+    );
+    check(
+        &config(mtu(1400), &[("net.core.somaxconn", "5")]),
+        &Observed {
+            link: Some(link_with(mtu(1400))),
+            sysctls: vec![sysctl("net/core/somaxconn", "4096")],
+            backup,
+            saved: None,
+            stale: Some(saved(2, &[("net/core/somaxconn", "1")])),
+        },
+        expect![[r#"
+            forget net/core/somaxconn
+            record link Some(2), sysctls ["net/core/somaxconn"]
+            backup mtu 1400
+            claim net/core/somaxconn (was Some("4096"))
+            write net/core/somaxconn = 5
+            -- back --
+            restore net/core/somaxconn = 4096
+            forget net/core/somaxconn
+            backup mtu 9000
+            no record
+        "#]],
+    );
+}
+
+#[test]
+fn del_brings_back_what_differs() {
+    check_del(
+        Remains {
+            backup: Some(LinkValues { promisc: Some(false), ..mtu(1500) }),
+            saved: Some(saved(2, &[("net/core/somaxconn", "5")])),
+            namespace: true,
+            link: Some(link_with(mtu(1400))),
+            ..Remains::default()
+        },
+        expect![[r"
+              link 2: mtu 1500
+              release net/core/somaxconn
+              no backup /data/c1_eth0.json
+              no record
+        "]],
+    );
+}
+
+#[test]
+fn del_needs_nothing() {
+    check_del(
+        Remains::default(),
+        expect![[r"
+              no backup /data/c1_eth0.json
+              no record
+        "]],
+    );
+    // The reference made the attachment.
+    check_del(
+        Remains {
+            backup: Some(mtu(1500)),
+            namespace: true,
+            link: Some(link_with(mtu(1400))),
+            ..Remains::default()
+        },
+        expect![[r"
+              link 2: mtu 1500
+              no backup /data/c1_eth0.json
+              no record
+        "]],
+    );
+}
+
+#[test]
+fn del_leaves_links_and_namespaces_alone_that_are_not_the_attachments() {
+    let remains = Remains {
+        backup: Some(mtu(1500)),
+        saved: Some(saved(7, &[("net/core/somaxconn", "5")])),
+        namespace: true,
+        link: Some(link_with(mtu(1400))),
+        ..Remains::default()
+    };
+    check_del(
+        remains.clone(),
+        expect![[r"
+              release net/core/somaxconn
+              no backup /data/c1_eth0.json
+              no record
+        "]],
+    );
+    check_del(
+        Remains {
+            saved: Some(saved(2, &[("net/core/somaxconn", "5")])),
+            namespace: false,
+            ..remains
+        },
+        expect![[r"
+              forget net/core/somaxconn
+              no backup /data/c1_eth0.json
+              no record
+        "]],
+    );
+}
+
+#[test]
+fn del_removes_the_backup_of_an_older_configuration_too() {
+    check_del(
+        Remains {
+            saved: Some(Saved { backup: Some("/old/c1_eth0.json".into()), ..Saved::default() }),
+            ..Remains::default()
+        },
+        expect![[r"
+              no backup /data/c1_eth0.json
+              no backup /old/c1_eth0.json
+              no record
+        "]],
+    );
+}
+
+#[test]
+fn a_backup_that_is_anothers_stays() {
+    let saved = Some(saved(2, &[]));
+    let steps = del(&Remains { saved, namespace: true, ..Remains::default() });
+    assert_eq!(show(&steps), "no record\n");
+}

@@ -1,0 +1,127 @@
+//! `loopback`: brings the container's `lo` up.
+//!
+//! No keys. The interface is always `lo`, whatever `CNI_IFNAME` says. ADD fails when `lo` has an address that is
+//! not a loopback address, before it touches anything. DEL takes `lo` down and nothing else; it needs neither
+//! the namespace nor `prevResult`. There is no state on the host, so GC has nothing to do.
+
+use std::net::IpAddr;
+
+use cni::{AddResult, Error, Interface, IpConfig};
+use cni_plugin::{Call, Plugin, codes};
+use ipnet::IpNet;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+
+/// The one interface this plugin knows.
+const LO: &str = "lo";
+
+/// The plugin `loopback`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Loopback;
+
+impl Plugin for Loopback {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let previous = call.prev_result()?;
+        let netns = call.open_netns()?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let lo = find_lo(&mut netlink)?
+            .ok_or_else(|| Error::new(codes::KERNEL, "the container has no link \"lo\""))?;
+        loopback_addresses(&mut netlink, &lo)?;
+        let made = !lo.up();
+        if made {
+            set_up(&mut netlink, &lo, true)?;
+        }
+        if let Some(previous) = previous {
+            return Ok(previous);
+        }
+        // The kernel gives `lo` its addresses when it comes up (linux net/ipv4/devinet.c `inetdev_event`,
+        // net/ipv6/addrconf.c `init_loopback`), before the request is answered.
+        let addresses = loopback_addresses(&mut netlink, &lo).map_err(|error| {
+            if !made {
+                return error;
+            }
+            match set_up(&mut netlink, &lo, false) {
+                Ok(()) => error,
+                Err(undo) => error.with_details(format!("could not take lo down again: {undo}")),
+            }
+        })?;
+        Ok(result(&addresses, &call.env().netns))
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
+        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        match find_lo(&mut netlink)? {
+            Some(lo) if lo.up() => set_up(&mut netlink, &lo, false),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let netns = call.open_netns()?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        match find_lo(&mut netlink)? {
+            Some(lo) if lo.up() => Ok(()),
+            Some(_) => Err(Error::new(codes::DRIFT, "loopback interface is down")),
+            None => Err(Error::new(codes::DRIFT, "the container has no link \"lo\"")),
+        }
+    }
+
+    fn gc(&self, _call: &Call<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn status(&self, _call: &Call<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+fn find_lo(netlink: &mut RouteSocket) -> Result<Option<Link>, Error> {
+    netlink.link_by_name(LO).map_err(|error| kernel_error(&error))
+}
+
+fn set_up(netlink: &mut RouteSocket, lo: &Link, up: bool) -> Result<(), Error> {
+    let change = Change::SetLink { ifindex: lo.index, set: LinkSet::default().up(up) };
+    netlink.apply(&[change]).map_err(|error| kernel_error(&error))
+}
+
+fn loopback_addresses(netlink: &mut RouteSocket, lo: &Link) -> Result<Vec<IpNet>, Error> {
+    let addresses = netlink.addresses(Some(lo.index)).map_err(|error| kernel_error(&error))?;
+    let addresses: Vec<IpNet> = addresses.into_iter().map(|address| address.address).collect();
+    match addresses.iter().find(|address| !address.addr().is_loopback()) {
+        None => Ok(addresses),
+        Some(foreign) => Err(Error::new(
+            codes::CONFLICT,
+            format!("loopback interface found with non-loopback address \"{}\"", foreign.addr()),
+        )),
+    }
+}
+
+/// The first address of each family, IPv4 first. IPv6 may be off.
+fn result(addresses: &[IpNet], netns: &str) -> AddResult {
+    let first = |is_family: fn(&IpAddr) -> bool| {
+        addresses.iter().find(|address| is_family(&address.addr())).copied()
+    };
+    let families = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)];
+    let ips = families
+        .into_iter()
+        .flatten()
+        .map(|address| IpConfig { interface: Some(0), ..IpConfig::new(address, None) });
+    AddResult {
+        ips: ips.collect(),
+        interfaces: vec![Interface {
+            name: LO.to_owned(),
+            mac: "00:00:00:00:00:00".to_owned(),
+            sandbox: netns.to_owned(),
+            ..Interface::default()
+        }],
+        ..AddResult::default()
+    }
+}
+
+fn kernel_error(error: &dyn std::error::Error) -> Error {
+    Error::from_chain(codes::KERNEL, error)
+}
