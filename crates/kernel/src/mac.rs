@@ -29,6 +29,19 @@ pub struct ParseMacError {
 }
 
 impl MacAddr {
+    /// A new address of our own making: unicast, locally administered (IEEE 802 §8.4), the rest random.
+    ///
+    /// # Panics
+    /// When the kernel gives no random bytes, which `man 2 getrandom` excludes for so few after boot.
+    #[must_use]
+    pub fn random() -> Self {
+        let mut octets = [0; 6];
+        let filled = rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty());
+        assert_eq!(filled, Ok(octets.len()), "the kernel gives random bytes");
+        octets[0] = octets[0] & 0xfe | 0x02;
+        Self(octets)
+    }
+
     /// Whether the address names one host: neither a group (multicast, broadcast) nor all zero.
     ///
     /// The kernel refuses other addresses for an Ethernet link (`is_valid_ether_addr`).

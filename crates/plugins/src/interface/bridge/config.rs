@@ -1,0 +1,336 @@
+//! What an administrator may ask of a bridge, checked.
+
+use std::collections::BTreeSet;
+
+use cni::{Error, IfName, code};
+use cni_plugin::Call;
+use kernel::mac::MacAddr;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::shared::mac::parse_mac;
+
+/// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
+const VLAN_MAX: i64 = 4094;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    bridge: String,
+    is_gateway: bool,
+    is_default_gateway: bool,
+    force_address: bool,
+    ip_masq: bool,
+    ip_masq_backend: Option<String>,
+    mtu: u32,
+    hairpin_mode: bool,
+    promisc_mode: bool,
+    vlan: i64,
+    vlan_trunk: Option<Vec<Option<RawTrunk>>>,
+    preserve_default_vlan: bool,
+    macspoofchk: bool,
+    enabledad: bool,
+    disable_container_interface: bool,
+    port_isolation: bool,
+    args: RawArgs,
+    runtime_config: RawRuntime,
+    ipam: Option<IgnoredAny>,
+    dns: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawTrunk {
+    id: Option<i64>,
+    #[serde(rename = "minID")]
+    min_id: Option<i64>,
+    #[serde(rename = "maxID")]
+    max_id: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawArgs {
+    cni: RawMac,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawMac {
+    mac: String,
+}
+
+type RawRuntime = RawMac;
+
+/// How masquerading was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MasqueradeBackend {
+    /// nftables, by our choice or the configuration's.
+    Nftables,
+    /// iptables, by the configuration's.
+    Iptables,
+}
+
+/// VLANs of a bridge port.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Vlans {
+    /// The untagged VLAN; `None` when the configuration has neither `vlan` nor a trunk.
+    pub(super) native: Option<u16>,
+    /// The tagged VLANs.
+    pub(super) tagged: BTreeSet<u16>,
+    /// VLAN 1 stays on the port.
+    pub(super) keep_default: bool,
+    /// Whether VLANs were asked for at all (even an empty trunk does).
+    pub(super) wanted: bool,
+    /// The access VLAN as configured, which names the gateway's link.
+    pub(super) access: Option<u16>,
+}
+
+/// A bridge network as this plugin understands it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) bridge: IfName,
+    pub(super) gateway: bool,
+    pub(super) default_gateway: bool,
+    pub(super) force_address: bool,
+    pub(super) masquerade: Option<MasqueradeBackend>,
+    pub(super) mtu: Option<u32>,
+    pub(super) hairpin: bool,
+    pub(super) promisc: bool,
+    pub(super) vlans: Vlans,
+    pub(super) check_spoofing: bool,
+    pub(super) detect_duplicates: bool,
+    pub(super) leave_down: bool,
+    pub(super) isolated: bool,
+    pub(super) mac: Option<MacAddr>,
+}
+
+impl Config {
+    /// Reads and checks the configuration of a call.
+    ///
+    /// MAC precedence, last wins: `CNI_ARGS` `MAC`, `args.cni.mac`, `runtimeConfig.mac`.
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        let args = call.args(&["MAC"])?;
+        let mac = [Some(raw.runtime_config.mac.as_str()), Some(&raw.args.cni.mac), args.get("MAC")]
+            .into_iter()
+            .flatten()
+            .find(|text| !text.is_empty())
+            .map(parse_mac)
+            .transpose()?;
+        Config::check(&raw, mac, call.ipam().is_some())
+    }
+
+    fn check(raw: &Raw, mac: Option<MacAddr>, has_ipam: bool) -> Result<Self, Error> {
+        if has_ipam && raw.disable_container_interface {
+            return Err(invalid("cannot use IPAM when DisableContainerInterface flag is set"));
+        }
+        if raw.hairpin_mode && raw.promisc_mode {
+            return Err(invalid("cannot set hairpin mode and promiscuous mode at the same time"));
+        }
+        let bridge = if raw.bridge.is_empty() { "cni0" } else { &raw.bridge };
+        let bridge = IfName::new(bridge).map_err(|error| {
+            Error::new(code::INVALID_CONFIG, format!("invalid bridge name {bridge:?}: {}", error.msg))
+        })?;
+        let vlans = vlans(raw)?;
+        let gateway = raw.is_gateway || raw.is_default_gateway;
+        if let (true, Some(vlan)) = (gateway, vlans.access) {
+            gateway_name(&bridge, vlan)?;
+        }
+        Ok(Config {
+            bridge,
+            gateway,
+            default_gateway: raw.is_default_gateway,
+            force_address: raw.force_address,
+            masquerade: raw
+                .ip_masq
+                .then(|| masquerade_backend(raw.ip_masq_backend.as_deref()))
+                .transpose()?,
+            mtu: (raw.mtu != 0).then_some(raw.mtu),
+            hairpin: raw.hairpin_mode,
+            promisc: raw.promisc_mode,
+            vlans,
+            check_spoofing: raw.macspoofchk,
+            detect_duplicates: raw.enabledad,
+            leave_down: raw.disable_container_interface,
+            isolated: raw.port_isolation,
+            mac,
+        })
+    }
+}
+
+/// Returns the name of the link that carries a VLAN's gateway.
+pub(super) fn gateway_name(bridge: &IfName, vlan: u16) -> Result<IfName, Error> {
+    let name = format!("{bridge}.{vlan}");
+    IfName::new(&name).map_err(|error| {
+        invalid(&format!("the gateway of VLAN {vlan} needs a link named {name:?}: {}", error.msg))
+            .with_details("choose a shorter bridge name")
+    })
+}
+
+fn masquerade_backend(name: Option<&str>) -> Result<MasqueradeBackend, Error> {
+    match name {
+        None | Some("" | "nftables") => Ok(MasqueradeBackend::Nftables),
+        Some("iptables") => Ok(MasqueradeBackend::Iptables),
+        Some(other) => Err(invalid(&format!("unknown ipmasq backend {other:?}"))
+            .with_details("ipMasqBackend is \"nftables\" or \"iptables\"")),
+    }
+}
+
+fn vlans(raw: &Raw) -> Result<Vlans, Error> {
+    let access = match raw.vlan {
+        0 => None,
+        id => Some(vlan_id(id).filter(|id| i64::from(*id) <= VLAN_MAX).ok_or_else(|| {
+            invalid(&format!("invalid VLAN ID {id} (must be between 0 and {VLAN_MAX})"))
+        })?),
+    };
+    let tagged = trunk(raw.vlan_trunk.as_deref().unwrap_or_default())?;
+    // A trunk without a native VLAN keeps VLAN 1 for untagged frames.
+    let native = access.or((!tagged.is_empty()).then_some(1));
+    Ok(Vlans {
+        native,
+        wanted: access.is_some() || raw.vlan_trunk.is_some(),
+        tagged,
+        keep_default: raw.preserve_default_vlan,
+        access,
+    })
+}
+
+fn trunk(entries: &[Option<RawTrunk>]) -> Result<BTreeSet<u16>, Error> {
+    let mut ids = BTreeSet::new();
+    for entry in entries {
+        let Some(entry) = entry else {
+            return Err(invalid("incorrect trunk parameter: null is not a VLAN"));
+        };
+        match (entry.min_id, entry.max_id) {
+            (Some(low), Some(high)) => {
+                let low = vlan_id(low).ok_or_else(|| invalid("incorrect trunk minID parameter"))?;
+                let high = vlan_id(high).ok_or_else(|| invalid("incorrect trunk maxID parameter"))?;
+                if high < low {
+                    return Err(invalid("minID is greater than maxID in trunk parameter"));
+                }
+                ids.extend(low..=high);
+            }
+            (None, Some(_)) => return Err(incomplete("minID")),
+            (Some(_), None) => return Err(incomplete("maxID")),
+            (None, None) if entry.id.is_none() => {
+                return Err(invalid("incorrect trunk parameter: neither id nor minID and maxID"));
+            }
+            (None, None) => {}
+        }
+        if let Some(id) = entry.id {
+            ids.insert(vlan_id(id).ok_or_else(|| invalid("incorrect trunk id parameter"))?);
+        }
+    }
+    Ok(ids)
+}
+
+fn incomplete(missing: &str) -> Error {
+    invalid(&format!(
+        "minID and maxID should be configured simultaneously, {missing} is missing"
+    ))
+}
+
+fn vlan_id(id: i64) -> Option<u16> {
+    (1..=VLAN_MAX).contains(&id).then(|| u16::try_from(id).ok()).flatten()
+}
+
+fn invalid(msg: &str) -> Error {
+    Error::new(code::INVALID_CONFIG, msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(json: &str, expected: Expect) {
+        let raw: Raw = cni::json::from_str(json).unwrap();
+        let has_ipam = raw.ipam.is_some();
+        let text = match Config::check(&raw, None, has_ipam) {
+            Ok(config) => format!("{:?}", config.vlans),
+            Err(error) => format!("{} {error}", error.code),
+        };
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn flags_that_exclude_each_other() {
+        check(
+            r#"{"ipam":{},"disableContainerInterface":true}"#,
+            expect!["7 cannot use IPAM when DisableContainerInterface flag is set"],
+        );
+        check(
+            r#"{"hairpinMode":true,"promiscMode":true}"#,
+            expect!["7 cannot set hairpin mode and promiscuous mode at the same time"],
+        );
+        check(
+            r#"{"ipMasq":true,"ipMasqBackend":"ipset"}"#,
+            expect![[r#"7 unknown ipmasq backend "ipset"; ipMasqBackend is "nftables" or "iptables""#]],
+        );
+    }
+
+    #[test]
+    fn vlan_validation() {
+        check(r#"{"vlan":4095}"#, expect!["7 invalid VLAN ID 4095 (must be between 0 and 4094)"]);
+        check(r#"{"vlan":-1}"#, expect!["7 invalid VLAN ID -1 (must be between 0 and 4094)"]);
+        check(
+            r#"{"vlanTrunk":[{"minID":5}]}"#,
+            expect!["7 minID and maxID should be configured simultaneously, maxID is missing"],
+        );
+        check(
+            r#"{"vlanTrunk":[{"maxID":5}]}"#,
+            expect!["7 minID and maxID should be configured simultaneously, minID is missing"],
+        );
+        check(
+            r#"{"vlanTrunk":[{"minID":6,"maxID":5}]}"#,
+            expect!["7 minID is greater than maxID in trunk parameter"],
+        );
+        check(
+            r#"{"vlanTrunk":[{"minID":0,"maxID":5}]}"#,
+            expect!["7 incorrect trunk minID parameter"],
+        );
+        check(
+            r#"{"vlanTrunk":[{"minID":1,"maxID":4095}]}"#,
+            expect!["7 incorrect trunk maxID parameter"],
+        );
+        check(r#"{"vlanTrunk":[{"id":0}]}"#, expect!["7 incorrect trunk id parameter"]);
+        check(
+            r#"{"vlanTrunk":[null]}"#,
+            expect!["7 incorrect trunk parameter: null is not a VLAN"],
+        );
+    }
+
+    #[test]
+    fn trunks_are_a_union_with_vlan_1_native() {
+        check(
+            r#"{"vlanTrunk":[{"id":7},{"minID":3,"maxID":5},{"id":4}]}"#,
+            expect![
+                "Vlans { native: Some(1), tagged: {3, 4, 5, 7}, keep_default: false, wanted: true, access: None }"
+            ],
+        );
+        check(
+            r#"{"vlan":9,"vlanTrunk":[],"preserveDefaultVlan":true}"#,
+            expect![
+                "Vlans { native: Some(9), tagged: {}, keep_default: true, wanted: true, access: Some(9) }"
+            ],
+        );
+    }
+
+    #[test]
+    fn the_gateway_link_of_a_vlan_must_have_a_name() {
+        check(
+            r#"{"bridge":"verylongbridge1","vlan":10,"isGateway":true}"#,
+            expect![[
+                r#"7 the gateway of VLAN 10 needs a link named "verylongbridge1.10": interface name is too long; choose a shorter bridge name"#
+            ]],
+        );
+    }
+}

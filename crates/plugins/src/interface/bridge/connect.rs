@@ -1,0 +1,411 @@
+//! ADD and its undoing.
+
+use std::time::{Duration, Instant};
+
+use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, Route};
+use cni_plugin::{Call, codes};
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use kernel::netns::{Netns, NetnsId};
+use kernel::NetlinkError;
+use kernel::route::{
+    BridgeVlan, BridgeVlanSide, Change, LinkKind, LinkSet, NewLink, OperState, RouteSocket, VethPeer,
+};
+use serde::{Deserialize, Serialize};
+use state::{Index, NetnsIdentity, Record};
+
+use super::config::{Config, MasqueradeBackend, Vlans};
+use super::{NAME, switch};
+use crate::shared::container::{self, Options};
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
+use crate::shared::undo::Undo;
+use crate::shared::{dns, owner};
+
+/// How long a port may take to come up: the reference waits for 2.55 seconds.
+const PORT_PATIENCE: Duration = Duration::from_millis(2550);
+
+/// The pause between looks at a port that is coming up; it takes a fraction of a millisecond.
+const PORT_PAUSE: Duration = Duration::from_micros(200);
+
+/// Where the container's interface stands in the result: after the bridge and the host's end.
+const CONTAINER_POSITION: usize = 2;
+
+/// What we write down about an attachment, for DEL and GC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    pub(super) bridge: String,
+    pub(super) host_ifname: String,
+    pub(super) ips: Vec<IpNet>,
+    pub(super) forwards: bool,
+    pub(super) masquerades: bool,
+    pub(super) checks_spoofing: bool,
+}
+
+impl Facts {
+    /// Reads what was written down, if it was and is still legible.
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
+        let record = index.get(key, NAME).found?;
+        serde_json::from_value(record.data).ok()
+    }
+}
+
+fn kernel(error: NetlinkError) -> Error {
+    Error::from_chain(codes::KERNEL, &error)
+}
+
+/// Runs ADD.
+pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
+    let config = Config::of(call)?;
+    let netns = call.open_netns()?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+    refuse_existing(&mut inside, call)?;
+    switch::observe(&mut host, &config, &[])?;
+
+    let mut undo = Undo::new();
+    let ipam = match call.ipam() {
+        Some(ipam) => {
+            let result = ipam.add()?;
+            undo.record("release the addresses", move || ipam.del());
+            Some(result)
+        }
+        None => None,
+    };
+    let attached = plan(call, &config, ipam)
+        .and_then(|plan| attach(call, &config, &plan, &netns, &mut host, &mut inside, &mut undo));
+    attached.map_err(|error| undo.run(error))
+}
+
+/// Refuses an interface name that the container has already.
+fn refuse_existing(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(), Error> {
+    let ifname = call.ifname();
+    if inside.link_by_name(ifname.as_str()).map_err(kernel)?.is_none() {
+        return Ok(());
+    }
+    let host_ifname = owner::host_ifname(call.attachment(), 0);
+    Err(Error::new(
+        codes::EXISTS,
+        format!(
+            "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
+        ),
+    )
+    .with_details("the container has an interface of that name; nothing was changed"))
+}
+
+/// What IPAM's answer means for a bridge: everything that is decided before anything is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    ips: Vec<IpConfig>,
+    routes: Vec<Route>,
+    dns: cni::Dns,
+    gateways: Vec<IpNet>,
+    /// There is an IPAM plugin: the interface is configured, not merely brought up.
+    layer3: bool,
+}
+
+fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Plan, Error> {
+    let layer3 = ipam.is_some();
+    let mut result = ipam.unwrap_or_default();
+    if layer3 {
+        container::check_ipam_result(&result)?;
+    }
+    let mut gateways = Vec::new();
+    for ip in &mut result.ips {
+        ip.interface = Some(CONTAINER_POSITION);
+        if config.gateway {
+            let gateway = switch::gateway_of(&ip.address, ip.gateway)?;
+            ip.gateway = Some(gateway.addr());
+            if !gateways.contains(&gateway) {
+                gateways.push(gateway);
+            }
+        }
+    }
+    if config.default_gateway {
+        add_default_routes(&result.ips, &mut result.routes);
+    }
+    Ok(Plan {
+        ips: result.ips,
+        routes: result.routes,
+        dns: dns::choose(call.common(), result.dns),
+        gateways,
+        layer3,
+    })
+}
+
+/// Gives each family a default route through its gateway unless it has one that names a next hop. One that
+/// names none means the same gateway, and gets it.
+fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
+    for v4 in [true, false] {
+        let Some(gateway) =
+            ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4)
+        else {
+            continue;
+        };
+        let mut defaults =
+            routes.iter_mut().filter(|route| route.is_default() && route.dst.addr().is_ipv4() == v4);
+        match defaults.next() {
+            Some(route) => {
+                route.gw.get_or_insert(gateway);
+            }
+            None => {
+                let dst = if v4 { "0.0.0.0/0" } else { "::/0" };
+                let dst = dst.parse().expect("a default destination is a prefix");
+                routes.push(Route::new(dst, Some(gateway)));
+            }
+        }
+    }
+}
+
+fn attach<'a>(
+    call: &'a Call<'_>,
+    config: &'a Config,
+    plan: &Plan,
+    netns: &Netns,
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    undo: &mut Undo<'a>,
+) -> Result<AddResult, Error> {
+    let key = call.attachment();
+    let index = Index::new(call.roots());
+    let facts = Facts {
+        bridge: config.bridge.to_string(),
+        host_ifname: owner::host_ifname(key, 0),
+        ips: plan.ips.iter().map(|ip| ip.address).collect(),
+        forwards: config.gateway && plan.layer3,
+        masquerades: config.masquerade.is_some() && plan.layer3,
+        checks_spoofing: config.check_spoofing,
+    };
+    // Written before anything is made, so that whatever is made can be found.
+    write_down(call, &index, &facts, netns.id())?;
+    undo.record("remove what was made", move || super::remove::all(call, None));
+
+    let bridge = switch::ensure(host, &index, config, &plan.gateways, key)?;
+    let mac = config.mac.unwrap_or_else(MacAddr::random);
+    let pair = make_pair(host, call, config, bridge.link.index, mac, netns)?;
+    if pair.host_ifname != facts.host_ifname {
+        let facts = Facts { host_ifname: pair.host_ifname.clone(), ..facts };
+        write_down(call, &index, &facts, netns.id())?;
+    }
+    prepare_port(host, &config.vlans, config, pair.host_index)?;
+    super::filter::add(call, &index, config, &plan.ips, mac, &pair.host_ifname)?;
+    configure(inside, netns, call, config, plan, pair.container_index)?;
+    if config.gateway {
+        hold_forwarding(&index, key, &plan.ips)?;
+    }
+    if !config.leave_down {
+        wait_for_port(host, pair.host_index, &pair.host_ifname)?;
+    }
+    super::filter::warn_if_blocked(call, config);
+    Ok(report(call, plan, &bridge, &pair, mac))
+}
+
+fn write_down(
+    call: &Call<'_>,
+    index: &Index,
+    facts: &Facts,
+    netns: NetnsId,
+) -> Result<(), Error> {
+    let data = serde_json::to_value(facts).expect("facts have string keys only");
+    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+    let identity = NetnsIdentity { dev: netns.dev, ino: netns.ino };
+    let record = Record::new(call.attachment().clone(), NAME, boot_id, data)
+        .with_netns(call.netns_path().unwrap_or(std::path::Path::new("")), Some(identity));
+    index.put(&record).map_err(|error| file_error(&error))
+}
+
+#[derive(Debug)]
+struct Pair {
+    host_ifname: String,
+    host_index: u32,
+    container_index: u32,
+    host_mac: MacAddr,
+}
+
+/// Makes both ends at once, the container's directly in its namespace with its final name and address. A
+/// host name taken by somebody else is passed over; one that is our own leftover is cleared away.
+fn make_pair(
+    host: &mut RouteSocket,
+    call: &Call<'_>,
+    config: &Config,
+    bridge: u32,
+    mac: MacAddr,
+    netns: &Netns,
+) -> Result<Pair, Error> {
+    let key = call.attachment();
+    let alias = owner::alias(key);
+    let host_mac = MacAddr::random();
+    for attempt in 0..owner::HOST_IFNAME_ATTEMPTS {
+        let host_ifname = owner::host_ifname(key, attempt);
+        let peer = VethPeer {
+            mac: Some(mac),
+            mtu: config.mtu,
+            netns: Some(netns.clone()),
+            ..VethPeer::new(call.ifname().as_str())
+        };
+        let new = NewLink {
+            mac: Some(host_mac),
+            mtu: config.mtu,
+            master: Some(bridge),
+            up: true,
+            alias: Some(alias.clone()),
+            ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
+        };
+        let error = match host.create_link(&new) {
+            Ok(link) => {
+                switch::refuse_router_advertisements(&host_ifname);
+                let container_index = link.peer_index.ok_or_else(|| {
+                    Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
+                })?;
+                return Ok(Pair { host_ifname, host_index: link.index, container_index, host_mac });
+            }
+            Err(error) => error,
+        };
+        if !error.is_exists() {
+            return Err(kernel(error));
+        }
+        match host.link_by_name(&host_ifname).map_err(kernel)? {
+            Some(link) if link.alias.as_deref() == Some(&alias) => {
+                host.delete_link(link.index).map_err(kernel)?;
+            }
+            Some(_) => {}
+            // Not the host's name, then: the container's.
+            None => return Err(kernel(error)),
+        }
+    }
+    Err(Error::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
+        .with_details("links veth… with this attachment's names belong to others"))
+}
+
+/// Sets what a port has beyond being one: hairpin, isolation, VLANs.
+fn prepare_port(
+    host: &mut RouteSocket,
+    vlans: &Vlans,
+    config: &Config,
+    ifindex: u32,
+) -> Result<(), Error> {
+    let mut changes = Vec::new();
+    if config.hairpin || config.isolated {
+        let set = LinkSet {
+            hairpin: Some(config.hairpin),
+            isolated: Some(config.isolated),
+            ..LinkSet::default()
+        };
+        changes.push(Change::SetLink { ifindex, set });
+    }
+    changes.extend(plan_vlans(ifindex, vlans));
+    if changes.is_empty() {
+        return Ok(());
+    }
+    host.apply(&changes).map_err(|error| kernel(error.source))
+}
+
+/// A new port is in VLAN 1, untagged.
+fn plan_vlans(ifindex: u32, vlans: &Vlans) -> Vec<Change> {
+    let side = BridgeVlanSide::Port;
+    let mut changes = Vec::new();
+    if !vlans.wanted {
+        return changes;
+    }
+    if !vlans.keep_default && vlans.native != Some(1) {
+        changes.push(Change::DelBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(1) });
+    }
+    for id in &vlans.tagged {
+        changes.push(Change::AddBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(*id) });
+    }
+    if let Some(native) = vlans.native {
+        changes.push(Change::AddBridgeVlan { ifindex, side, vlan: BridgeVlan::access(native) });
+    }
+    changes
+}
+
+/// Sets up the container's side.
+fn configure(
+    inside: &mut RouteSocket,
+    netns: &Netns,
+    call: &Call<'_>,
+    config: &Config,
+    plan: &Plan,
+    ifindex: u32,
+) -> Result<(), Error> {
+    if config.leave_down {
+        return Ok(());
+    }
+    let ips: Vec<&IpConfig> = plan.ips.iter().collect();
+    let options = Options { skip_dad: !config.detect_duplicates };
+    if plan.layer3 {
+        let switches = container::switches(call.ifname().as_str(), &ips, options);
+        container::write_switches(netns, &switches)?;
+    }
+    let changes = container::changes(ifindex, &ips, &plan.routes, options);
+    inside.apply(&changes).map_err(|error| {
+        kernel(error.source).context(format_args!("configure interface {:?}", call.ifname().as_str()))
+    })?;
+    if config.detect_duplicates {
+        container::wait_for_dad(inside, ifindex, call.ifname().as_str())?;
+    }
+    Ok(())
+}
+
+fn hold_forwarding(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
+    if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
+        FORWARD_V4.hold(index, key)?;
+    }
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        FORWARD_V6.hold(index, key)?;
+    }
+    Ok(())
+}
+
+fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + PORT_PATIENCE;
+    loop {
+        let link = host.link_by_index(ifindex).map_err(kernel)?;
+        let state = link.map(|link| link.oper_state);
+        match state {
+            Some(OperState::Up | OperState::Unknown) => return Ok(()),
+            Some(state) if deadline < Instant::now() => {
+                return Err(Error::new(
+                    codes::KERNEL,
+                    format!("bridge port in error state: {state:?}"),
+                )
+                .with_details(format!("port {ifname:?} did not come up within {PORT_PATIENCE:?}")));
+            }
+            Some(_) => std::thread::sleep(PORT_PAUSE),
+            None => {
+                return Err(Error::new(codes::CONFLICT, format!("port {ifname:?} vanished")));
+            }
+        }
+    }
+}
+
+fn report(
+    call: &Call<'_>,
+    plan: &Plan,
+    bridge: &switch::Ready,
+    pair: &Pair,
+    mac: MacAddr,
+) -> AddResult {
+    let host_side = |name: &str, mac: Option<MacAddr>| Interface {
+        name: name.to_owned(),
+        mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        ..Interface::default()
+    };
+    let mut interfaces = vec![
+        host_side(&bridge.link.name, bridge.link.mac),
+        host_side(&pair.host_ifname, Some(pair.host_mac)),
+        Interface {
+            sandbox: call.env().netns.clone(),
+            ..host_side(call.ifname().as_str(), Some(mac))
+        },
+    ];
+    if let Some((name, mac)) = &bridge.vlan_gateway {
+        interfaces.push(host_side(name, *mac));
+    }
+    AddResult {
+        interfaces,
+        ips: plan.ips.clone(),
+        routes: plan.routes.clone(),
+        dns: plan.dns.clone(),
+    }
+}

@@ -1,0 +1,61 @@
+//! `bridge`: a veth pair whose host end is a port of a Linux bridge.
+//!
+//! The bridge is made by the first attachment that needs it and removed by the last, if we made it. The pair is
+//! made by one message: the container's end appears in its namespace with its final name and address. The
+//! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
+//! else is lost.
+//!
+//! - [`config`]: what may be asked for
+//! - [`switch`]: the bridge itself
+//! - [`connect`]: ADD
+//! - [`remove`]: DEL and GC
+//! - [`verify`]: CHECK and STATUS
+//! - [`filter`]: masquerading and spoof checks
+
+mod config;
+mod connect;
+mod filter;
+mod remove;
+mod switch;
+mod verify;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error};
+use cni_plugin::{Call, Plugin};
+
+/// The plugin's type.
+const NAME: &str = "bridge";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Bridge;
+
+impl Plugin for Bridge {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        connect::add(call)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}

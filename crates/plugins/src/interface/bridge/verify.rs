@@ -1,0 +1,216 @@
+//! CHECK and STATUS.
+
+use cni::{AddResult, Error, Interface, code};
+use cni_plugin::{Call, codes};
+use kernel::NetlinkError;
+use kernel::route::{Link, RouteSocket};
+
+use super::config::Config;
+use crate::shared::container;
+
+fn kernel(error: NetlinkError) -> Error {
+    Error::from_chain(codes::KERNEL, &error)
+}
+
+fn drift(message: String) -> Error {
+    Error::new(codes::DRIFT, message)
+}
+
+/// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
+pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
+    let config = Config::of(call)?;
+    if let Some(ipam) = call.ipam() {
+        ipam.check()?;
+    }
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let netns = call.open_netns()?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+
+    let bridge = check_bridge(&mut host, &config, &result)?;
+    let container = check_container(&mut inside, call, &config, &result)?;
+    let port = check_port(&mut host, &config, &result, &bridge, &container)?;
+    let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
+    container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
+    if config.gateway && call.ipam().is_some() {
+        check_gateway(&mut host, &config, &result)?;
+    }
+    super::filter::check(call, &config, &result, &port.name)
+}
+
+fn check_bridge(
+    host: &mut RouteSocket,
+    config: &Config,
+    result: &AddResult,
+) -> Result<Link, Error> {
+    let name = config.bridge.as_str();
+    let reported = result
+        .interfaces
+        .iter()
+        .find(|link| link.name == name && link.sandbox.is_empty())
+        .ok_or_else(|| drift(format!("prevResult does not list bridge {name:?}")))?;
+    let bridge = host
+        .link_by_name(name)
+        .map_err(kernel)?
+        .ok_or_else(|| drift(format!("bridge {name:?} is gone")))?;
+    if bridge.kind.as_deref() != Some("bridge") {
+        return Err(drift(format!("interface {name:?} is no bridge any more")));
+    }
+    same_mac(reported, &bridge)?;
+    if bridge.promiscuous() != config.promisc {
+        return Err(drift(format!(
+            "bridge {name:?} has promiscuous mode {}, the configuration asks for {}",
+            on_off(bridge.promiscuous()),
+            on_off(config.promisc)
+        )));
+    }
+    if !bridge.up() {
+        return Err(drift(format!("bridge {name:?} is down")));
+    }
+    Ok(bridge)
+}
+
+fn check_container(
+    inside: &mut RouteSocket,
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+) -> Result<Link, Error> {
+    let ifname = call.ifname().as_str();
+    let reported = result
+        .container_interface(ifname)
+        .ok_or_else(|| drift(format!("prevResult does not list interface {ifname:?}")))?;
+    if reported.sandbox != call.env().netns {
+        return Err(drift(format!(
+            "interface {ifname:?} was attached in {}, not in {}",
+            reported.sandbox,
+            call.env().netns
+        )));
+    }
+    let link = inside
+        .link_by_name(ifname)
+        .map_err(kernel)?
+        .ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
+    if link.kind.as_deref() != Some("veth") {
+        return Err(drift(format!("interface {ifname:?} is no veth link any more")));
+    }
+    same_mac(reported, &link)?;
+    if !config.leave_down && !link.up() {
+        return Err(drift(format!("interface {ifname:?} is down")));
+    }
+    Ok(link)
+}
+
+fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
+    let Some(mac) = link.mac.map(|mac| mac.to_string()) else { return Ok(()) };
+    if reported.mac.is_empty() || reported.mac.eq_ignore_ascii_case(&mac) {
+        return Ok(());
+    }
+    Err(drift(format!(
+        "interface {:?} has MAC address {mac}, ADD reported {}",
+        link.name, reported.mac
+    )))
+}
+
+fn check_port(
+    host: &mut RouteSocket,
+    config: &Config,
+    result: &AddResult,
+    bridge: &Link,
+    container: &Link,
+) -> Result<Link, Error> {
+    let missing =
+        || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
+    let peer = container.peer_index.ok_or_else(missing)?;
+    let port = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
+    if !result.interfaces.iter().any(|link| link.name == port.name && link.sandbox.is_empty()) {
+        return Err(missing());
+    }
+    if port.master != Some(bridge.index) {
+        return Err(drift(format!(
+            "link {:?} is not a port of bridge {:?} any more",
+            port.name, bridge.name
+        )));
+    }
+    let has = port.port.clone().unwrap_or_default();
+    for (what, asked, found) in [
+        ("hairpin mode", config.hairpin, has.hairpin),
+        ("isolation", config.isolated, has.isolated),
+    ] {
+        if asked != found {
+            return Err(drift(format!(
+                "port {:?} has {what} {}, the configuration asks for {}",
+                port.name,
+                on_off(found),
+                on_off(asked)
+            )));
+        }
+    }
+    check_vlans(host, config, &port)?;
+    Ok(port)
+}
+
+fn check_vlans(host: &mut RouteSocket, config: &Config, port: &Link) -> Result<(), Error> {
+    if !config.vlans.wanted {
+        return Ok(());
+    }
+    let present = host.bridge_vlans(port.index).map_err(kernel)?;
+    let native = config.vlans.native;
+    for id in config.vlans.tagged.iter().copied().chain(native) {
+        let Some(vlan) = present.iter().find(|vlan| (vlan.first..=vlan.last).contains(&id)) else {
+            return Err(drift(format!("port {:?} is not in VLAN {id} any more", port.name)));
+        };
+        if Some(id) == native && !(vlan.pvid && vlan.untagged) {
+            return Err(drift(format!("VLAN {id} is not port {:?}'s own any more", port.name)));
+        }
+    }
+    Ok(())
+}
+
+fn check_gateway(
+    host: &mut RouteSocket,
+    config: &Config,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let name = match config.vlans.access {
+        Some(vlan) => super::config::gateway_name(&config.bridge, vlan)?,
+        None => config.bridge.clone(),
+    };
+    let link = host
+        .link_by_name(name.as_str())
+        .map_err(kernel)?
+        .ok_or_else(|| drift(format!("link {:?} with the gateway is gone", name.as_str())))?;
+    let present = host.addresses(Some(link.index)).map_err(kernel)?;
+    for gateway in result.ips.iter().filter_map(|ip| ip.gateway) {
+        if !present.iter().any(|address| address.address.addr() == gateway) {
+            return Err(drift(format!(
+                "gateway address {gateway} is gone from {:?}",
+                name.as_str()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+/// Runs STATUS: the address plugin's, and whether the bridge's name is free for a bridge.
+pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
+    let unavailable = |error: Error| Error {
+        code: if error.code < code::PLUGIN_NOT_AVAILABLE || error.code == code::INTERNAL {
+            error.code
+        } else {
+            code::PLUGIN_NOT_AVAILABLE
+        },
+        ..error
+    };
+    if let Some(ipam) = call.ipam() {
+        ipam.status()?;
+    }
+    let config = Config::of(call)?;
+    let mut host = RouteSocket::open().map_err(kernel).map_err(unavailable)?;
+    super::switch::observe(&mut host, &config, &[]).map_err(unavailable)?;
+    super::filter::status(call, &config)
+}

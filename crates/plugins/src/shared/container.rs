@@ -1,0 +1,280 @@
+//! The container's side of an interface: addresses, routes and switches, as IPAM asked for them.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use cni::{AddResult, Error, IpConfig, Route, code};
+use cni_plugin::codes;
+use ipnet::IpNet;
+use kernel::netns::{Netns, within};
+use kernel::route::{
+    self, AddressOptions, Change, IpFamily, LinkSet, RouteFilter, RouteSocket, Scope, TABLE_MAIN,
+};
+use kernel::sysctl::Sysctl;
+
+/// How long duplicate address detection may take: one second of waiting for answers, up to one of random
+/// delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
+const DAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pause between looks at an address under detection; detection takes a second or more.
+const DAD_PAUSE: Duration = Duration::from_millis(20);
+
+/// A switch of the container's interface, written only where it differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switch {
+    /// The key below `/proc/sys`, parts separated by slashes.
+    pub key: String,
+    /// The value.
+    pub value: &'static str,
+    /// Whether the interface is unusable without it. Others are done as well as the kernel can.
+    pub required: bool,
+}
+
+/// How to configure an interface in a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// IPv6 addresses are usable at once; nobody else can hold them.
+    pub skip_dad: bool,
+}
+
+/// Returns the switches for an interface with these addresses.
+#[must_use]
+pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch> {
+    let best_effort =
+        |key: String, value| Switch { key, value, required: false };
+    let required = |key: String, value| Switch { key, value, required: true };
+    let mut switches = vec![best_effort(format!("net/ipv4/conf/{ifname}/arp_notify"), "1")];
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        switches.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
+        switches.push(required(format!("net/ipv6/conf/{ifname}/disable_ipv6"), "0"));
+        switches.push(required(format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1"));
+        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1"));
+    }
+    if options.skip_dad {
+        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "0"));
+    } else {
+        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1"));
+        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "1"));
+    }
+    switches
+}
+
+/// Writes switches in a namespace.
+///
+/// # Errors
+/// Code 100 when a required one cannot be written.
+pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
+    within(netns, || {
+        for switch in switches {
+            let written =
+                Sysctl::parse(&switch.key).and_then(|key| key.write_if_different(switch.value));
+            if let (Err(error), true) = (written, switch.required) {
+                return Err(Error::from_chain(codes::KERNEL, &error)
+                    .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)"));
+            }
+        }
+        Ok(())
+    })
+    .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+}
+
+/// Returns the changes that bring an interface up with its addresses and routes, in the order the kernel
+/// needs them.
+#[must_use]
+pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Options) -> Vec<Change> {
+    let mut changes: Vec<Change> = ips
+        .iter()
+        .map(|ip| Change::AddAddress {
+            ifindex,
+            address: ip.address,
+            options: AddressOptions { nodad: options.skip_dad, ..AddressOptions::default() },
+        })
+        .collect();
+    changes.push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
+    let mut planned: Vec<route::Route> = Vec::new();
+    for wanted in routes {
+        let route = kernel_route(ifindex, wanted, ips);
+        if !planned.contains(&route) {
+            planned.push(route);
+        }
+    }
+    // Appended: several next hops to one destination stand beside each other.
+    changes.extend(planned.into_iter().map(Change::AppendRoute));
+    changes
+}
+
+/// Returns the route as the kernel takes it: without a next hop of its own it takes the family's gateway,
+/// and a next hop outside every subnet of the interface is declared reachable on it.
+fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
+    let gateway = wanted.gw.or_else(|| family_gateway(wanted.dst.addr().is_ipv4(), ips));
+    let onlink = gateway.is_some_and(|gateway| !is_reachable(gateway, ips));
+    let on_link_only = gateway.is_none() && wanted.dst.addr().is_ipv4();
+    route::Route {
+        gateway,
+        oif: Some(ifindex),
+        priority: wanted.priority,
+        table: wanted.table.unwrap_or(TABLE_MAIN),
+        scope: wanted.scope.map(Scope).or(on_link_only.then_some(Scope::LINK)),
+        mtu: wanted.mtu,
+        advmss: wanted.advmss,
+        onlink,
+        ..route::Route::new(wanted.dst.trunc())
+    }
+}
+
+fn is_reachable(gateway: IpAddr, ips: &[&IpConfig]) -> bool {
+    let link_local = match gateway {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    link_local || ips.iter().any(|ip| ip.address.contains(&gateway))
+}
+
+fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
+    ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4)
+}
+
+/// Waits until no address of an interface is under duplicate address detection any more.
+///
+/// # Errors
+/// Code 108 when another host holds an address; code 11 when detection does not end.
+pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + DAD_PATIENCE;
+    loop {
+        let addresses = socket
+            .addresses(Some(ifindex))
+            .map_err(|error| Error::from_chain(codes::KERNEL, &error))?;
+        if let Some(duplicate) = addresses.iter().find(|address| address.dad_failed()) {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!("duplicate address detection failed for {} on {ifname:?}", duplicate.address),
+            )
+            .with_details("another host on the link holds the address"));
+        }
+        if !addresses.iter().any(|address| address.tentative()) {
+            return Ok(());
+        }
+        if deadline < Instant::now() {
+            return Err(Error::new(
+                code::TRY_AGAIN_LATER,
+                format!("addresses of {ifname:?} are still tentative after {DAD_PATIENCE:?}"),
+            ));
+        }
+        std::thread::sleep(DAD_PAUSE);
+    }
+}
+
+/// Checks that IPAM's answer can be configured on the interface with index `position` of the result.
+///
+/// # Errors
+/// Code 7, as the reference says it, when an address belongs to another interface or there is none.
+pub fn check_ipam_result(result: &AddResult) -> Result<(), Error> {
+    if result.ips.is_empty() {
+        return Err(Error::new(code::INVALID_CONFIG, "IPAM plugin returned missing IP config"));
+    }
+    Ok(())
+}
+
+/// Compares what an interface has with what ADD reported (CHECK).
+///
+/// A route counts wherever it is found: plugins later in the chain move routes to tables of their own.
+///
+/// # Errors
+/// Code 104 naming the first address or route that is missing.
+pub fn check(
+    socket: &mut RouteSocket,
+    ifindex: u32,
+    ifname: &str,
+    ips: &[&IpConfig],
+    routes: &[Route],
+) -> Result<(), Error> {
+    let kernel = |error: kernel::NetlinkError| Error::from_chain(codes::KERNEL, &error);
+    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
+    for ip in ips {
+        if !present.iter().any(|address| address.address == ip.address) {
+            return Err(Error::new(
+                codes::DRIFT,
+                format!("failed to find IP {} on interface {ifname:?}", ip.address),
+            ));
+        }
+    }
+    for v4 in [true, false] {
+        let wanted: Vec<_> = routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
+        let present = socket
+            .routes(RouteFilter { family, table: None, oif: None })
+            .map_err(kernel)?;
+        for route in wanted {
+            if !present.iter().any(|found| satisfies(found, route)) {
+                return Err(Error::new(
+                    codes::DRIFT,
+                    format!(
+                        "failed to find route {}{} of interface {ifname:?}",
+                        route.dst,
+                        route.gw.map(|gateway| format!(" via {gateway}")).unwrap_or_default()
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A default route is satisfied by any default route: a later plugin may have replaced it.
+fn satisfies(found: &route::Route, wanted: &Route) -> bool {
+    let destination: IpNet = wanted.dst.trunc();
+    found.destination == destination
+        && (wanted.is_default() || wanted.gw.is_none() || found.gateway == wanted.gw)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn ip(address: &str, gateway: Option<&str>) -> IpConfig {
+        IpConfig::new(address.parse().unwrap(), gateway.map(|text| text.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_default_route_takes_the_gateway_and_comes_once() {
+        let v4 = ip("192.0.2.2/24", Some("192.0.2.1"));
+        let default = "0.0.0.0/0".parse().unwrap();
+        let routes =
+            [Route::new(default, None), Route::new(default, Some("192.0.2.1".parse().unwrap()))];
+        let planned = changes(7, &[&v4], &routes, Options { skip_dad: true });
+        let routes = planned.iter().filter(|change| matches!(change, Change::AppendRoute(_)));
+        assert_eq!(routes.count(), 1, "{planned:#?}");
+    }
+
+    #[test]
+    fn a_gateway_outside_the_subnet_is_reached_on_the_link() {
+        let v4 = ip("192.0.2.2/32", Some("198.51.100.1"));
+        let route = Route::new("0.0.0.0/0".parse().unwrap(), None);
+        assert!(kernel_route(7, &route, &[&v4]).onlink);
+        let v6 = ip("2001:db8::2/64", Some("fe80::1"));
+        let route = Route::new("::/0".parse().unwrap(), None);
+        assert!(!kernel_route(7, &route, &[&v6]).onlink);
+    }
+
+    #[test]
+    fn switches_of_a_dual_stack_interface() {
+        let (v4, v6) = (ip("192.0.2.2/24", None), ip("2001:db8::2/64", None));
+        let text: Vec<_> = switches("eth0.1", &[&v4, &v6], Options { skip_dad: true })
+            .into_iter()
+            .map(|switch| format!("{}={}", switch.key, switch.value))
+            .collect();
+        expect![[r#"
+            net/ipv4/conf/eth0.1/arp_notify=1
+            net/ipv6/conf/lo/disable_ipv6=0
+            net/ipv6/conf/eth0.1/disable_ipv6=0
+            net/ipv6/conf/eth0.1/keep_addr_on_down=1
+            net/ipv6/conf/eth0.1/ndisc_notify=1
+            net/ipv6/conf/eth0.1/accept_dad=0"#]]
+        .assert_eq(&text.join("\n"));
+    }
+}

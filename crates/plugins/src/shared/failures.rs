@@ -1,0 +1,46 @@
+//! DEL and GC go on after a failure and report all of them.
+
+use std::fmt;
+
+use cni::Error;
+use cni_plugin::codes;
+
+/// The failures of independent steps.
+#[derive(Debug, Default)]
+pub struct Failures(Vec<Error>);
+
+impl Failures {
+    /// Starts without failures.
+    #[must_use]
+    pub fn new() -> Self {
+        Failures::default()
+    }
+
+    /// Notes a step's failure, with words that say which step; returns what it produced.
+    pub fn note<T>(&mut self, what: impl fmt::Display, step: Result<T, Error>) -> Option<T> {
+        step.map_err(|error| self.0.push(error.context(what))).ok()
+    }
+
+    /// Says whether no step has failed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the one failure as it is, or several as one.
+    ///
+    /// # Errors
+    /// When any step failed.
+    pub fn into_result(mut self) -> Result<(), Error> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            count => {
+                let first = self.0[0].msg.clone();
+                let all: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+                Err(Error::new(codes::SEVERAL, format!("{first} (and {} more failures)", count - 1))
+                    .with_details(all.join("; ")))
+            }
+        }
+    }
+}

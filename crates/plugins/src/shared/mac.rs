@@ -1,0 +1,21 @@
+//! Hardware addresses in configurations.
+
+use cni::{Error, code};
+use kernel::mac::MacAddr;
+
+/// Reads a hardware address in any of the forms configurations use.
+///
+/// # Errors
+/// Code 7, in the words of Go's parser, for text that is none, and for addresses a container cannot have:
+/// multicast and all zero.
+pub fn parse_mac(text: &str) -> Result<MacAddr, Error> {
+    let invalid = |why: &str| {
+        Error::new(code::INVALID_CONFIG, format!("address {text}: invalid MAC address"))
+            .with_details(why)
+    };
+    let mac: MacAddr = text.parse().map_err(|_| invalid("write it like 02:00:5e:00:53:01"))?;
+    if !mac.is_unicast() {
+        return Err(invalid("it is a multicast address or all zero"));
+    }
+    Ok(mac)
+}

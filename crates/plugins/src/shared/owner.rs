@@ -1,0 +1,58 @@
+//! How links say whose they are.
+
+use cni::AttachmentKey;
+
+/// The longest alias a link can have (linux/if.h `IFALIASZ`, less the closing NUL).
+const ALIAS_MAX: usize = 255;
+
+/// What every alias of ours begins with.
+pub const PREFIX: &str = "netwright:";
+
+/// Returns the alias that marks a link as made for an attachment: `netwright:<network>/<container>/<ifname>`, or
+/// the key's hash after a `#` where that is too long.
+#[must_use]
+pub fn alias(key: &AttachmentKey) -> String {
+    let plain = format!("{PREFIX}{key}");
+    if plain.len() <= ALIAS_MAX { plain } else { format!("{PREFIX}#{}", key.hash()) }
+}
+
+/// Returns the `attempt`th name to try for an attachment's link on the host: `veth` and eight
+/// hexadecimal digits of the key's hash, so that DEL finds the link by name.
+#[must_use]
+pub fn host_ifname(key: &AttachmentKey, attempt: usize) -> String {
+    let hash = key.hash();
+    let at = (attempt % HOST_IFNAME_ATTEMPTS) * 8;
+    format!("veth{}", &hash[at..at + 8])
+}
+
+/// How many different names [`host_ifname`] has.
+pub const HOST_IFNAME_ATTEMPTS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: &str) -> AttachmentKey {
+        AttachmentKey {
+            network: "net".parse().unwrap(),
+            container_id: id.parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn aliases_name_the_owner_and_fit() {
+        assert_eq!(alias(&key("c1")), "netwright:net/c1/eth0");
+        let long = alias(&key(&"x".repeat(300)));
+        assert_eq!(long.len(), PREFIX.len() + 1 + 32);
+    }
+
+    #[test]
+    fn host_names_look_like_the_references() {
+        for attempt in 0..HOST_IFNAME_ATTEMPTS {
+            let name = host_ifname(&key("c1"), attempt);
+            let digits = name.strip_prefix("veth").unwrap();
+            assert!(digits.len() == 8 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Objects of the host that several attachments share: held by each, changed by the first that needs it,
+//! put back by the last.
+
+use std::time::Duration;
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::codes;
+use kernel::sysctl::{Sysctl, SysctlError};
+use serde_json::json;
+use state::{FileError, Index, LockError, Release};
+
+/// How long a shared object's lock may be waited for. It is held for a few milliseconds at a time; whoever
+/// holds it longer is stuck, and is named in the error.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Returns the error object for a file of ours that failed.
+#[must_use]
+pub fn file_error(error: &FileError) -> Error {
+    Error::from_chain(codes::STATE, error).with_details("check space and permissions of that path")
+}
+
+/// Returns the error object for a lock that was not to be had.
+#[must_use]
+pub fn lock_error(error: &LockError) -> Error {
+    let code = if error.is_busy() { code::TRY_AGAIN_LATER } else { codes::STATE };
+    Error::from_chain(code, error)
+}
+
+/// A switch of the host that attachments need on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostSwitch {
+    key: &'static str,
+}
+
+/// IPv4 forwarding.
+pub const FORWARD_V4: HostSwitch = HostSwitch { key: "net/ipv4/ip_forward" };
+/// IPv6 forwarding.
+pub const FORWARD_V6: HostSwitch = HostSwitch { key: "net/ipv6/conf/all/forwarding" };
+
+impl HostSwitch {
+    fn object(self) -> String {
+        format!("sysctl {}", self.key)
+    }
+
+    /// Switches it on and holds it for the attachment. A switch that was on before any of ours came is
+    /// nobody's to put back and costs one read.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
+    pub fn hold(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+        let object = self.object();
+        if self.is_on()? && index.read_note(&object).found.is_none() {
+            return Ok(());
+        }
+        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        if !self.is_on()? {
+            index.note(&object, &json!({ "was": "0" })).map_err(|error| file_error(&error))?;
+        }
+        index.hold(&object, key).map_err(|error| file_error(&error))?;
+        self.sysctl()?
+            .write_if_different("1")
+            .map(drop)
+            .map_err(refused)
+    }
+
+    /// Lets go of it; the last attachment switches it off if the first switched it on.
+    ///
+    /// # Errors
+    /// As [`HostSwitch::hold`].
+    pub fn release(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+        let object = self.object();
+        if index.read_note(&object).found.is_none() {
+            return Ok(());
+        }
+        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        if index.release(&object, key).map_err(|error| file_error(&error))? != Release::Last {
+            return Ok(());
+        }
+        self.sysctl()?.write_if_different("0").map_err(refused)?;
+        index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+    }
+
+    fn is_on(self) -> Result<bool, Error> {
+        self.sysctl()?.read().map(|value| value != "0").map_err(refused)
+    }
+
+    fn sysctl(self) -> Result<Sysctl, Error> {
+        Sysctl::parse(self.key).map_err(refused)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refused(error: SysctlError) -> Error {
+    Error::from_chain(codes::KERNEL, &error)
+}

@@ -1,0 +1,656 @@
+//! `bridge`: each row of the reference's behaviour, and what ours does better.
+
+use serde_json::{Value, json};
+use testkit::traffic::{assert_no_ping, assert_pings};
+use testkit::{Container, Place, Snapshot};
+
+use crate::support::{Node, Run};
+
+/// Addresses for a container without any address plugin's state.
+const ONE_V4: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}"#;
+const DUAL: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}]}"#;
+
+/// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to `<dir>/verbs`.
+fn node_with(name: &str, result: &str) -> Node {
+    let node = Node::new(name);
+    answer_with(&node, result);
+    node
+}
+
+fn answer_with(node: &Node, result: &str) {
+    let log = node.dir("log").join("verbs");
+    node.stub(
+        "fixed",
+        &format!(
+            "cat >/dev/null; echo $CNI_COMMAND >>{}; [ $CNI_COMMAND = ADD ] || exit 0; cat <<'X'\n{result}\nX",
+            log.display()
+        ),
+    );
+}
+
+fn verbs(node: &Node) -> String {
+    std::fs::read_to_string(node.dir("log").join("verbs")).unwrap_or_default().replace('\n', " ")
+}
+
+fn fixed() -> Value {
+    json!({ "ipam": { "type": "fixed" } })
+}
+
+fn add<'n>(node: &'n Node, container: &Container) -> Run<'n> {
+    node.run("bridge", "ADD").to(container)
+}
+
+fn del<'n>(node: &'n Node, container: &Container) -> Run<'n> {
+    node.run("bridge", "DEL").to(container)
+}
+
+fn succeeds(place: &impl Place, script: &str) -> bool {
+    place.try_sh(script).status.success()
+}
+
+fn link(place: &impl Place, name: &str) -> Value {
+    let text = place.sh(&format!("ip -d -j link show {name}"));
+    serde_json::from_str::<Value>(&text).unwrap()[0].clone()
+}
+
+fn host_ifname(result: &Value) -> String {
+    result["interfaces"][1]["name"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn creates_and_reuses_bridge() {
+    let node = Node::new("bridge-reuse");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&node, &c1).call().ok();
+    let bridge = link(&node.lab, "cni0");
+    assert_eq!(bridge["linkinfo"]["info_kind"], "bridge");
+    assert!(bridge["flags"].as_array().unwrap().contains(&json!("UP")));
+    add(&node, &c2).call().ok();
+    assert_eq!(link(&node.lab, "cni0")["ifindex"], bridge["ifindex"]);
+
+    node.sh("ip link add notbridge type veth peer name other");
+    add(&node, &node.container("c3"))
+        .config(json!({ "bridge": "notbridge" }))
+        .call()
+        .fails(108, "\"notbridge\" already exists but is not a bridge");
+}
+
+#[test]
+fn result_interfaces() {
+    let node = node_with("bridge-result", DUAL);
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).config(fixed()).call().ok();
+    let interfaces = result["interfaces"].as_array().unwrap();
+    assert_eq!(interfaces.len(), 3);
+    assert_eq!(interfaces[0]["name"], "cni0");
+    assert_eq!(interfaces[2]["name"], "eth0");
+    assert_eq!(interfaces[2]["sandbox"], c1.netns().to_str().unwrap());
+    assert!(interfaces[0].get("sandbox").is_none() && interfaces[1].get("sandbox").is_none());
+    assert!(result["ips"].as_array().unwrap().iter().all(|ip| ip["interface"] == 2), "{result}");
+    for (index, name) in [(0, "cni0".to_owned()), (1, host_ifname(&result))] {
+        assert_eq!(link(&node.lab, &name)["address"], interfaces[index]["mac"]);
+    }
+    assert_eq!(link(&c1, "eth0")["address"], interfaces[2]["mac"]);
+}
+
+#[test]
+fn host_veth_name() {
+    let node = Node::new("bridge-name");
+    let c1 = node.container("c1");
+    let name = host_ifname(&add(&node, &c1).call().ok());
+    let digits = name.strip_prefix("veth").unwrap();
+    assert!(digits.len() == 8 && digits.bytes().all(|b| b"0123456789abcdef".contains(&b)), "{name}");
+    assert_eq!(link(&node.lab, &name)["ifalias"], "netwright:n/c1/eth0");
+}
+
+#[test]
+fn a_host_name_taken_by_somebody_else_is_passed_over() {
+    let node = Node::new("bridge-taken");
+    let c1 = node.container("c1");
+    let name = host_ifname(&add(&node, &c1).call().ok());
+    del(&node, &c1).call().silent();
+    node.sh(&format!("ip link add {name} type veth peer name other"));
+    let other = host_ifname(&add(&node, &c1).call().ok());
+    assert_ne!(other, name);
+    del(&node, &c1).call().silent();
+    node.sh(&format!("ip link show {name}"));
+    assert!(!succeeds(&node.lab, &format!("ip link show {other}")));
+}
+
+#[test]
+fn existing_ifname() {
+    let node = node_with("bridge-exists", ONE_V4);
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).call().ok();
+    let before = Snapshot::take(&node.lab);
+    add(&node, &c1).config(fixed()).call().fails(106, "already exists");
+    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(verbs(&node), "ADD ", "the address plugin must not even be asked");
+}
+
+#[test]
+fn is_gateway() {
+    let node = node_with("bridge-gw", DUAL);
+    node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).config(json!({ "isGateway": true })).call().ok();
+    let addresses = node.sh("ip -o address show cni0");
+    assert!(addresses.contains("10.1.0.1/24") && addresses.contains("fd00:1::1/64"), "{addresses}");
+    assert_eq!(node.sh("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding"), "1\n1\n");
+    assert_pings(&c1, "10.1.0.1");
+    assert_pings(&c1, "fd00:1::1");
+    del(&node, &c1).config(fixed()).config(json!({ "isGateway": true })).call().silent();
+    c1.delete();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn is_gateway_without_one_from_ipam_takes_the_first_address() {
+    let node = node_with(
+        "bridge-gw1",
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}"#,
+    );
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).config(fixed()).config(json!({ "isGateway": true })).call().ok();
+    assert_eq!(result["ips"][0]["gateway"], "10.1.0.1");
+    assert!(node.sh("ip -o address show cni0").contains("10.1.0.1/24"));
+}
+
+#[test]
+fn is_default_gateway() {
+    let node = node_with("bridge-defgw", DUAL);
+    let c1 = node.container("c1");
+    let result =
+        add(&node, &c1).config(fixed()).config(json!({ "isDefaultGateway": true })).call().ok();
+    assert!(c1.sh("ip route").contains("default via 10.1.0.1 dev eth0"));
+    assert!(c1.sh("ip -6 route").contains("default via fd00:1::1 dev eth0"));
+    assert_eq!(result["routes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn default_gateway_and_ipam_default_route() {
+    let node = node_with(
+        "bridge-defgw2",
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"0.0.0.0/0"}]}"#,
+    );
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).config(json!({ "isDefaultGateway": true })).call().ok();
+    assert_eq!(c1.sh("ip route show default").lines().count(), 1);
+}
+
+#[test]
+fn v6_gateway_of_another_subnet_is_added() {
+    let node = node_with("bridge-v6gw", DUAL);
+    let gateway = json!({ "isGateway": true });
+    add(&node, &node.container("c1")).config(fixed()).config(gateway.clone()).call().ok();
+    answer_with(&node, r#"{"cniVersion":"1.1.0","ips":[{"address":"fd00:2::2/64","gateway":"fd00:2::1"}]}"#);
+    add(&node, &node.container("c2")).config(fixed()).config(gateway).call().ok();
+    let addresses = node.sh("ip -o -6 address show cni0");
+    assert!(addresses.contains("fd00:1::1/64") && addresses.contains("fd00:2::1/64"), "{addresses}");
+}
+
+#[test]
+fn address_conflict_and_force_address() {
+    let node = node_with("bridge-conflict", ONE_V4);
+    node.sh("ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up");
+    let c1 = node.container("c1");
+    let gateway = json!({ "isGateway": true });
+    let before = Snapshot::take(&node.lab);
+    add(&node, &c1)
+        .config(fixed())
+        .config(gateway.clone())
+        .call()
+        .fails(108, "\"cni0\" already has an IP address different from 10.1.0.1/24");
+    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(verbs(&node), "ADD DEL ", "the address must be released again");
+    add(&node, &c1)
+        .config(fixed())
+        .config(gateway)
+        .config(json!({ "forceAddress": true }))
+        .call()
+        .ok();
+    let addresses = node.sh("ip -o -4 address show cni0");
+    assert!(addresses.contains("10.1.0.1/24") && !addresses.contains("10.9.0.1"), "{addresses}");
+}
+
+#[test]
+fn mac_pinned() {
+    let node = node_with("bridge-pin", ONE_V4);
+    node.sh("ip link add cni0 type bridge; ip link set cni0 up");
+    let gateway = json!({ "isGateway": true });
+    add(&node, &node.container("c1")).config(fixed()).config(gateway).call().ok();
+    let mac = link(&node.lab, "cni0")["address"].clone();
+    node.sh("ip link add low address 02:00:00:00:00:01 type veth peer name far; ip link set low master cni0");
+    assert_eq!(link(&node.lab, "cni0")["address"], mac);
+    node.sh("ip link del low");
+    assert_eq!(link(&node.lab, "cni0")["address"], mac);
+}
+
+#[test]
+fn gateway_after_port_loss() {
+    let node = node_with("bridge-ports", ONE_V4);
+    // A bridge that had a port and lost it, never pinned: the kernel leaves it an all-zero address.
+    node.sh("ip link add cni0 type bridge; ip link add p type veth peer name q; ip link set p master cni0; ip link del p");
+    add(&node, &node.container("c1"))
+        .config(fixed())
+        .config(json!({ "isGateway": true }))
+        .call()
+        .ok();
+}
+
+#[test]
+fn mtu() {
+    let node = Node::new("bridge-mtu");
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).config(json!({ "mtu": 1400 })).call().ok();
+    for (mtu, what) in [
+        (&link(&node.lab, "cni0")["mtu"], "bridge"),
+        (&link(&node.lab, &host_ifname(&result))["mtu"], "host end"),
+        (&link(&c1, "eth0")["mtu"], "container end"),
+    ] {
+        assert_eq!(*mtu, 1400, "{what}");
+    }
+}
+
+#[test]
+fn hairpin() {
+    let node = Node::new("bridge-hairpin");
+    for (id, on) in [("c1", true), ("c2", false)] {
+        let result =
+            add(&node, &node.container(id)).config(json!({ "hairpinMode": on })).call().ok();
+        let port = &link(&node.lab, &host_ifname(&result))["linkinfo"]["info_slave_data"];
+        assert_eq!(port["hairpin"], on);
+    }
+}
+
+#[test]
+fn promisc() {
+    let node = Node::new("bridge-promisc");
+    let c1 = node.container("c1");
+    let config = json!({ "promiscMode": true });
+    let result = add(&node, &c1).config(config.clone()).call().ok();
+    assert_eq!(link(&node.lab, "cni0")["promiscuity"], 1);
+    let check = || node.run("bridge", "CHECK").to(&c1).prev(&result);
+    check().config(config.clone()).call().silent();
+    node.sh("ip link set cni0 promisc off");
+    check().config(config).call().fails(104, "promiscuous mode off");
+    add(&node, &node.container("c2"))
+        .config(json!({ "promiscMode": true, "hairpinMode": true }))
+        .call()
+        .fails(7, "cannot set hairpin mode and promiscuous mode at the same time");
+}
+
+#[test]
+fn vm_vlan_access_trunk_and_gateway() {
+    testkit::require!("bridge-vlan-filtering");
+    let node = node_with("bridge-vlan", ONE_V4);
+    let before = Snapshot::take(&node.lab);
+    let vids = |name: &str| {
+        let text = node.sh(&format!("bridge -j vlan show dev {name}"));
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let vlans = value[0]["vlans"].as_array().unwrap().clone();
+        vlans
+            .iter()
+            .map(|vlan| {
+                let pvid = vlan["flags"].as_array().is_some_and(|f| f.contains(&json!("PVID")));
+                (vlan["vlan"].as_u64().unwrap(), pvid)
+            })
+            .collect::<Vec<_>>()
+    };
+    let (c1, c2, c3) = (node.container("c1"), node.container("c2"), node.container("c3"));
+    let access = json!({ "vlan": 100, "isGateway": true, "ipam": { "type": "fixed" } });
+    let result = add(&node, &c1).config(access.clone()).call().ok();
+    assert_eq!(vids(&host_ifname(&result)), [(100, true)]);
+    assert_eq!(result["interfaces"][3]["name"], "cni0.100");
+    assert!(node.sh("ip -o address show cni0.100").contains("10.1.0.1/24"));
+    assert_pings(&c1, "10.1.0.1");
+
+    let trunk = json!({ "vlanTrunk": [{ "id": 7 }, { "minID": 10, "maxID": 12 }] });
+    let result = add(&node, &c2).config(trunk.clone()).call().ok();
+    assert_eq!(vids(&host_ifname(&result)), [(1, true), (7, false), (10, false), (11, false), (12, false)]);
+
+    let keep = json!({ "vlan": 100, "preserveDefaultVlan": true });
+    let result = add(&node, &c3).config(keep.clone()).call().ok();
+    assert_eq!(vids(&host_ifname(&result)), [(1, false), (100, true)]);
+
+    for (container, config) in [(c1, access), (c2, trunk), (c3, keep)] {
+        del(&node, &container).config(config).call().silent();
+        container.delete();
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn vlan_validation() {
+    let node = Node::new("bridge-vlanbad");
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    for (config, words) in [
+        (json!({ "vlan": 4095 }), "invalid VLAN ID 4095"),
+        (json!({ "vlanTrunk": [{ "minID": 5 }] }), "maxID is missing"),
+        (json!({ "vlanTrunk": [{ "minID": 6, "maxID": 5 }] }), "minID is greater than maxID"),
+        (json!({ "vlanTrunk": [null] }), "incorrect trunk"),
+    ] {
+        add(&node, &c1).config(config).call().fails(7, words);
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn port_isolation() {
+    let node = Node::new("bridge-isolated");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    for (container, address) in [(&c1, "10.1.0.2"), (&c2, "10.1.0.3")] {
+        answer_with(
+            &node,
+            &format!(r#"{{"cniVersion":"1.1.0","ips":[{{"address":"{address}/24","gateway":"10.1.0.1"}}]}}"#),
+        );
+        let config = json!({ "portIsolation": true, "isGateway": true });
+        let result = add(&node, container).config(fixed()).config(config).call().ok();
+        let port = link(&node.lab, &host_ifname(&result));
+        assert_eq!(port["linkinfo"]["info_slave_data"]["isolated"], true);
+    }
+    assert_pings(&c1, "10.1.0.1");
+    assert_no_ping(&c1, "10.1.0.3");
+}
+
+#[test]
+fn disable_container_interface() {
+    let node = node_with("bridge-down", ONE_V4);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = json!({ "disableContainerInterface": true });
+    add(&node, &c1).config(config.clone()).call().ok();
+    assert_eq!(link(&c1, "eth0")["operstate"], "DOWN");
+    add(&node, &c2)
+        .config(config)
+        .config(fixed())
+        .call()
+        .fails(7, "cannot use IPAM when DisableContainerInterface flag is set");
+}
+
+#[test]
+fn layer_2_only_and_its_check() {
+    let node = Node::new("bridge-l2");
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).call().ok();
+    assert!(result.get("ips").is_none());
+    assert!(link(&c1, "eth0")["flags"].as_array().unwrap().contains(&json!("UP")));
+    assert!(!c1.sh("ip -o -4 address show eth0").contains("inet"));
+    node.run("bridge", "CHECK").to(&c1).prev(&result).call().silent();
+}
+
+#[test]
+fn explicit_mac_sources() {
+    let node = Node::new("bridge-mac");
+    let (args, cni, runtime) = ("02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03");
+    for (id, config, want) in [
+        ("c1", json!({}), args),
+        ("c2", json!({ "args": { "cni": { "mac": cni } } }), cni),
+        (
+            "c3",
+            json!({ "args": { "cni": { "mac": cni } }, "runtimeConfig": { "mac": runtime } }),
+            runtime,
+        ),
+    ] {
+        let container = node.container(id);
+        let result =
+            add(&node, &container).args(&format!("MAC={args}")).config(config).call().ok();
+        assert_eq!(link(&container, "eth0")["address"], want);
+        assert_eq!(result["interfaces"][2]["mac"], want);
+    }
+    for bad in ["nonsense", "01:00:5e:00:00:01"] {
+        add(&node, &node.container("c4"))
+            .config(json!({ "runtimeConfig": { "mac": bad } }))
+            .call()
+            .fails(7, "invalid MAC address");
+    }
+}
+
+#[test]
+fn duplicate_address_detection_and_notification() {
+    let node = node_with("bridge-dad", DUAL);
+    let read = |container: &Container, key: &str| {
+        container.sh(&format!("cat /proc/sys/net/{key}")).trim().to_owned()
+    };
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).call().ok();
+    assert_eq!(read(&c1, "ipv6/conf/eth0/accept_dad"), "0");
+    assert_eq!(read(&c1, "ipv4/conf/eth0/arp_notify"), "1");
+    assert_eq!(read(&c1, "ipv6/conf/eth0/keep_addr_on_down"), "1");
+    assert!(!c1.sh("ip -6 address show eth0").contains("tentative"));
+    del(&node, &c1).config(fixed()).call().silent();
+
+    add(&node, &c1).config(fixed()).config(json!({ "enabledad": true })).call().ok();
+    assert_eq!(read(&c1, "ipv6/conf/eth0/accept_dad"), "1");
+    assert_eq!(read(&c1, "ipv6/conf/eth0/enhanced_dad"), "1");
+    assert!(!c1.sh("ip -6 address show eth0 scope global").contains("tentative"));
+
+    let c2 = node.container("c2");
+    add(&node, &c2)
+        .config(fixed())
+        .config(json!({ "enabledad": true }))
+        .call()
+        .fails(108, "duplicate address detection failed for fd00:1::2/64");
+    assert!(!succeeds(&c2, "ip link show eth0"));
+}
+
+#[test]
+fn ipv6_is_enabled_where_it_was_off() {
+    let node = node_with("bridge-v6on", DUAL);
+    let c1 = node.container("c1");
+    c1.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+    add(&node, &c1).config(fixed()).call().ok();
+    assert_eq!(
+        c1.sh("sysctl -n net.ipv6.conf.lo.disable_ipv6 net.ipv6.conf.eth0.disable_ipv6"),
+        "0\n0\n"
+    );
+    assert!(c1.sh("ip -6 address show eth0").contains("fd00:1::2/64"));
+}
+
+#[test]
+fn dns_override() {
+    let node = node_with(
+        "bridge-dns",
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}],"dns":{"nameservers":["10.0.0.53"]}}"#,
+    );
+    for (id, config, want) in [
+        ("c1", json!({}), json!(["10.0.0.53"])),
+        ("c2", json!({ "dns": {} }), json!(["10.0.0.53"])),
+        ("c3", json!({ "dns": { "nameservers": ["10.0.0.9"] } }), json!(["10.0.0.9"])),
+        ("c4", json!({ "dns": { "nameservers": [] } }), Value::Null),
+    ] {
+        let result = add(&node, &node.container(id)).config(fixed()).config(config).call().ok();
+        assert_eq!(result["dns"]["nameservers"], want, "{id}");
+    }
+}
+
+#[test]
+fn del_with_netns_gone() {
+    let node = node_with("bridge-gone", ONE_V4);
+    let before = Snapshot::take(&node.lab);
+    for netns in ["", "/run/netns/nowhere"] {
+        let c1 = node.container("c1");
+        let config = json!({ "isGateway": true, "ipMasq": true });
+        add(&node, &c1).config(fixed()).config(config.clone()).call().ok();
+        c1.delete();
+        for _ in 0..2 {
+            node.run("bridge", "DEL").netns(netns).config(fixed()).config(config.clone()).call().silent();
+        }
+        before.assert_same_but(&Snapshot::take(&node.lab), &["table inet netwright"]);
+    }
+    assert_eq!(verbs(&node), "ADD DEL DEL ADD DEL DEL ");
+}
+
+#[test]
+fn del_with_a_plain_file_as_netns() {
+    let node = node_with("bridge-file", ONE_V4);
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).call().ok();
+    c1.delete();
+    let file = node.dir("x").join("netns");
+    std::fs::write(&file, "").unwrap();
+    node.run("bridge", "DEL").netns(&file).config(fixed()).call().silent();
+    assert_eq!(verbs(&node), "ADD DEL ");
+    assert!(!succeeds(&node.lab, "ip link show cni0"));
+}
+
+#[test]
+fn del_leaves_an_interface_of_another_attachment_alone() {
+    let node = Node::new("bridge-other");
+    let c1 = node.container("c1");
+    add(&node, &c1).call().ok();
+    // The same namespace under another container ID: an old sandbox whose namespace was reused.
+    let answer = node.run("bridge", "DEL").netns(c1.netns()).id("old").call();
+    assert!(answer.stderr().contains("belongs to n/c1/eth0"), "{answer:?}");
+    answer.silent();
+    c1.sh("ip link show eth0");
+}
+
+#[test]
+fn failed_add_leaves_nothing() {
+    let node = node_with("bridge-undo", r#"{"cniVersion":"1.1.0","ips":[]}"#);
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    add(&node, &c1).config(fixed()).call().fails(7, "IPAM plugin returned missing IP config");
+    assert_eq!(verbs(&node), "ADD DEL ");
+    before.assert_same(&Snapshot::take(&node.lab));
+
+    // The kernel refuses the route after everything else was made.
+    answer_with(
+        &node,
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}],"routes":[{"dst":"10.7.0.0/16","gw":"10.1.0.2","scope":254}]}"#,
+    );
+    add(&node, &c1).config(fixed()).call().error();
+    assert!(!succeeds(&c1, "ip link show eth0"));
+    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(verbs(&node), "ADD DEL ADD DEL ");
+}
+
+#[test]
+fn check_names_what_is_missing() {
+    let node = node_with("bridge-check", DUAL);
+    let c1 = node.container("c1");
+    let config = json!({ "isDefaultGateway": true, "ipam": { "type": "fixed" } });
+    let result = add(&node, &c1).config(config.clone()).call().ok();
+    let check = || node.run("bridge", "CHECK").to(&c1).prev(&result).config(config.clone()).call();
+    check().silent();
+    let port = host_ifname(&result);
+    let mac = result["interfaces"][2]["mac"].as_str().unwrap();
+    let bridge_mac = result["interfaces"][0]["mac"].as_str().unwrap();
+    for (place, drift, repair, words) in [
+        (&c1 as &dyn Drift, "ip route del default", "ip route add default via 10.1.0.1", "failed to find route 0.0.0.0/0"),
+        (&c1, "ip address del 10.1.0.2/24 dev eth0", "ip address add 10.1.0.2/24 dev eth0; ip route add default via 10.1.0.1", "failed to find IP 10.1.0.2/24"),
+        (&c1, "ip link set eth0 address 02:00:00:00:00:07", &format!("ip link set eth0 address {mac}"), "has MAC address 02:00:00:00:00:07"),
+        (&node.lab, "ip link set cni0 address 02:00:00:00:00:08", &format!("ip link set cni0 address {bridge_mac}"), "has MAC address 02:00:00:00:00:08"),
+        (&node.lab, "ip address del 10.1.0.1/24 dev cni0", "ip address add 10.1.0.1/24 dev cni0", "gateway address 10.1.0.1 is gone"),
+        (&node.lab, &format!("ip link set {port} nomaster"), &format!("ip link set {port} master cni0"), "is not a port of bridge"),
+        (&node.lab, &format!("bridge link set dev {port} hairpin on"), &format!("bridge link set dev {port} hairpin off"), "has hairpin mode on"),
+    ] {
+        place.run(drift);
+        check().fails(104, words);
+        place.run(repair);
+        check().silent();
+    }
+    node.sh(&format!("ip link del {port}"));
+    check().fails(104, "interface \"eth0\" is gone");
+}
+
+/// Places of both kinds in one table.
+trait Drift {
+    fn run(&self, script: &str);
+}
+
+impl<P: Place> Drift for P {
+    fn run(&self, script: &str) {
+        self.sh(script);
+    }
+}
+
+#[test]
+fn routes_with_attributes() {
+    let node = node_with(
+        "bridge-routes",
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[
+            {"dst":"10.7.0.0/16"},
+            {"dst":"10.8.0.0/16","priority":42,"mtu":1300,"advmss":1200},
+            {"dst":"10.9.0.0/16","table":123},
+            {"dst":"10.10.0.0/16","gw":"10.1.0.3"},{"dst":"10.10.0.0/16","gw":"10.1.0.4","priority":9},
+            {"dst":"10.11.0.0/16","scope":253,"gw":""}]}"#,
+    );
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).config(fixed()).call().ok();
+    let main = c1.sh("ip route");
+    for line in [
+        "10.7.0.0/16 via 10.1.0.1",
+        "10.8.0.0/16 via 10.1.0.1",
+        "metric 42 mtu 1300 advmss 1200",
+        "10.10.0.0/16 via 10.1.0.3",
+        "10.10.0.0/16 via 10.1.0.4",
+    ] {
+        assert!(main.contains(line), "{line} in {main}");
+    }
+    assert!(c1.sh("ip route show table 123").contains("10.9.0.0/16 via 10.1.0.1"));
+    node.run("bridge", "CHECK").to(&c1).prev(&result).config(fixed()).call().silent();
+}
+
+#[test]
+fn status_forwards_to_ipam_and_looks_at_the_bridge() {
+    let node = Node::new("bridge-status");
+    node.stub("busy", r#"echo '{"code":50,"msg":"pool is exhausted"}'; exit 1"#);
+    node.run("bridge", "STATUS").config(json!({ "ipam": { "type": "busy" } })).call().fails(50, "pool is exhausted");
+    node.run("bridge", "STATUS").call().silent();
+    node.sh("ip link add cni0 type veth peer name other");
+    node.run("bridge", "STATUS").call().fails(50, "is not a bridge");
+}
+
+#[test]
+fn gc_collects_exactly_the_orphans() {
+    let node = node_with("bridge-gc", ONE_V4);
+    let containers: Vec<_> = (0..4).map(|n| node.container(&format!("c{n}"))).collect();
+    let config = json!({ "ipMasq": true, "isGateway": true, "ipam": { "type": "fixed" } });
+    let names: Vec<_> = containers
+        .iter()
+        .map(|container| host_ifname(&add(&node, container).config(config.clone()).call().ok()))
+        .collect();
+    // One orphan whose record is lost too: only the mark on its link tells whose it is.
+    node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
+    node.run("bridge", "GC")
+        .config(config)
+        .valid(&[("c1", "eth0"), ("c3", "eth0")])
+        .call()
+        .silent();
+    let alive: Vec<_> =
+        names.iter().map(|name| succeeds(&node.lab, &format!("ip link show {name}"))).collect();
+    assert_eq!(alive, [false, true, false, true]);
+    assert!(verbs(&node).ends_with("GC "));
+}
+
+#[test]
+fn two_hundred_at_once_on_a_bridge_that_is_not_there_yet() {
+    let node = Node::new("bridge-200");
+    let data = node.dir("networks");
+    let config = json!({
+        "isGateway": true, "ipMasq": true,
+        "ipam": { "type": "host-local", "dataDir": data, "subnet": "10.1.0.0/16" },
+    });
+    let containers: Vec<_> = (0..200).map(|n| node.container(&format!("c{n}"))).collect();
+    let results: Vec<Value> = std::thread::scope(|scope| {
+        let adds: Vec<_> = containers
+            .iter()
+            .map(|container| {
+                let (node, config) = (&node, config.clone());
+                scope.spawn(move || add(node, container).config(config).call().ok())
+            })
+            .collect();
+        adds.into_iter().map(|add| add.join().unwrap()).collect()
+    });
+    let mut addresses: Vec<_> =
+        results.iter().map(|result| result["ips"][0]["address"].to_string()).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 200);
+    assert_eq!(node.sh("ip -o link show type bridge").lines().count(), 1);
+    assert_eq!(node.sh("ip -o link show master cni0").lines().count(), 200);
+    assert_pings(&containers[199], "10.1.0.1");
+}
