@@ -1,15 +1,13 @@
-//! The [Container Network Interface](https://github.com/containernetworking/cni) as data.
+#![doc = include_str!("../README.md")]
 //!
-//! Everything the specification writes down, in all versions from 0.1.0 to 1.1.0: network lists and plugin
-//! configurations, the environment of a call, results and errors, names and versions. Nothing in this crate
-//! touches a file, a socket, a clock or the kernel.
+//! # Where things are
 //!
 //! - A runtime reads a [`NetworkList`], derives each plugin's request with [`PluginConfig::request`] and
 //!   reads the answer with [`AddResult::parse`].
 //! - A plugin reads a [`CallEnv`] and a [`CommonConfig`] and answers with [`AddResult::write_indented`] or an
 //!   [`Error`].
-//!
-//! The rules by which JSON is read are those of [`json`].
+//! - The rules by which JSON is read are those of [`json`]; [`json::unknown_keys`] finds what nobody reads.
+//! - [`AttachmentKey`] is the owner of everything that is made for an attachment.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
