@@ -180,7 +180,16 @@ impl CachedAttachment {
 
     fn of(entry: Entry, path: PathBuf) -> Self {
         let Entry { key, attachment, config, result } = entry;
-        CachedAttachment { network: key.network, attachment, config, result, path }
+        let mut cached =
+            CachedAttachment { network: key.network, attachment, config, result, path };
+        // libcni before 1.2 does not record the namespace, but the result tells it.
+        if cached.attachment.netns.is_empty()
+            && let Ok(Some(result)) = cached.result()
+            && let Some(interface) = result.container_interface(cached.attachment.ifname.as_str())
+        {
+            cached.attachment.netns.clone_from(&interface.sandbox);
+        }
+        cached
     }
 }
 

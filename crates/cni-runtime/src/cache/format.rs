@@ -148,3 +148,21 @@ fn read_legacy(document: &[u8]) -> Content {
         Err(error) => Content::Garbage(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by podman 4.3.1 of Debian 12, whose libcni does not record the namespace.
+    const PODMAN: &str = include_str!("../../tests/it/data/libcni-podman-4.3.1.json");
+
+    #[test]
+    fn what_libcni_wrote_is_written_the_same() {
+        let Content::Entry(entry) = read(PODMAN.as_bytes()) else { panic!("not read") };
+        assert_eq!(entry.key.network.as_str(), "n1");
+        assert_eq!(entry.attachment.args.get("K8S_POD_NAME"), Some("w"));
+        let again =
+            write(&entry.key.network, &entry.attachment, &entry.config, entry.result.as_deref());
+        assert_eq!(String::from_utf8(again).unwrap(), PODMAN);
+    }
+}

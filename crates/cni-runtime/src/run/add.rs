@@ -178,7 +178,35 @@ fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<Chained, Error
         return Ok(Chained { raw, result });
     }
     object.set_value("cniVersion", wanted.as_str());
-    let raw = serde_json::value::to_raw_value(&object)
+    let text = without_white_space(&object.to_vec());
+    let raw = serde_json::from_slice(&text)
         .map_err(|error| Error::new(code::INTERNAL, format!("write result as JSON: {error}")))?;
     Ok(Chained { raw, result })
+}
+
+/// Leaves out what stands between the tokens of a JSON text.
+fn without_white_space(text: &[u8]) -> Vec<u8> {
+    let (mut in_string, mut escaped) = (false, false);
+    let mut kept = text.to_vec();
+    kept.retain(|byte| {
+        let keep = in_string || !byte.is_ascii_whitespace();
+        if *byte == b'"' && !escaped {
+            in_string = !in_string;
+        }
+        escaped = in_string && *byte == b'\\' && !escaped;
+        keep
+    });
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_white_space_between_tokens_goes() {
+        let text = "{ \"a b\" :\n\t[ 1 , \"\\\" \\\\\" , \" c\" ] }\r\n";
+        let expected = "{\"a b\":[1,\"\\\" \\\\\",\" c\"]}";
+        assert_eq!(without_white_space(text.as_bytes()), expected.as_bytes());
+    }
 }

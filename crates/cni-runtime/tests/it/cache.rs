@@ -79,6 +79,27 @@ fn a_file_of_libcni_is_used() {
     assert!(lab.cached().is_empty());
 }
 
+/// A file that podman 4.3.1 wrote: attached by libcni, detached by us.
+#[test]
+fn a_file_of_podman_is_used() {
+    let id = "0d3ecee49aca873032a04a4a5e95ed9de5c6a37b6f1d4911aca822c71e79e538";
+    let plugins = ["bridge", "portmap", "firewall", "tuning"];
+    let lab = Lab::new(&plugins);
+    lab.write_cached(&format!("n1-{id}-eth0"), include_str!("data/libcni-podman-4.3.1.json"));
+    let runtime = lab.runtime();
+    let cached = runtime.cached_attachment(&key("n1", id)).unwrap().unwrap();
+    runtime.del_cached(&cached, None).unwrap();
+    assert_eq!(lab.calls(), ["DEL tuning", "DEL firewall", "DEL portmap", "DEL bridge"]);
+    let ports = &lab.config("portmap", "DEL")["runtimeConfig"]["portMappings"];
+    assert_eq!(*ports, json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]));
+    assert_eq!(lab.config("bridge", "DEL")["prevResult"]["ips"][0]["address"], "192.0.2.2/24");
+    let variable = |name: &str| lab.variable("bridge", "DEL", name).unwrap();
+    assert_eq!(variable("CNI_ARGS"), "IgnoreUnknown=1;K8S_POD_NAME=w");
+    // It is not recorded apart, but the result tells it.
+    assert_eq!(variable("CNI_NETNS"), "/run/netns/netns-6e2da26a-e2da-5d11-322a-1bdea62b59ec");
+    assert!(lab.cached().is_empty());
+}
+
 #[test]
 fn legacy_cache_read() {
     let lab = Lab::new(&["a"]);
