@@ -3,4 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
+extern crate netwright_plugins as plugins;
+
+mod bridge;
+mod loopback;
+mod protocol;
 mod support;
+mod tuning;

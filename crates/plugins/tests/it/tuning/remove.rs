@@ -1,0 +1,203 @@
+//! DEL and GC.
+
+use std::fs;
+
+use serde_json::json;
+use testkit::Place;
+
+use super::{add, backup, container, del, everything, files, link, sysctl};
+use crate::support::{Node, Picture};
+
+/// `tuning | restore`
+#[test]
+fn del_brings_everything_back() {
+    let node = Node::new("tun-del");
+    let c1 = container(&node, "c1");
+    c1.sh("ip link set eth0 allmulticast on");
+    let before = Picture::of(&c1);
+    let mut config = everything();
+    config["allmulti"] = json!(false);
+    config["sysctl"] = json!({
+        "net.core.somaxconn": "77",
+        "net.ipv4.conf.IFNAME.arp_notify": "1",
+        "net.ipv6.conf.IFNAME.mtu": "1300",
+    });
+    add(&node, &c1, &config).call().ok();
+    // The link's MTU did not take IPv6's back.
+    assert_eq!(sysctl(&c1, "net.ipv6.conf.eth0.mtu"), "1300");
+    del(&node, &c1).config(config.clone()).call().silent();
+    before.assert_same(&Picture::of(&c1));
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+    del(&node, &c1).config(config).call().silent();
+    before.assert_same(&Picture::of(&c1));
+}
+
+#[test]
+fn del_needs_no_configuration_that_add_would_take() {
+    let node = Node::new("tun-del-config");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    let mut config = everything();
+    config["sysctl"] = json!({ "net.core.somaxconn": "77" });
+    config["dataDir"] = json!(node.dir("data"));
+    add(&node, &c1, &config).call().ok();
+    let bad = json!({ "mac": "bad", "sysctl": { "kernel.x": "1" }, "mtu": -5, "prevResult": { "cniVersion": "9" } });
+    // Nor does it need CNI_ARGS that make sense, nor the folder that ADD was told.
+    del(&node, &c1).config(bad).args("FOO=1;;").call().silent();
+    let left = fs::read_dir(node.dir("data")).unwrap().count();
+    assert_eq!((left, files(&node).as_str()), (0, ""));
+    // The values were in that folder: the configuration has to name it for them to come back.
+    assert_ne!(before, Picture::of(&c1));
+}
+
+#[test]
+fn del_converges_whatever_is_missing() {
+    let node = Node::new("tun-missing");
+    let config = {
+        let mut config = everything();
+        config["sysctl"] =
+            json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_notify": "1" });
+        config
+    };
+    let gone: &[(&str, fn(&Node, &testkit::Container))] = &[
+        ("link", |_, c| drop(c.sh("ip link del eth0"))),
+        ("namespace", |_, c| c.delete()),
+        ("backup", |node, _| drop(node.sh("rm /run/cni/tuning/*"))),
+        ("backup's folder", |node, _| drop(node.sh("rm -r /run/cni"))),
+        ("record", |node, _| fs::remove_dir_all(node.roots.run.join("owners")).unwrap()),
+        ("notes", |node, _| fs::remove_dir_all(node.roots.run.join("shared")).unwrap()),
+        ("all of ours", |node, _| fs::remove_dir_all(&node.roots.run).unwrap()),
+    ];
+    for (index, (what, lose)) in gone.iter().enumerate() {
+        let c = container(&node, &format!("c{index}"));
+        let before = Picture::of(&c);
+        add(&node, &c, &config).call().ok();
+        lose(&node, &c);
+        for _ in 0..2 {
+            del(&node, &c).call().silent();
+        }
+        assert_eq!(backup(&node, c.name()), None, "{what}");
+        let owners = node.roots.run.join("owners");
+        assert!(!owners.exists() || fs::read_dir(&owners).unwrap().next().is_none(), "{what}");
+        match *what {
+            "link" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
+            "record" => {
+                assert_eq!(link(&c)["mtu"], 1500);
+                let _ = fs::remove_dir_all(node.roots.run.join("shared"));
+            }
+            "backup" | "backup's folder" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
+            "notes" | "all of ours" => assert_eq!(link(&c)["mtu"], 1500),
+            _ => drop(before),
+        }
+        assert_eq!(files(&node), "", "{what}");
+    }
+}
+
+#[test]
+fn files_that_make_no_sense_are_passed_over_and_removed() {
+    let node = Node::new("tun-garbage");
+    let c1 = container(&node, "c1");
+    add(&node, &c1, &everything()).call().ok();
+    fs::write(node.lab.path("/run/cni/tuning/c1_eth0.json"), "{\"mtu\":").unwrap();
+    let answer = del(&node, &c1).call();
+    assert!(
+        answer.stderr().contains("passed over backup \"/run/cni/tuning/c1_eth0.json\""),
+        "{answer:?}"
+    );
+    answer.silent();
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+}
+
+#[test]
+fn what_the_reference_tuned_is_brought_back() {
+    let node = Node::new("tun-reference");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    node.sh("mkdir -m 600 -p /run/cni/tuning");
+    let text = "{\n \"mac\": \"02:00:00:00:00:aa\",\n \"promisc\": false,\n \"mtu\": 1500\n}";
+    fs::write(node.lab.path("/run/cni/tuning/c1_eth0.json"), text).unwrap();
+    c1.sh("ip link set eth0 address 02:00:5e:00:53:01 mtu 1400 promisc on");
+    // Our ADD of what the reference's ADD did already does not lose the originals.
+    let config = json!({ "mac": "02:00:5e:00:53:01", "mtu": 1400, "promisc": true });
+    add(&node, &c1, &config).call().ok();
+    assert_eq!(backup(&node, "c1").as_deref(), Some(text));
+    del(&node, &c1).config(config).call().silent();
+    before.assert_same(&Picture::of(&c1));
+    assert_eq!(backup(&node, "c1"), None);
+}
+
+#[test]
+fn another_namespace_at_the_same_path_is_left_alone() {
+    let node = Node::new("tun-reused");
+    let c1 = container(&node, "c1");
+    let mut config = everything();
+    config["sysctl"] = json!({ "net.core.somaxconn": "77" });
+    add(&node, &c1, &config).call().ok();
+    // Keeps the old namespace, so that the new one is not given its number.
+    let _old = c1.enter(|| fs::File::open("/proc/thread-self/ns/net").unwrap());
+    c1.delete();
+    let new = container(&node, "c1");
+    new.sh("ip link set eth0 mtu 1450 && sysctl -qw net.core.somaxconn=66");
+    let before = Picture::of(&new);
+    del(&node, &new).call().silent();
+    before.assert_same(&Picture::of(&new));
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+
+    // ADD in the new namespace does not take the old one's values for the originals.
+    let before = Picture::of(&new);
+    add(&node, &new, &config).call().ok();
+    new.delete();
+    let third = container(&node, "c1");
+    let fresh = Picture::of(&third);
+    add(&node, &third, &config).call().ok();
+    del(&node, &third).call().silent();
+    fresh.assert_same(&Picture::of(&third));
+    assert_eq!(files(&node), "");
+    drop(before);
+}
+
+#[test]
+fn a_sysctl_stays_while_another_attachment_of_the_container_wants_it() {
+    let node = Node::new("tun-two");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    let config = json!({ "sysctl": { "net.core.somaxconn": "77" } });
+    add(&node, &c1, &config).call().ok();
+    add(&node, &c1, &config).network("m").ifname("far").call().ok();
+    del(&node, &c1).call().silent();
+    assert_eq!(sysctl(&c1, "net.core.somaxconn"), "77");
+    del(&node, &c1).network("m").ifname("far").call().silent();
+    before.assert_same(&Picture::of(&c1));
+    assert_eq!(files(&node), "");
+}
+
+#[test]
+fn gc_removes_what_no_valid_attachment_owns() {
+    let node = Node::new("tun-gc");
+    let config = json!({ "mtu": 1400, "sysctl": { "net.core.somaxconn": "77" } });
+    let (stays, gone, other) =
+        (container(&node, "stays"), container(&node, "gone"), container(&node, "other"));
+    let alive = container(&node, "alive");
+    let fresh = Picture::of(&alive);
+    for c in [&stays, &gone, &alive] {
+        add(&node, c, &config).call().ok();
+    }
+    add(&node, &other, &config).network("m").call().ok();
+    // One that was attached to this network and is attached to another now, under the same names.
+    add(&node, &other, &config).call().ok();
+    gone.delete();
+
+    node.run("tuning", "GC").config(config.clone()).valid(&[("stays", "eth0")]).call().silent();
+    let left = |name: &str| backup(&node, name).is_some();
+    assert!(left("stays") && !left("gone") && !left("alive"));
+    // A container that lives gets its values back.
+    fresh.assert_same(&Picture::of(&alive));
+    assert_eq!(link(&stays)["mtu"], 1400);
+    assert!(left("other"), "its name is that of a backup of network m");
+    del(&node, &other).network("m").call().silent();
+    assert!(!left("other"));
+
+    node.run("tuning", "GC").config(config).valid(&[]).call().silent();
+    assert!(!left("stays"));
+    assert_eq!(files(&node), "");
+}
