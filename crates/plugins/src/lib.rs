@@ -22,7 +22,9 @@ use cni_plugin::{Context, Plugin, respond};
 /// Lists every plugin, sorted by name.
 #[must_use]
 pub fn all() -> &'static [&'static dyn Plugin] {
-    &[]
+    static ALL: &[&dyn Plugin] =
+        &[&interface::bridge::Bridge, &interface::loopback::Loopback, &chained::tuning::Tuning::new()];
+    ALL
 }
 
 /// Finds a plugin by its type.

@@ -1,1 +1,4 @@
 //! Plugins that make interfaces.
+
+pub mod bridge;
+pub mod loopback;
