@@ -104,7 +104,9 @@ impl Executor for Exec {
                 kill(&mut child);
                 return Err(InvokeError::Deadline {
                     executable: executable.to_owned(),
-                    allowed: deadline.map(|at| at.saturating_duration_since(started)).unwrap_or_default(),
+                    allowed: deadline
+                        .map(|at| at.saturating_duration_since(started))
+                        .unwrap_or_default(),
                 });
             }
             Ok(End::TooMuch) => {

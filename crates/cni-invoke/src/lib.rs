@@ -155,6 +155,12 @@ impl InvokeError {
     pub fn to_cni(&self) -> cni::Error {
         let code = match self {
             InvokeError::Deadline { .. } => cni::code::TRY_AGAIN_LATER,
+            // Somebody is installing it.
+            InvokeError::Start { source, .. }
+                if source.kind() == io::ErrorKind::ExecutableFileBusy =>
+            {
+                cni::code::TRY_AGAIN_LATER
+            }
             _ => cni::code::IO_FAILURE,
         };
         cni::Error::from_chain(code, self)

@@ -13,8 +13,13 @@ pub trait Builtin: std::fmt::Debug + Send + Sync {
     /// Calls the plugin of that name; `None` when there is none.
     ///
     /// `executor` is for the plugin's own delegation.
-    fn call(&self, name: &str, request: &Request, executor: &dyn Executor, deadline: Option<Instant>)
-    -> Option<Output>;
+    fn call(
+        &self,
+        name: &str,
+        request: &Request,
+        executor: &dyn Executor,
+        deadline: Option<Instant>,
+    ) -> Option<Output>;
 }
 
 /// Calls plugins that this executable holds in process and starts all others.
@@ -46,7 +51,8 @@ impl<B: Builtin> Mixed<B> {
 
     fn is_own(&self, executable: &Path) -> bool {
         self.own.is_some()
-            && executable.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino())) == self.own
+            && executable.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+                == self.own
     }
 }
 

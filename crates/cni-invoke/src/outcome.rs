@@ -43,11 +43,8 @@ mod tests {
     use super::*;
 
     fn fail(stdout: &str, stderr: &str) -> String {
-        let output = Output {
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-            status: Status::Exit(1),
-        };
+        let output =
+            Output { stdout: stdout.into(), stderr: stderr.into(), status: Status::Exit(1) };
         output.into_stdout().unwrap_err().to_string()
     }
 
@@ -55,9 +52,10 @@ mod tests {
     fn failure_texts_are_the_reference_librarys() {
         assert_eq!(fail("", ""), "netplugin failed with no error message: exit status 1");
         assert_eq!(fail("", "oops"), "netplugin failed: \"oops\": exit status 1");
-        assert!(fail("x", "oops").starts_with(
-            "netplugin failed but error parsing its diagnostic message \"x\": "
-        ));
+        assert!(
+            fail("x", "oops")
+                .starts_with("netplugin failed but error parsing its diagnostic message \"x\": ")
+        );
         assert_eq!(fail(r#"{"code":7,"msg":"m","details":"d"}"#, "noise"), "m; d");
     }
 
