@@ -192,7 +192,7 @@ impl AddError {
     }
 }
 
-/// Says why DEL failed. Every plugin was tried all the same, and the cache keeps the attachment.
+/// Says why DEL failed. The cache keeps the attachment.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DelError {
@@ -205,8 +205,10 @@ pub enum DelError {
         /// What is wrong with the cached one.
         reason: String,
     },
-    /// Plugins failed, in the order in which they ran.
+    /// Plugins failed, in the order in which they ran. Every other plugin was run all the same.
     Plugins(Vec<PluginFailure>),
+    /// GC's deadline had passed before the attachment's turn came; nothing was run.
+    NoTimeLeft,
 }
 
 impl DelError {
@@ -218,6 +220,7 @@ impl DelError {
             DelError::NoConfig { .. } => Error::new(code::INVALID_CONFIG, self.to_string())
                 .with_details("give the configuration with which it was attached"),
             DelError::Plugins(failures) => first_with_others(failures),
+            DelError::NoTimeLeft => Error::new(code::TRY_AGAIN_LATER, self.to_string()),
         }
     }
 }
@@ -230,6 +233,7 @@ impl fmt::Display for DelError {
                 write!(f, "no configuration for attachment {attachment}: {reason}")
             }
             DelError::Plugins(failures) => f.write_str(&join(failures, "; ")),
+            DelError::NoTimeLeft => f.write_str("the deadline passed before its turn came"),
         }
     }
 }

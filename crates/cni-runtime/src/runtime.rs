@@ -188,7 +188,7 @@ impl Runtime {
 }
 
 /// Refuses what no plugin could be called for.
-pub(crate) fn check_list(list: &NetworkList) -> Result<NetworkName, Error> {
+pub(crate) fn require_usable(list: &NetworkList) -> Result<NetworkName, Error> {
     if list.plugins.is_empty() {
         return Err(Error::new(code::INVALID_CONFIG, "no plugin configs found")
             .with_details(format!("network {:?} lists no plugins", list.name)));

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{Answer, Chained, Subject, Time, to_raw};
 use crate::cache::Reservation;
 use crate::error::{AddError, PluginError, PluginFailure, RollBack};
-use crate::runtime::check_list;
+use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
 
 /// An attachment that was made.
@@ -47,7 +47,7 @@ impl Runtime {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Added, AddError> {
-        let network = check_list(list).map_err(AddError::Invalid)?;
+        let network = require_usable(list).map_err(AddError::Invalid)?;
         let key = self.key(list, attachment).map_err(AddError::Invalid)?;
         self.find_all(list, Command::Add)
             .map_err(|failure| AddError::Plugin { failure, roll_back: RollBack::NotNeeded })?;
@@ -112,6 +112,12 @@ impl Runtime {
         previous: Option<&Chained>,
         reservation: &Reservation,
     ) -> RollBack {
+        if ran == 0 {
+            if reservation.existing.is_none() {
+                self.give_up(reservation);
+            }
+            return RollBack::NotNeeded;
+        }
         if !self.roll_back {
             return RollBack::Disabled;
         }
@@ -121,14 +127,19 @@ impl Runtime {
         }
         let time = Time::shared(self.cleanup_time);
         let failures = self.del_chain(list, ran, attachment, previous, time);
-        if failures.is_empty() {
-            // What stays behind names an attachment on which DEL does nothing.
-            if let Err(error) = self.cache.release(reservation) {
-                tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
-            }
-            return if ran == 0 { RollBack::NotNeeded } else { RollBack::Done };
+        if !failures.is_empty() {
+            return RollBack::Failed(failures);
         }
-        RollBack::Failed(failures)
+        self.give_up(reservation);
+        RollBack::Done
+    }
+
+    /// Removes the record of an attachment of which nothing is left. Should it stay behind, it names one on
+    /// which DEL does nothing.
+    fn give_up(&self, reservation: &Reservation) {
+        if let Err(error) = self.cache.release(reservation) {
+            tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
+        }
     }
 }
 

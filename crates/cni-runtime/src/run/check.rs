@@ -8,7 +8,7 @@ use super::del::convert;
 use super::{Chained, Subject, has_verb};
 use crate::cache::{CacheError, Lookup};
 use crate::error::{CheckError, StatusError};
-use crate::runtime::check_list;
+use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
 
 impl Runtime {
@@ -26,7 +26,7 @@ impl Runtime {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<(), CheckError> {
-        check_list(list).map_err(CheckError::Invalid)?;
+        require_usable(list).map_err(CheckError::Invalid)?;
         let key = self.key(list, attachment).map_err(CheckError::Invalid)?;
         if !has_verb(&list.cni_version, Command::Check) {
             return Err(CheckError::Version(list.cni_version.clone()));
@@ -65,7 +65,7 @@ impl Runtime {
         list: &NetworkList,
         deadline: Option<Instant>,
     ) -> Result<(), StatusError> {
-        check_list(list).map_err(StatusError::Invalid)?;
+        require_usable(list).map_err(StatusError::Invalid)?;
         if !has_verb(&list.cni_version, Command::Status) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{Answer, Chained, Subject, Time, has_verb, to_raw};
 use crate::cache::{CachedAttachment, Lookup};
 use crate::error::{DelError, PluginError, PluginFailure};
-use crate::runtime::check_list;
+use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
 
 /// An attachment that was removed.
@@ -44,7 +44,7 @@ impl Runtime {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Deleted, DelError> {
-        check_list(list).map_err(DelError::Invalid)?;
+        require_usable(list).map_err(DelError::Invalid)?;
         let key = self.key(list, attachment).map_err(DelError::Invalid)?;
         let mut deleted = Deleted::default();
         let (record, previous) = self.recorded(&self.cache.look_up(&key), list, &mut deleted);

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use cni::{AttachmentKey, Command, GcAttachment, NetworkList, NetworkName};
 
-use super::{Subject, has_verb};
+use super::{Answer, Subject, Time, has_verb};
 use crate::Runtime;
 use crate::cache::{CachedAttachment, PassedOver};
 use crate::error::{DelError, GcError, GcFailure};
-use crate::runtime::check_list;
+use crate::runtime::require_usable;
 
 /// What GC did.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +36,8 @@ impl Runtime {
     /// `valid` of `None` means that nobody knows: then **every** cached attachment of the network is removed,
     /// and plugins are called without the key. A list with `disableGC` succeeds without running anything.
     ///
-    /// The caller must hold off ADD and DEL meanwhile.
+    /// What the deadline leaves no time to begin is not begun, and reported. The caller must hold off ADD and
+    /// DEL meanwhile.
     ///
     /// # Errors
     /// [`GcError`] with everything that failed, and what was done all the same.
@@ -50,7 +51,7 @@ impl Runtime {
         if list.disable_gc {
             return work.end();
         }
-        match check_list(list) {
+        match require_usable(list) {
             Err(error) => work.failures.push(GcFailure::Invalid(error)),
             Ok(network) => {
                 self.gc_attachments(&network, Some(list), valid, deadline, &mut work);
@@ -99,7 +100,13 @@ impl Runtime {
                 work.report.kept.push(key);
                 continue;
             }
-            match self.del_stale(cached, list, deadline, work) {
+            // Each DEL that overruns has time of its own; there may be a thousand of them.
+            let outcome = if Time::Given(deadline).is_up() {
+                Err(DelError::NoTimeLeft)
+            } else {
+                self.del_stale(cached, list, deadline, work)
+            };
+            match outcome {
                 Ok(()) => work.report.removed.push(key),
                 Err(error) => {
                     work.failures.push(GcFailure::Attachment { attachment: key, error });
@@ -137,6 +144,7 @@ impl Runtime {
             let subject =
                 Subject { list, command: Command::Gc, attachment: None, previous: None, valid };
             match self.call(plugin, subject, deadline) {
+                Ok(Answer::NoSuchVerb) => {}
                 Ok(_) => work.report.collected.push(plugin.plugin_type.clone()),
                 Err(error) => {
                     work.failures.push(GcFailure::Plugin(Self::failure(

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::Runtime;
 use crate::error::{PluginError, PluginFailure, ValidateError, ValidateProblem};
-use crate::runtime::check_list;
+use crate::runtime::require_usable;
 
 /// What a plugin answers to VERSION.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Runtime {
         deadline: Option<Instant>,
     ) -> Result<Vec<String>, ValidateError> {
         let mut problems = Vec::new();
-        if let Err(error) = check_list(list) {
+        if let Err(error) = require_usable(list) {
             problems.push(ValidateProblem::List(error));
         }
         let wanted = if list.cni_version.is_empty() { "0.1.0" } else { &list.cni_version };

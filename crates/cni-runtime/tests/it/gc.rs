@@ -1,5 +1,7 @@
 //! GC.
 
+use std::time::{Duration, Instant};
+
 use cni::{GcAttachment, NetworkName};
 use netwright_cni_runtime::{GcReport, Runtime};
 use serde_json::json;
@@ -179,4 +181,24 @@ fn a_cache_that_cannot_be_listed_is_an_error_and_plugins_still_collect() {
     let error = lab.runtime().gc_list(&chain("1.1.0", &["a"]), Some(&[]), None).unwrap_err();
     assert!(error.to_string().starts_with("list directory "), "{error}");
     assert_eq!(lab.calls(), ["GC a"]);
+}
+
+#[test]
+fn gc_ends_with_its_deadline_whatever_hangs() {
+    let lab = Lab::new(&["a", "b"]);
+    let runtime = lab.runtime().with_cleanup_time(Duration::from_secs(2));
+    attach(&runtime, &lab, &["c1", "c2", "c3", "c4"]);
+    lab.on("b", "DEL", "sleep 60");
+    let started = Instant::now();
+    let deadline = Some(started + Duration::from_millis(300));
+    let error = runtime.gc_list(&chain("1.1.0", &["a", "b"]), Some(&[]), deadline).unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert_eq!(
+        lab.calls(),
+        ["DEL b", "DEL a"],
+        "what was begun is finished, the rest is not begun"
+    );
+    assert_eq!(error.failures.len(), 4 + 2, "{error}");
+    assert_eq!(lab.cached().len(), 4);
+    assert_eq!(error.to_cni().code, cni::code::TRY_AGAIN_LATER);
 }
