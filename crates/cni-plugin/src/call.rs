@@ -153,12 +153,16 @@ impl<'a> Call<'a> {
         self.prev_result()?.ok_or_else(|| Error::new(code::INVALID_CONFIG, message))
     }
 
-    /// Returns the attachments GC must leave alone; empty when the runtime said that none is valid or
-    /// said nothing.
+    /// Returns the attachments GC must leave alone; empty when the runtime said that none is valid. GC does not
+    /// reach a plugin when the runtime said nothing.
     #[must_use]
     pub fn valid_attachments(&self) -> &[GcAttachment] {
         let given = self.config.valid_attachments.as_deref();
         given.or(self.config.attachments.as_deref()).unwrap_or_default()
+    }
+
+    pub(crate) fn names_valid_attachments(&self) -> bool {
+        self.config.valid_attachments.is_some() || self.config.attachments.is_some()
     }
 
     /// Says whether GC's list names the attachment.

@@ -125,7 +125,11 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         }
         Command::Del => plugin.del(call).map(|()| Vec::new()),
         Command::Check => plugin.check(call).map(|()| Vec::new()),
-        Command::Gc => plugin.gc(call).map(|()| Vec::new()),
+        Command::Gc if call.names_valid_attachments() => plugin.gc(call).map(|()| Vec::new()),
+        Command::Gc => {
+            call.warn("nothing was collected: the runtime did not say which attachments are valid");
+            Ok(Vec::new())
+        }
         Command::Status => plugin.status(call).map(|()| Vec::new()),
         Command::Version => Ok(version_reply(plugin)),
     }
