@@ -41,7 +41,7 @@ use state::{Index, Record};
 use self::allowlist::Allowlist;
 use self::config::{Config, LinkValues};
 use self::node::{Node, PLUGIN};
-use self::plan::{Observed, Remains, Saved, Step};
+use self::plan::{Apply as _, Observed, Remains, Saved, Step};
 use crate::shared::failures::Failures;
 
 /// Where the administrator lists the sysctls that may be set.
@@ -106,10 +106,11 @@ impl Plugin for Tuning {
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
-        let backup_path = config::read_data_dir(call.document())
-            .map(|data_dir| backup::path(&data_dir, call.attachment()))
-            .or_else(|| saved.as_ref().and_then(|(saved, _)| saved.backup.clone()))
-            .unwrap_or_else(|| backup::path(Path::new(config::DATA_DIR), call.attachment()));
+        // Where ADD put it, whatever the configuration says now.
+        let backup_path =
+            saved.as_ref().and_then(|(saved, _)| saved.backup.clone()).unwrap_or_else(|| {
+                backup::path(&config::read_data_dir(call.document()), call.attachment())
+            });
         let backup = backup::read(&backup_path, |warning| call.warn(warning));
         let netns = match (&saved, &backup) {
             (None, None) => None,
@@ -141,19 +142,25 @@ impl Plugin for Tuning {
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let all = Index::new(call.roots()).list();
-        for damaged in &all.damaged {
-            call.warn(damaged);
-        }
+        let index = Index::new(call.roots());
+        let all = index.list();
+        all.damaged.iter().for_each(|damaged| call.warn(damaged));
         let ours: Vec<Record> =
             all.found.into_iter().filter(|record| record.plugin == PLUGIN).collect();
-        let mut failures = Failures::new();
-        for record in &ours {
-            let key = &record.attachment;
+        let is_left = |key: &AttachmentKey| {
             let valid = call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str());
-            if key.network == *call.network() && !valid {
-                failures.note(format_args!("clean up {key}"), collect(call, record, &ours));
-            }
+            key.network == *call.network() && !valid
+        };
+        let mut failures = Failures::new();
+        for record in ours.iter().filter(|record| is_left(&record.attachment)) {
+            let key = &record.attachment;
+            failures.note(format_args!("clean up {key}"), collect(call, record, &ours));
+        }
+        // Claims whose record is lost.
+        for (key, path) in node::claims(&index).into_iter().filter(|(key, _)| is_left(key)) {
+            let forgotten =
+                Node::new(call, &key).and_then(|mut node| node.apply(&Step::ForgetSysctl { path }));
+            failures.note(format_args!("clean up {key}"), forgotten);
         }
         failures.into_result()
     }
@@ -181,8 +188,18 @@ fn add_inside(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), Err
     let key = call.attachment();
     let mut node = Node::new(call, key)?;
     node.enter(netns, PathBuf::from(&call.env().netns));
-    let backup_path = backup::path(&config.data_dir, key);
-    let observed = observe(call, &mut node, config, netns, &backup_path)?;
+    let (saved, stale) = match node.saved() {
+        Some((saved, record)) if node.is_of(&record, netns) => (Some(saved), None),
+        Some((stale, _)) => (None, Some(stale)),
+        None => (None, None),
+    };
+    // Where the first ADD put it, whatever the configuration says now.
+    let backup_path = saved
+        .as_ref()
+        .and_then(|saved| saved.backup.clone())
+        .unwrap_or_else(|| backup::path(&config.data_dir, key));
+    let known = Observed { saved, stale, ..Observed::default() };
+    let observed = observe(call, &mut node, config, known, &backup_path)?;
     let plan = plan::add(config, backup_path, &observed);
     plan::run(&plan, &mut node)?;
     remember_what_became(&plan, &mut node)
@@ -192,10 +209,10 @@ fn observe(
     call: &Call<'_>,
     node: &mut Node<'_>,
     config: &Config,
-    netns: &Netns,
+    known: Observed,
     backup_path: &Path,
 ) -> Result<Observed, Error> {
-    let mut observed = Observed::default();
+    let mut observed = known;
     if !config.link.is_empty() {
         let link = node.link()?.ok_or_else(|| {
             Error::new(
@@ -216,10 +233,6 @@ fn observe(
             )
             .with_details("its kernel module may not be loaded, or its interface not be there")
         })?);
-    }
-    if let Some((saved, record)) = node.saved() {
-        let same = node.is_of(&record, netns);
-        *(if same { &mut observed.saved } else { &mut observed.stale }) = Some(saved);
     }
     Ok(observed)
 }

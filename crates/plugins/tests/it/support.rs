@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use cni::CallEnv;
 use cni_invoke::{Exec, Executor, Mixed, Output, Status};
-use cni_plugin::Context;
+use cni_plugin::{Context, Plugin};
 use plugins::Builtins;
 use serde_json::{Value, json};
 use state::Roots;
@@ -213,14 +213,25 @@ impl Run<'_> {
     /// Calls the plugin with a standard input of the test's own.
     #[track_caller]
     pub(crate) fn call_reading(self, stdin: &mut (dyn Read + Send)) -> Answer {
-        let Run { node, plugin, env, .. } = self;
-        let called = format!("{} {plugin}", env.command);
+        let plugin = &self.plugin;
+        let plugin = plugins::find(plugin).unwrap_or_else(|| panic!("no plugin {plugin}"));
+        self.respond(plugin, stdin)
+    }
+
+    /// Calls a plugin of the test's own.
+    pub(crate) fn call_of(self, plugin: &dyn Plugin) -> Answer {
+        let stdin = self.document();
+        self.respond(plugin, &mut Cursor::new(stdin))
+    }
+
+    fn respond(self, plugin: &dyn Plugin, stdin: &mut (dyn Read + Send)) -> Answer {
+        let Run { node, env, .. } = self;
+        let called = format!("{} {}", env.command, plugin.name());
         let roots = match node {
             Some(node) => node.roots.clone(),
             None => Roots::new("/nonexistent/run", "/nonexistent/lib"),
         };
         let mut respond = move || {
-            let plugin = plugins::find(&plugin).unwrap_or_else(|| panic!("no plugin {plugin}"));
             let executor = executor(&roots);
             let context =
                 Context { roots: &roots, executor: &executor, deadline: None, build: BUILD };

@@ -13,7 +13,7 @@ use super::sysctl::SysctlKey;
 use crate::shared::mac::parse_mac;
 
 /// Where the reference keeps its backups.
-pub(super) const DATA_DIR: &str = "/run/cni/tuning";
+const DATA_DIR: &str = "/run/cni/tuning";
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -191,15 +191,15 @@ impl Config {
 }
 
 /// Reads where the backups are and nothing else, so that DEL works with a configuration that ADD would
-/// refuse. `None` when not even that can be read.
-pub(super) fn read_data_dir(document: &[u8]) -> Option<PathBuf> {
+/// refuse.
+pub(super) fn read_data_dir(document: &[u8]) -> PathBuf {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct OnlyDataDir {
         data_dir: String,
     }
-    let OnlyDataDir { data_dir: text } = cni::json::from_slice(document).ok()?;
-    Some(data_dir(&text))
+    let OnlyDataDir { data_dir: text } = cni::json::from_slice(document).unwrap_or_default();
+    data_dir(&text)
 }
 
 fn data_dir(text: &str) -> PathBuf {

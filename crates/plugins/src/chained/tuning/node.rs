@@ -18,6 +18,9 @@ use crate::shared::shared_object::file_error;
 /// The plugin's name in the index.
 pub(super) const PLUGIN: &str = "tuning";
 
+/// What the names of a container's sysctls in the index begin with: this, its ID, a colon and the path.
+const CLAIM: &str = "sysctl:";
+
 /// One attachment's part of the node. Sysctls are those of the calling thread's namespace, the link is that of
 /// the namespace the socket was opened in.
 pub(super) struct Node<'a> {
@@ -87,7 +90,7 @@ impl<'a> Node<'a> {
     }
 
     fn object(&self, path: &str) -> String {
-        format!("sysctl:{}:{path}", self.key.container_id)
+        format!("{CLAIM}{}:{path}", self.key.container_id)
     }
 
     fn save_record(&self, saved: Option<&Saved>) -> Result<(), Error> {
@@ -135,7 +138,7 @@ impl<'a> Node<'a> {
 
     fn write(&mut self, path: &str, value: &str) -> Result<(), Error> {
         let sysctl = name(path)?;
-        sysctl.write(value).map_err(|error| kernel_error(&error))?;
+        sysctl.write(as_written(value)).map_err(|error| kernel_error(&error))?;
         if let Ok(now) = sysctl.read()
             && !same_value(&now, value)
         {
@@ -168,6 +171,20 @@ impl Apply for Node<'_> {
             Step::ForgetSysctl { path } => self.release(path).map(drop),
         }
     }
+}
+
+/// Lists who claims which sysctl, on the whole node.
+pub(super) fn claims(index: &Index) -> Vec<(AttachmentKey, String)> {
+    let mut claims = Vec::new();
+    for object in index.objects().found {
+        let Some((_, path)) = object.strip_prefix(CLAIM).and_then(|rest| rest.split_once(':'))
+        else {
+            continue;
+        };
+        let holders = index.holders(&object).found;
+        claims.extend(holders.into_iter().map(|key| (key, path.to_owned())));
+    }
+    claims
 }
 
 /// Returns the link's values.
@@ -218,9 +235,14 @@ fn read_sysctl(key: &SysctlKey) -> Result<Option<SysctlState>, Error> {
     Ok(None)
 }
 
+/// Nothing cannot be written; a line with nothing on it empties lists such as `ip_local_reserved_ports`.
+fn as_written(value: &str) -> &str {
+    if value.is_empty() { "\n" } else { value }
+}
+
 /// Writes a sysctl that may be gone with its interface.
 fn restore(path: &str, value: &str) -> Result<(), Error> {
-    match name(path)?.write_if_different(value) {
+    match name(path)?.write_if_different(as_written(value)) {
         Err(error) if !error.is_missing() => Err(kernel_error(&error)),
         _ => Ok(()),
     }

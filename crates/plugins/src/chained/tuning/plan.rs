@@ -101,6 +101,9 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) ->
     let mut plan = Plan { forward: Vec::new(), back: Vec::new() };
     let forget = observed.stale.iter().flat_map(|stale| &stale.sysctls);
     plan.forward.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
+    let left_file = observed.stale.iter().filter_map(|stale| stale.backup.clone());
+    let left_file = left_file.filter(|path| *path != backup_path);
+    plan.forward.extend(left_file.map(|path| Step::SaveBackup { path, values: None }));
 
     let link = observed.link.filter(|_| !config.link.is_empty());
     let originals = link.map(|link| originals(&config.link, link, observed));
@@ -174,11 +177,8 @@ pub(super) fn del(remains: &Remains) -> Vec<Step> {
             Step::ForgetSysctl { path }
         });
     }
-    // A configuration whose `dataDir` changed since ADD must not leave the old file.
-    let old = remains.saved.as_ref().and_then(|saved| saved.backup.as_ref());
-    let old = old.filter(|path| remains.backup_path.as_ref().is_some_and(|now| now != *path));
-    let files = remains.backup_path.iter().chain(old);
-    steps.extend(files.map(|path| Step::SaveBackup { path: path.clone(), values: None }));
+    let file = remains.backup_path.iter().cloned();
+    steps.extend(file.map(|path| Step::SaveBackup { path, values: None }));
     steps.push(Step::SaveRecord(None));
     steps
 }

@@ -316,16 +316,24 @@ fn del_leaves_links_and_namespaces_alone_that_are_not_the_attachments() {
 }
 
 #[test]
-fn del_removes_the_backup_of_an_older_configuration_too() {
-    check_del(
-        Remains {
-            saved: Some(Saved { backup: Some("/old/c1_eth0.json".into()), ..Saved::default() }),
-            ..Remains::default()
+fn the_file_of_another_namespace_is_removed_where_it_is() {
+    let backup = Some("/old/c1_eth0.json".into());
+    check(
+        &config(mtu(1400), &[]),
+        &Observed {
+            link: Some(link()),
+            stale: Some(Saved { backup, ..Saved::default() }),
+            ..Observed::default()
         },
         expect![[r"
-              no backup /data/c1_eth0.json
-              no backup /old/c1_eth0.json
-              no record
+            no backup /old/c1_eth0.json
+            record link Some(2), sysctls []
+            backup mtu 1500
+            link 2: mtu 1400
+            -- back --
+            link 2: mtu 1500
+            no backup /data/c1_eth0.json
+            no record
         "]],
     );
 }

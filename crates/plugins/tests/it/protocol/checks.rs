@@ -2,7 +2,8 @@
 
 use std::io::{self, Read};
 
-use cni::{Version, code};
+use cni::{AddResult, Error, Version, code};
+use cni_plugin::{Call, Plugin};
 use serde_json::json;
 
 use super::{lacks, supporting};
@@ -337,4 +338,36 @@ fn error_object_shape() {
             "details": "a b"
         }"#]]
     .assert_eq(&answer.stdout());
+}
+
+/// `error object shape`: 999 is for our own bugs, and they do not take the caller down.
+#[test]
+fn a_plugin_that_panics_reports_a_bug() {
+    #[derive(Debug)]
+    struct Buggy;
+    impl Plugin for Buggy {
+        fn name(&self) -> &'static str {
+            "buggy"
+        }
+        fn add(&self, _: &Call<'_>) -> Result<AddResult, Error> {
+            panic!("deliberate")
+        }
+        fn del(&self, _: &Call<'_>) -> Result<(), Error> {
+            panic!("deliberate")
+        }
+        fn check(&self, _: &Call<'_>) -> Result<(), Error> {
+            panic!("deliberate")
+        }
+        fn gc(&self, _: &Call<'_>) -> Result<(), Error> {
+            panic!("deliberate")
+        }
+        fn status(&self, _: &Call<'_>) -> Result<(), Error> {
+            panic!("deliberate")
+        }
+    }
+    for verb in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
+        let error = Run::bare("buggy", verb).netns("/n").valid(&[]).call_of(&Buggy).error();
+        assert_eq!(error.code, code::INTERNAL, "{error}");
+        assert!(error.msg.contains("buggy"), "{error}");
+    }
 }

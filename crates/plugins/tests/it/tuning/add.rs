@@ -296,3 +296,31 @@ fn nothing_to_do_leaves_nothing() {
     node.run("tuning", "CHECK").to(&c1).prev(&prev()).call().silent();
     del(&node, &c1).call().silent();
 }
+
+/// The version of the result cannot hold what was made, so it must not stay.
+#[test]
+fn a_result_that_cannot_be_written_is_undone() {
+    let node = Node::new("tun-unwritable");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    let prev = json!({ "cniVersion": "0.2.0" });
+    let answer = add(&node, &c1, &everything()).version("0.2.0").prev(&prev).call();
+    answer.fails(code::DECODE_FAILURE, "cannot convert: no valid IP addresses");
+    before.assert_same(&Picture::of(&c1));
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+}
+
+#[test]
+fn a_folder_that_changes_between_adds_does_not_lose_the_originals() {
+    let node = Node::new("tun-moved");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    let with = |dir: &str| json!({ "mtu": 1400, "dataDir": node.dir(dir) });
+    add(&node, &c1, &with("old")).call().ok();
+    add(&node, &c1, &with("new")).call().ok();
+    del(&node, &c1).config(with("newest")).call().silent();
+    before.assert_same(&Picture::of(&c1));
+    for dir in ["old", "new", "newest"] {
+        assert_eq!(fs::read_dir(node.dir(dir)).unwrap().count(), 0, "{dir}");
+    }
+}

@@ -90,6 +90,8 @@ fn a_value_that_the_kernel_rewrites_is_as_configured() {
     check(&node, &c1, &config).silent();
     c1.sh("sysctl -qw net.ipv4.ip_local_reserved_ports=8080");
     check(&node, &c1, &config).fails(codes::DRIFT, "current value is 8080");
+    super::del(&node, &c1).call().silent();
+    assert_eq!(super::sysctl(&c1, "net.ipv4.ip_local_reserved_ports"), "");
 }
 
 #[test]

@@ -46,8 +46,7 @@ fn del_needs_no_configuration_that_add_would_take() {
     del(&node, &c1).config(bad).args("FOO=1;;").call().silent();
     let left = fs::read_dir(node.dir("data")).unwrap().count();
     assert_eq!((left, files(&node).as_str()), (0, ""));
-    // The values were in that folder: the configuration has to name it for them to come back.
-    assert_ne!(before, Picture::of(&c1));
+    before.assert_same(&Picture::of(&c1));
 }
 
 #[test]
@@ -59,7 +58,8 @@ fn del_converges_whatever_is_missing() {
             json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_notify": "1" });
         config
     };
-    let gone: &[(&str, fn(&Node, &testkit::Container))] = &[
+    type Lose = fn(&Node, &testkit::Container);
+    let gone: &[(&str, Lose)] = &[
         ("link", |_, c| drop(c.sh("ip link del eth0"))),
         ("namespace", |_, c| c.delete()),
         ("backup", |node, _| drop(node.sh("rm /run/cni/tuning/*"))),
@@ -83,7 +83,8 @@ fn del_converges_whatever_is_missing() {
             "link" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
             "record" => {
                 assert_eq!(link(&c)["mtu"], 1500);
-                let _ = fs::remove_dir_all(node.roots.run.join("shared"));
+                // Who asked for the sysctls is not known any more; GC finds it.
+                node.run("tuning", "GC").valid(&[]).call().silent();
             }
             "backup" | "backup's folder" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
             "notes" | "all of ours" => assert_eq!(link(&c)["mtu"], 1500),
@@ -186,6 +187,10 @@ fn gc_removes_what_no_valid_attachment_owns() {
     // One that was attached to this network and is attached to another now, under the same names.
     add(&node, &other, &config).call().ok();
     gone.delete();
+
+    // Without the list nothing is known to be invalid.
+    node.run("tuning", "GC").config(config.clone()).call().silent();
+    assert!(backup(&node, "gone").is_some());
 
     node.run("tuning", "GC").config(config.clone()).valid(&[("stays", "eth0")]).call().silent();
     let left = |name: &str| backup(&node, name).is_some();
