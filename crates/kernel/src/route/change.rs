@@ -1,9 +1,9 @@
 //! Changes as values.
 
+use std::error::Error;
 use std::fmt;
 
 use ipnet::IpNet;
-use thiserror::Error;
 
 use super::link::{RTM_DELLINK, RTM_NEWLINK, RTM_SETLINK};
 use super::link_kind::header;
@@ -97,14 +97,26 @@ pub enum Change {
 }
 
 /// A change that failed. Every change before it has been made; those behind it may have been.
-#[derive(Debug, Error)]
-#[error("{source}")]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct ApplyError {
     /// Its place among the changes.
     pub index: usize,
     /// Why; the text names the change.
     pub source: NetlinkError,
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl Error for ApplyError {
+    /// What is behind the netlink error, whose text is this one's text.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
 }
 
 impl Change {

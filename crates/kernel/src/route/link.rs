@@ -64,7 +64,6 @@ pub(crate) mod ifla {
 /// `linux include/uapi/linux/if.h` IFF_*.
 pub(crate) mod iff {
     pub(crate) const UP: u32 = 1;
-    pub(crate) const BROADCAST: u32 = 2;
     pub(crate) const LOOPBACK: u32 = 8;
     pub(crate) const NOARP: u32 = 0x80;
     pub(crate) const PROMISC: u32 = 0x100;

@@ -1,0 +1,296 @@
+//! Tables, chains, sets, elements and rules as the kernel describes them.
+
+use super::batch::{NFT_SET_ELEM_INTERVAL_END, VERDICT_TYPE};
+use super::expr::Expr;
+use super::expr_decode;
+use super::key::{Key, KeyType, types_from_number};
+use super::names::{ChainType, Family, Hook, HookPoint, Policy, TableRef};
+use super::object::{Element, ElementData, MapData, RangeEnd};
+use super::{NFGENMSG, msg, userdata};
+use crate::wire::{Attribute, Message};
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Which.
+    pub table: TableRef,
+    /// Its number.
+    pub handle: u64,
+    /// How many chains, sets and others are in it.
+    pub used: u32,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+/// A chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChainInfo {
+    /// Its table.
+    pub table: TableRef,
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub handle: u64,
+    /// Where it hangs in the kernel, if it is a base chain.
+    pub hook: Option<Hook>,
+    /// How many rules it has and how many places jump to it, together.
+    pub used: u32,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+/// A set or map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SetInfo {
+    /// Its table.
+    pub table: TableRef,
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub handle: u64,
+    /// NFT_SET_*.
+    pub flags: u32,
+    /// The components of its keys; `None` if one is of a type this code does not know.
+    pub key: Option<Vec<KeyType>>,
+    /// How long its keys are, in bytes.
+    pub key_len: u32,
+    /// What it maps to, if it is a map (and of known types).
+    pub data: Option<MapData>,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleInfo {
+    /// Its table.
+    pub table: TableRef,
+    /// Its chain.
+    pub chain: String,
+    /// Its number, by which it is removed.
+    pub handle: u64,
+    /// The comment nft shows; for a rule made by iptables see [`iptables_comment`](Self::iptables_comment).
+    pub comment: Option<String>,
+    /// What it does.
+    pub exprs: Vec<Expr>,
+}
+
+impl RuleInfo {
+    /// The chains it jumps or goes to, by itself; those that its maps lead to are not among them.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        self.exprs.iter().filter_map(|expr| match expr {
+            Expr::Verdict(verdict) => verdict.chain(),
+            _ => None,
+        })
+    }
+
+    /// What `-m comment --comment` of iptables said.
+    #[must_use]
+    pub fn iptables_comment(&self) -> Option<String> {
+        self.exprs.iter().find_map(|expr| match expr {
+            // `linux include/uapi/linux/netfilter/xt_comment.h`: 256 bytes of text.
+            Expr::XtMatch { name, info, .. } if name == "comment" => Some(crate::wire::text(info)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, attributes) = open(message, msg::NEW_RULE)?;
+        let mut rule = Self {
+            table: TableRef::new(family, ""),
+            chain: String::new(),
+            handle: 0,
+            comment: None,
+            exprs: Vec::new(),
+        };
+        for attribute in attributes {
+            match attribute.kind {
+                1 => rule.table.name = attribute.text(),
+                2 => rule.chain = attribute.text(),
+                3 => rule.handle = attribute.u64_be()?,
+                4 => {
+                    rule.exprs = attribute.nested().map(|expr| expr_decode::decode(&expr)).collect()
+                }
+                7 => rule.comment = userdata::find_text(attribute.value, userdata::COMMENT),
+                _ => {}
+            }
+        }
+        Some(rule)
+    }
+}
+
+impl TableInfo {
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, attributes) = open(message, msg::NEW_TABLE)?;
+        let mut table =
+            Self { table: TableRef::new(family, ""), handle: 0, used: 0, comment: None };
+        for attribute in attributes {
+            match attribute.kind {
+                1 => table.table.name = attribute.text(),
+                3 => table.used = attribute.u32_be().unwrap_or_default(),
+                4 => table.handle = attribute.u64_be().unwrap_or_default(),
+                6 => table.comment = userdata::find_text(attribute.value, userdata::COMMENT),
+                _ => {}
+            }
+        }
+        Some(table)
+    }
+}
+
+impl ChainInfo {
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, attributes) = open(message, msg::NEW_CHAIN)?;
+        let mut chain = Self {
+            table: TableRef::new(family, ""),
+            name: String::new(),
+            handle: 0,
+            hook: None,
+            used: 0,
+            comment: None,
+        };
+        let (mut place, mut kind, mut policy) = (None, String::new(), None);
+        for attribute in attributes {
+            match attribute.kind {
+                1 => chain.table.name = attribute.text(),
+                2 => chain.handle = attribute.u64_be().unwrap_or_default(),
+                3 => chain.name = attribute.text(),
+                4 => place = read_hook(&attribute, family),
+                5 => policy = attribute.u32_be(),
+                6 => chain.used = attribute.u32_be().unwrap_or_default(),
+                7 => kind = attribute.text(),
+                12 => chain.comment = userdata::find_text(attribute.value, userdata::COMMENT),
+                _ => {}
+            }
+        }
+        chain.hook = place.map(|(point, priority)| Hook {
+            point,
+            priority,
+            kind: ChainType::from_name(kind),
+            policy: policy.map(|policy| if policy == 0 { Policy::Drop } else { Policy::Accept }),
+        });
+        Some(chain)
+    }
+}
+
+fn read_hook(hook: &Attribute<'_>, family: Family) -> Option<(HookPoint, i32)> {
+    let point = HookPoint::from_number(hook.find(1)?.u32_be()?, family)?;
+    Some((point, hook.find(2)?.i32_be()?))
+}
+
+impl SetInfo {
+    pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
+        let (family, attributes) = open(message, msg::NEW_SET)?;
+        let mut set = Self {
+            table: TableRef::new(family, ""),
+            name: String::new(),
+            handle: 0,
+            flags: 0,
+            key: None,
+            key_len: 0,
+            data: None,
+            comment: None,
+        };
+        for attribute in attributes {
+            match attribute.kind {
+                1 => set.table.name = attribute.text(),
+                2 => set.name = attribute.text(),
+                3 => set.flags = attribute.u32_be().unwrap_or_default(),
+                4 => set.key = attribute.u32_be().and_then(types_from_number),
+                5 => set.key_len = attribute.u32_be().unwrap_or_default(),
+                6 => {
+                    set.data = match attribute.u32_be()? {
+                        VERDICT_TYPE => Some(MapData::Verdict),
+                        number => types_from_number(number).map(MapData::Values),
+                    }
+                }
+                13 => set.comment = userdata::find_text(attribute.value, userdata::SET_COMMENT),
+                16 => set.handle = attribute.u64_be().unwrap_or_default(),
+                _ => {}
+            }
+        }
+        Some(set)
+    }
+}
+
+/// An element, or the mark of where a range of single keys ends.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    Element(Element),
+    RangeEnd(Key),
+}
+
+/// Reads the elements of one reply.
+pub(crate) fn decode_elements(message: &Message<'_>) -> Option<Vec<Listed>> {
+    let (_, attributes) = open(message, msg::NEW_ELEMENT)?;
+    let lists = attributes.filter(|attribute| attribute.kind == 3);
+    Some(
+        lists
+            .flat_map(|list| list.nested())
+            .filter_map(|element| decode_element(&element))
+            .collect(),
+    )
+}
+
+fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
+    let key = Key::from_bytes(expr_decode::read_value(&element.find(1)?)?);
+    let mut decoded = Element { key, end: None, data: None, comment: None };
+    for attribute in element.nested() {
+        match attribute.kind {
+            2 => {
+                let value = expr_decode::read_value(&attribute).map(Key::from_bytes);
+                let verdict = || expr_decode::read_verdict(&attribute).map(ElementData::Verdict);
+                decoded.data = value.map(ElementData::Value).or_else(verdict);
+            }
+            3 if attribute.u32_be()? & NFT_SET_ELEM_INTERVAL_END != 0 => {
+                return Some(Listed::RangeEnd(decoded.key));
+            }
+            6 => decoded.comment = userdata::find_text(attribute.value, userdata::COMMENT),
+            10 => {
+                let last = expr_decode::read_value(&attribute).map(Key::from_bytes);
+                decoded.end = last.map(RangeEnd::Concatenated);
+            }
+            _ => {}
+        }
+    }
+    Some(Listed::Element(decoded))
+}
+
+/// Gives elements their ends back. Ranges of one set do not overlap, so the end of each is the next mark behind it.
+pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
+    let (mut elements, mut ends) = (Vec::new(), Vec::new());
+    for entry in listed {
+        match entry {
+            Listed::Element(element) => elements.push(element),
+            Listed::RangeEnd(key) => ends.push(key),
+        }
+    }
+    ends.sort_by(|one, other| one.bytes().cmp(other.bytes()));
+    if ends.is_empty() {
+        return elements;
+    }
+    for element in &mut elements {
+        let behind = ends.partition_point(|end| end.bytes() <= element.key.bytes());
+        let last = match ends.get(behind) {
+            Some(end) => end.previous(),
+            None => Some(Key::from_bytes(vec![0xff; element.key.bytes().len()])),
+        };
+        element.end = last.map(RangeEnd::Single);
+    }
+    elements
+}
+
+/// The family and the attributes of a message of a type; `None` if it is another.
+fn open<'a>(
+    message: &Message<'a>,
+    kind: u16,
+) -> Option<(Family, impl Iterator<Item = Attribute<'a>> + use<'a>)> {
+    if message.kind != kind {
+        return None;
+    }
+    let family = Family::from_number(*message.body.first()?)?;
+    Some((family, message.attributes(NFGENMSG)))
+}

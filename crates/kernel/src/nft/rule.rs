@@ -1,0 +1,356 @@
+//! Rules, written with the words of nft.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::expr::{
+    BitwiseExpr, CmpOp, CtKey, Expr, LookupTo, MetaKey, NatKind, Register, RejectKind,
+};
+use super::field::{Field, Guard};
+use super::key::Value;
+use super::names::{Family, TableRef, Verdict};
+use crate::route::IpFamily;
+
+/// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.
+const RANDOM_FULLY: u32 = 1 << 4;
+
+/// A rule to be made: conditions from left to right, then what happens.
+///
+/// ```
+/// use kernel::nft::{Family, NewRule, TableRef, Value, field};
+///
+/// let table = TableRef::new(Family::Inet, "example");
+/// // fib daddr type local dnat ip to meta l4proto . th dport map @ports comment "ports"
+/// NewRule::new(&table, "prerouting")
+///     .is(field::fib_daddr_type(), Value::LOCAL)
+///     .dnat_to_map(kernel::route::IpFamily::V4, &[field::l4proto(), field::th_dport()], "ports")
+///     .comment("ports");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRule {
+    /// Its table.
+    pub table: TableRef,
+    /// Its chain.
+    pub chain: String,
+    /// What it does.
+    pub exprs: Vec<Expr>,
+    /// What people and owners read; at most [`MAX_COMMENT`](super::MAX_COMMENT) bytes.
+    pub comment: Option<String>,
+    guarded: Vec<Guard>,
+}
+
+impl NewRule {
+    /// A rule that does nothing yet.
+    #[must_use]
+    pub fn new(table: &TableRef, chain: impl Into<String>) -> Self {
+        Self {
+            table: table.clone(),
+            chain: chain.into(),
+            exprs: Vec::new(),
+            comment: None,
+            guarded: Vec::new(),
+        }
+    }
+
+    /// Adds a comment.
+    #[must_use]
+    pub fn comment(self, comment: impl Into<String>) -> Self {
+        Self { comment: Some(comment.into()), ..self }
+    }
+
+    /// Adds an expression as it is.
+    #[must_use]
+    pub fn expr(mut self, expr: Expr) -> Self {
+        self.exprs.push(expr);
+        self
+    }
+
+    /// `FIELD VALUE`: goes on if they are equal.
+    #[must_use]
+    pub fn is(self, field: Field, value: impl Into<Value>) -> Self {
+        self.compare(field, CmpOp::Eq, value.into().bytes())
+    }
+
+    /// `FIELD != VALUE`: goes on if they are not equal (and the field's protocol is there).
+    #[must_use]
+    pub fn is_not(self, field: Field, value: impl Into<Value>) -> Self {
+        self.compare(field, CmpOp::Ne, value.into().bytes())
+    }
+
+    /// `iifname "PREFIX*"`: goes on if a name starts so.
+    #[must_use]
+    pub fn name_starts_with(self, field: Field, prefix: &str) -> Self {
+        self.compare(field, CmpOp::Eq, prefix.as_bytes().to_vec())
+    }
+
+    /// `FIELD NET`: goes on if an address is in a prefix.
+    #[must_use]
+    pub fn in_net(self, field: Field, net: IpNet) -> Self {
+        self.compare_net(field, CmpOp::Eq, net)
+    }
+
+    /// `FIELD != NET`: goes on if an address is not in a prefix (and the field's protocol is there).
+    #[must_use]
+    pub fn not_in_net(self, field: Field, net: IpNet) -> Self {
+        self.compare_net(field, CmpOp::Ne, net)
+    }
+
+    /// `FIELD FIRST-LAST`: goes on if a port or address is in a range.
+    #[must_use]
+    pub fn in_range(self, field: Field, first: impl Into<Value>, last: impl Into<Value>) -> Self {
+        let register = Register::FIRST;
+        self.load(&[field])
+            .expr(Expr::Cmp { op: CmpOp::Ge, register, data: first.into().bytes() })
+            .expr(Expr::Cmp { op: CmpOp::Le, register, data: last.into().bytes() })
+    }
+
+    /// `ct state BITS`: goes on if any of the bits is set.
+    #[must_use]
+    pub fn has_any(self, field: Field, bits: u32) -> Self {
+        self.mask_bits(field, bits, CmpOp::Ne, 0)
+    }
+
+    /// `ct status & BITS == 0`: goes on if none of the bits is set.
+    #[must_use]
+    pub fn has_none(self, field: Field, bits: u32) -> Self {
+        self.mask_bits(field, bits, CmpOp::Eq, 0)
+    }
+
+    /// `mark & BITS == BITS`: goes on if all of the bits are set.
+    #[must_use]
+    pub fn has_all(self, field: Field, bits: u32) -> Self {
+        self.mask_bits(field, bits, CmpOp::Eq, bits)
+    }
+
+    /// `FIELDS @SET`: goes on if the key is in a set.
+    #[must_use]
+    pub fn in_set(self, fields: &[Field], set: impl Into<String>) -> Self {
+        self.look_up(fields, set, LookupTo::Match)
+    }
+
+    /// `FIELDS != @SET`: goes on if the key is not in a set (and the fields' protocols are there).
+    #[must_use]
+    pub fn not_in_set(self, fields: &[Field], set: impl Into<String>) -> Self {
+        self.look_up(fields, set, LookupTo::NoMatch)
+    }
+
+    /// `FIELDS vmap @MAP`: does what the map says; goes on with the next rule if the key is not there.
+    #[must_use]
+    pub fn vmap(self, fields: &[Field], map: impl Into<String>) -> Self {
+        self.look_up(fields, map, LookupTo::Verdict)
+    }
+
+    /// `dnat ip to FIELDS map @MAP`: translates the destination to the map's address and port (data
+    /// `ipv4_addr . inet_service` or `ipv6_addr . inet_service`).
+    #[must_use]
+    pub fn dnat_to_map(self, family: IpFamily, fields: &[Field], map: impl Into<String>) -> Self {
+        let (family, size) = nat_family(family);
+        let address = Register::FIRST;
+        self.look_up(fields, map, LookupTo::Register(address)).expr(Expr::Nat {
+            kind: NatKind::Destination,
+            family,
+            address: Some(address),
+            port: address.behind(size),
+            flags: 0,
+        })
+    }
+
+    /// `dnat ip to ADDRESS:PORT`.
+    #[must_use]
+    pub fn dnat(self, address: IpAddr, port: Option<u16>) -> Self {
+        self.nat(NatKind::Destination, address, port)
+    }
+
+    /// `snat ip to ADDRESS`.
+    #[must_use]
+    pub fn snat(self, address: IpAddr) -> Self {
+        self.nat(NatKind::Source, address, None)
+    }
+
+    /// `masquerade`.
+    #[must_use]
+    pub fn masquerade(self) -> Self {
+        self.expr(Expr::Masquerade { flags: 0 })
+    }
+
+    /// `masquerade fully-random`.
+    #[must_use]
+    pub fn masquerade_fully_random(self) -> Self {
+        self.expr(Expr::Masquerade { flags: RANDOM_FULLY })
+    }
+
+    /// `redirect to :PORT`.
+    #[must_use]
+    pub fn redirect(self, port: u16) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Immediate { register, data: port.to_be_bytes().to_vec() })
+            .expr(Expr::Redirect { port: Some(register), flags: 0 })
+    }
+
+    /// `counter`.
+    #[must_use]
+    pub fn counter(self) -> Self {
+        self.expr(Expr::Counter { packets: 0, bytes: 0 })
+    }
+
+    /// `meta mark set MARK`.
+    #[must_use]
+    pub fn set_mark(self, mark: u32) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Immediate { register, data: mark.to_ne_bytes().to_vec() })
+            .expr(Expr::MetaSet { key: MetaKey::Mark, register })
+    }
+
+    /// `meta mark set mark & MASK ^ XOR`: with `mask = !bits` and `xor = bits` the bits are set, the others kept.
+    #[must_use]
+    pub fn change_mark(self, mask: u32, xor: u32) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Meta { key: MetaKey::Mark, register })
+            .expr(bitwise(&mask.to_ne_bytes(), &xor.to_ne_bytes()))
+            .expr(Expr::MetaSet { key: MetaKey::Mark, register })
+    }
+
+    /// `ct mark set MARK`.
+    #[must_use]
+    pub fn set_ct_mark(self, mark: u32) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Immediate { register, data: mark.to_ne_bytes().to_vec() })
+            .expr(Expr::CtSet { key: CtKey::Mark, register })
+    }
+
+    /// `log prefix "PREFIX"`.
+    #[must_use]
+    pub fn log(self, prefix: impl Into<String>) -> Self {
+        self.expr(Expr::Log { prefix: Some(prefix.into()) })
+    }
+
+    /// `reject with icmpx admin-prohibited`. Not in a bridge table.
+    #[must_use]
+    pub fn reject_prohibited(self) -> Self {
+        self.expr(Expr::Reject { kind: RejectKind::Icmpx, code: 3 })
+    }
+
+    /// `accept`, `drop`, `return`, `jump`, `goto`, …
+    #[must_use]
+    pub fn verdict(self, verdict: Verdict) -> Self {
+        self.expr(Expr::Verdict(verdict))
+    }
+
+    /// `accept`.
+    #[must_use]
+    pub fn accept(self) -> Self {
+        self.verdict(Verdict::Accept)
+    }
+
+    /// `drop`.
+    #[must_use]
+    pub fn drop(self) -> Self {
+        self.verdict(Verdict::Drop)
+    }
+
+    /// `return`.
+    #[must_use]
+    pub fn returns(self) -> Self {
+        self.verdict(Verdict::Return)
+    }
+
+    /// `jump CHAIN`.
+    #[must_use]
+    pub fn jump(self, chain: impl Into<String>) -> Self {
+        self.verdict(Verdict::Jump(chain.into()))
+    }
+
+    /// `goto CHAIN`.
+    #[must_use]
+    pub fn goto(self, chain: impl Into<String>) -> Self {
+        self.verdict(Verdict::Goto(chain.into()))
+    }
+
+    /// Loads fields one behind the other, from the first register on, after the checks they need.
+    #[must_use]
+    pub fn load(mut self, fields: &[Field]) -> Self {
+        for guard in fields.iter().filter_map(Field::guard) {
+            if self.guarded.contains(&guard) {
+                continue;
+            }
+            self.guarded.push(guard);
+            if let Some((key, data)) = guard.check(self.table.family) {
+                let register = Register::FIRST;
+                self.exprs.push(Expr::Meta { key, register });
+                self.exprs.push(Expr::Cmp { op: CmpOp::Eq, register, data });
+            }
+        }
+        let mut next = Some(Register::FIRST);
+        for field in fields {
+            let register = next.expect("the fields of a key fit the 64 bytes of the registers");
+            self.exprs.push(field.load(register));
+            next = register.behind(field.kind().size());
+        }
+        self
+    }
+
+    fn compare(self, field: Field, op: CmpOp, data: Vec<u8>) -> Self {
+        self.load(&[field]).expr(Expr::Cmp { op, register: Register::FIRST, data })
+    }
+
+    fn compare_net(self, field: Field, op: CmpOp, net: IpNet) -> Self {
+        let mask = Value::from(net.netmask()).bytes();
+        let loaded = self.load(&[field]);
+        let masked = if net.prefix_len() == net.max_prefix_len() {
+            loaded
+        } else {
+            let xor = vec![0; mask.len()];
+            loaded.expr(bitwise(&mask, &xor))
+        };
+        let data = Value::from(net.network()).bytes();
+        masked.expr(Expr::Cmp { op, register: Register::FIRST, data })
+    }
+
+    fn mask_bits(self, field: Field, bits: u32, op: CmpOp, expected: u32) -> Self {
+        self.load(&[field]).expr(bitwise(&bits.to_ne_bytes(), &[0; 4])).expr(Expr::Cmp {
+            op,
+            register: Register::FIRST,
+            data: expected.to_ne_bytes().to_vec(),
+        })
+    }
+
+    fn look_up(self, fields: &[Field], set: impl Into<String>, to: LookupTo) -> Self {
+        self.load(fields).expr(Expr::Lookup { set: set.into(), register: Register::FIRST, to })
+    }
+
+    fn nat(self, kind: NatKind, address: IpAddr, port: Option<u16>) -> Self {
+        let (family, size) = nat_family(IpFamily::of(address));
+        let register = Register::FIRST;
+        let behind = register.behind(size);
+        let mut rule = self.expr(Expr::Immediate { register, data: Value::from(address).bytes() });
+        let port_register = port.and(behind);
+        if let (Some(port), Some(register)) = (port, port_register) {
+            rule = rule.expr(Expr::Immediate { register, data: port.to_be_bytes().to_vec() });
+        }
+        rule.expr(Expr::Nat {
+            kind,
+            family,
+            address: Some(register),
+            port: port_register,
+            flags: 0,
+        })
+    }
+}
+
+fn nat_family(family: IpFamily) -> (Family, usize) {
+    match family {
+        IpFamily::V4 => (Family::Ip, 4),
+        IpFamily::V6 => (Family::Ip6, 16),
+    }
+}
+
+fn bitwise(mask: &[u8], xor: &[u8]) -> Expr {
+    let register = Register::FIRST;
+    Expr::Bitwise(BitwiseExpr {
+        source: register,
+        register,
+        mask: mask.to_vec(),
+        xor: xor.to_vec(),
+    })
+}
