@@ -1,4 +1,286 @@
-//! Connection tracking: forget flows whose translation is gone.
+//! Connection tracking: find and forget flows.
 //!
-//! A flow that started before a hostport was made, or that goes on after it was removed, keeps its old translation until
-//! it is forgotten: UDP flows live as long as packets come.
+//! A flow keeps the translation it started with until it is forgotten. UDP to a hostport therefore goes on to the old
+//! container, or past the new one, as long as packets come: forget the flows of a port when it is made and when it goes.
+//!
+//! ```no_run
+//! use kernel::conntrack::{ConntrackSocket, FlowFilter};
+//! use kernel::route::IpFamily;
+//!
+//! let mut conntrack = ConntrackSocket::open()?;
+//! let udp = FlowFilter { protocol: Some(17), destination_port: Some(53), ..FlowFilter::all(IpFamily::V4) };
+//! let forgotten = conntrack.delete_flows(&udp)?;
+//! # Ok::<(), kernel::NetlinkError>(())
+//! ```
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::netlink::{Errno, NetlinkError, Request, Socket};
+use crate::netns::Netns;
+use crate::nft::{NFGENMSG, nfgenmsg};
+use crate::route::{IpFamily, ip_from};
+use crate::wire::{Attribute, Message, Writer};
+
+/// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
+const NETLINK_NETFILTER: isize = 12;
+/// `linux include/uapi/linux/netfilter/nfnetlink_conntrack.h`: NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_*.
+const CT_NEW: u16 = 1 << 8;
+const CT_GET: u16 = 1 << 8 | 1;
+const CT_DELETE: u16 = 1 << 8 | 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+/// A blocking socket for connection tracking. It keeps the namespace it was opened in.
+///
+/// # Privileges
+/// CAP_NET_ADMIN in the user namespace that owns the network namespace.
+///
+/// # Kernel
+/// CONFIG_NF_CT_NETLINK.
+#[derive(Debug)]
+pub struct ConntrackSocket {
+    socket: Socket,
+}
+
+/// Which flows; `None` is any. Addresses and ports are those of the first packet, before any translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowFilter {
+    /// The IP version.
+    pub family: IpFamily,
+    /// The protocol above IP: 6 TCP, 17 UDP, 132 SCTP.
+    pub protocol: Option<u8>,
+    /// Who began.
+    pub source: Option<IpAddr>,
+    /// Whom the first packet was for.
+    pub destination: Option<IpAddr>,
+    /// Which port it was for.
+    pub destination_port: Option<u16>,
+    /// Who answers: the container behind a hostport.
+    pub reply_source: Option<IpAddr>,
+}
+
+impl FlowFilter {
+    /// All flows of an IP version.
+    #[must_use]
+    pub fn all(family: IpFamily) -> Self {
+        Self {
+            family,
+            protocol: None,
+            source: None,
+            destination: None,
+            destination_port: None,
+            reply_source: None,
+        }
+    }
+
+    fn matches(&self, flow: &Flow) -> bool {
+        fn fits<T: PartialEq>(wanted: Option<T>, found: Option<T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        fits(self.protocol, flow.original.protocol)
+            && fits(self.source, flow.original.source)
+            && fits(self.destination, flow.original.destination)
+            && fits(self.destination_port, flow.original.destination_port)
+            && fits(self.reply_source, flow.reply.source)
+    }
+}
+
+/// A tracked flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Flow {
+    /// The packets of the one who began.
+    pub original: Tuple,
+    /// The answers.
+    pub reply: Tuple,
+    /// IPS_*.
+    pub status: u32,
+    key: FlowKey,
+}
+
+/// Between whom packets of one direction go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Tuple {
+    /// From where.
+    pub source: Option<IpAddr>,
+    /// To where.
+    pub destination: Option<IpAddr>,
+    /// The protocol above IP.
+    pub protocol: Option<u8>,
+    /// From which port.
+    pub source_port: Option<u16>,
+    /// To which port.
+    pub destination_port: Option<u16>,
+}
+
+/// What tells a flow to the kernel, as the kernel wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct FlowKey {
+    family: u8,
+    original: Vec<u8>,
+    id: Option<Vec<u8>>,
+    zone: Option<Vec<u8>>,
+}
+
+impl ConntrackSocket {
+    /// Opens a socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`].
+    pub fn open() -> Result<Self, NetlinkError> {
+        Socket::open(NETLINK_NETFILTER).map(|socket| Self { socket })
+    }
+
+    /// Opens a socket in another namespace, without leaving the thread there.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`].
+    pub fn open_in(netns: &Netns) -> Result<Self, NetlinkError> {
+        Socket::open_in(netns, NETLINK_NETFILTER).map(|socket| Self { socket })
+    }
+
+    /// Lists flows. The kernel goes through all of the IP version.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn flows(&mut self, filter: &FlowFilter) -> Result<Vec<Flow>, NetlinkError> {
+        let body = |writer: &mut Writer| writer.raw(&nfgenmsg(filter.family.number(), 0));
+        let request = Request { operation: &"list flows", kind: CT_GET, flags: 0, body: &body };
+        self.socket
+            .dump(&request, |message| Flow::decode(message).filter(|flow| filter.matches(flow)))
+    }
+
+    /// Forgets flows; tells how many. One that ends meanwhile is not counted and no error.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]. The first failure is told after all flows have been tried.
+    pub fn delete_flows(&mut self, filter: &FlowFilter) -> Result<usize, NetlinkError> {
+        let mut deleted = 0;
+        let mut first_error = None;
+        for flow in self.flows(filter)? {
+            match self.delete(&flow) {
+                Ok(()) => deleted += 1,
+                Err(error) if error.errno() == Some(Errno::NOENT) => {}
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or(Ok(deleted), Err)
+    }
+
+    fn delete(&mut self, flow: &Flow) -> Result<(), NetlinkError> {
+        let operation = std::fmt::from_fn(|f| write!(f, "forget the flow {}", flow.original));
+        let body = |writer: &mut Writer| flow.key.encode(writer);
+        let request = Request { operation: &operation, kind: CT_DELETE, flags: 0, body: &body };
+        self.socket.execute(&request)
+    }
+}
+
+impl FlowKey {
+    fn encode(&self, writer: &mut Writer) {
+        writer.raw(&nfgenmsg(self.family, 0));
+        writer.nest(CTA_TUPLE_ORIG, |writer| writer.raw(&self.original));
+        if let Some(zone) = &self.zone {
+            writer.put(CTA_ZONE, zone);
+        }
+        // With it only this very flow, and not a newer one between the same two.
+        if let Some(id) = &self.id {
+            writer.put(CTA_ID, id);
+        }
+    }
+}
+
+impl Flow {
+    fn decode(message: &Message<'_>) -> Option<Self> {
+        if message.kind != CT_NEW {
+            return None;
+        }
+        let mut flow = Self {
+            original: Tuple::default(),
+            reply: Tuple::default(),
+            status: 0,
+            key: FlowKey { family: *message.body.first()?, ..FlowKey::default() },
+        };
+        for attribute in message.attributes(NFGENMSG) {
+            match attribute.kind {
+                CTA_TUPLE_ORIG => {
+                    flow.original = Tuple::decode(&attribute);
+                    flow.key.original = attribute.value.to_vec();
+                }
+                CTA_TUPLE_REPLY => flow.reply = Tuple::decode(&attribute),
+                CTA_STATUS => flow.status = attribute.u32_be().unwrap_or_default(),
+                CTA_ID => flow.key.id = Some(attribute.value.to_vec()),
+                CTA_ZONE => flow.key.zone = Some(attribute.value.to_vec()),
+                _ => {}
+            }
+        }
+        (!flow.key.original.is_empty()).then_some(flow)
+    }
+}
+
+impl Tuple {
+    fn decode(tuple: &Attribute<'_>) -> Self {
+        let mut decoded = Self::default();
+        for attribute in
+            tuple.nested().filter(|outer| outer.kind == CTA_TUPLE_IP).flat_map(|ip| ip.nested())
+        {
+            match attribute.kind {
+                CTA_IP_V4_SRC | CTA_IP_V6_SRC => decoded.source = ip_from(attribute.value),
+                CTA_IP_V4_DST | CTA_IP_V6_DST => decoded.destination = ip_from(attribute.value),
+                _ => {}
+            }
+        }
+        let protocols = tuple.nested().filter(|outer| outer.kind == CTA_TUPLE_PROTO);
+        for attribute in protocols.flat_map(|protocol| protocol.nested()) {
+            match attribute.kind {
+                CTA_PROTO_NUM => decoded.protocol = attribute.u8(),
+                CTA_PROTO_SRC_PORT => decoded.source_port = attribute.u16_be(),
+                CTA_PROTO_DST_PORT => decoded.destination_port = attribute.u16_be(),
+                _ => {}
+            }
+        }
+        decoded
+    }
+}
+
+impl fmt::Display for Tuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn or_any<T: ToString>(value: Option<T>) -> String {
+            value.map_or_else(|| "any".to_owned(), |value| value.to_string())
+        }
+        write!(
+            f,
+            "from {} port {} to {} port {} protocol {}",
+            or_any(self.source),
+            or_any(self.source_port),
+            or_any(self.destination),
+            or_any(self.destination_port),
+            or_any(self.protocol)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn reading_anything_ends(body: Vec<u8>) {
+            Flow::decode(&Message { kind: CT_NEW, flags: 0, seq: 0, body: &body });
+        }
+    }
+}
