@@ -74,6 +74,7 @@ fn delegate_sees_whole_config() {
     let dir = recorder(&node);
     // Spaces, order, numbers beyond 2^53 and keys that nobody knows must arrive as they are.
     let text = r#"{ "name":"n","unknown": {"big":1152921504606846976, "é<>&": 1e400},
+        "cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],
         "ipam":{"type":"recorder","x":[1.50]} , "cniVersion":"1.1.0","type":"bridge","bridge":"br0"}"#;
     let call = |verb: &str| {
         let run = node.run("bridge", verb).to(&c1).stdin(text).env(|env| {
@@ -116,15 +117,13 @@ fn delegate_cleanup() {
     let c1 = node.container("c1");
     let before = Picture::of(&c1);
     let data_dir = node.dir("ipam");
-    let ipam = json!({
-        "type": "host-local",
-        "dataDir": data_dir,
-        "subnet": "192.0.2.0/24",
-        // Refused by the kernel, after the address was given: the next hop is not on the link.
-        "routes": [{ "dst": "198.51.100.0/24", "gw": "203.0.113.1" }],
-    });
-    let run = node.run("bridge", "ADD").to(&c1).config(json!({ "bridge": "br0", "ipam": ipam }));
-    run.call().error();
+    // The gateway's address is found to be impossible after the address was given.
+    node.sh("ip link add br0 type bridge && ip addr add 192.0.2.200/24 dev br0");
+    let ipam = json!({ "type": "host-local", "dataDir": data_dir, "subnet": "192.0.2.0/24" });
+    let keys = json!({ "bridge": "br0", "isGateway": true, "ipam": ipam });
+    let error = node.run("bridge", "ADD").to(&c1).config(keys).call().error();
+    assert!(error.msg.contains("already has an IP address different from"), "{error}");
+    assert!(data_dir.join("n").exists(), "the address plugin ran");
     assert!(!data_dir.join("n/192.0.2.2").exists());
     before.assert_same(&Picture::of(&c1));
 }
