@@ -104,9 +104,13 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
 }
 
 /// Returns the route as the kernel takes it: without a next hop of its own it takes the family's gateway,
-/// and a next hop outside every subnet of the interface is declared reachable on it.
+/// unless its scope says that there is none; a next hop outside every subnet of the interface is declared
+/// reachable on it.
 fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
-    let gateway = wanted.gw.or_else(|| family_gateway(wanted.dst.addr().is_ipv4(), ips));
+    let beyond_link = wanted.scope.is_none_or(|scope| scope < Scope::LINK.0);
+    let gateway = wanted
+        .gw
+        .or_else(|| family_gateway(wanted.dst.addr().is_ipv4(), ips).filter(|_| beyond_link));
     let onlink = gateway.is_some_and(|gateway| !is_reachable(gateway, ips));
     let on_link_only = gateway.is_none() && wanted.dst.addr().is_ipv4();
     route::Route {

@@ -356,6 +356,26 @@ fn port_isolation() {
 }
 
 #[test]
+fn macspoofchk() {
+    let node = node_with("bridge-spoof", ONE_V4);
+    let c1 = node.container("c1");
+    let config = json!({ "macspoofchk": true, "isGateway": true, "ipam": { "type": "fixed" } });
+    let result = add(&node, &c1).config(config.clone()).call().ok();
+    let mac = result["interfaces"][2]["mac"].as_str().unwrap().to_owned();
+    let check = || node.run("bridge", "CHECK").to(&c1).prev(&result).config(config.clone()).call();
+    assert_pings(&c1, "10.1.0.1");
+    check().silent();
+    c1.sh("ip link set eth0 address 02:00:00:00:00:66");
+    assert_no_ping(&c1, "10.1.0.1");
+    c1.sh(&format!("ip link set eth0 address {mac}"));
+    assert_pings(&c1, "10.1.0.1");
+    node.sh("nft flush set bridge netwright spoof_allowed");
+    check().fails(104, "packet filter: missing");
+    del(&node, &c1).config(config).call().silent();
+    assert!(!node.sh("nft list table bridge netwright").contains("elements"));
+}
+
+#[test]
 fn disable_container_interface() {
     let node = node_with("bridge-down", ONE_V4);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
@@ -477,7 +497,8 @@ fn del_with_netns_gone() {
         for _ in 0..2 {
             node.run("bridge", "DEL").netns(netns).config(fixed()).config(config.clone()).call().silent();
         }
-        before.assert_same_but(&Snapshot::take(&node.lab), &["table inet netwright"]);
+        // The empty tables stay, as docs/firewall.md says.
+        before.assert_same_but(&Snapshot::take(&node.lab), &["inet netwright"]);
     }
     assert_eq!(verbs(&node), "ADD DEL DEL ADD DEL DEL ");
 }

@@ -14,8 +14,8 @@ use kernel::route::{
 use serde::{Deserialize, Serialize};
 use state::{Index, NetnsIdentity, Record};
 
-use super::config::{Config, MasqueradeBackend, Vlans};
-use super::{NAME, switch};
+use super::config::{Config, Vlans};
+use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
 use crate::shared::undo::Undo;
@@ -37,9 +37,7 @@ pub(super) struct Facts {
     pub(super) bridge: String,
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
-    pub(super) forwards: bool,
-    pub(super) masquerades: bool,
-    pub(super) checks_spoofing: bool,
+    pub(super) filter: firewall::Plan,
 }
 
 impl Facts {
@@ -168,27 +166,28 @@ fn attach<'a>(
 ) -> Result<AddResult, Error> {
     let key = call.attachment();
     let index = Index::new(call.roots());
-    let facts = Facts {
+    let mac = config.mac.unwrap_or_else(MacAddr::random);
+    let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
+    let host_ifname = owner::host_ifname(key, 0);
+    let mut facts = Facts {
         bridge: config.bridge.to_string(),
-        host_ifname: owner::host_ifname(key, 0),
-        ips: plan.ips.iter().map(|ip| ip.address).collect(),
-        forwards: config.gateway && plan.layer3,
-        masquerades: config.masquerade.is_some() && plan.layer3,
-        checks_spoofing: config.check_spoofing,
+        filter: filter::plan(key.network.as_str(), config, &ips, mac, &host_ifname),
+        host_ifname,
+        ips,
     };
     // Written before anything is made, so that whatever is made can be found.
     write_down(call, &index, &facts, netns.id())?;
     undo.record("remove what was made", move || super::remove::all(call, None));
 
     let bridge = switch::ensure(host, &index, config, &plan.gateways, key)?;
-    let mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = make_pair(host, call, config, bridge.link.index, mac, netns)?;
     if pair.host_ifname != facts.host_ifname {
-        let facts = Facts { host_ifname: pair.host_ifname.clone(), ..facts };
+        facts.host_ifname.clone_from(&pair.host_ifname);
+        facts.filter = filter::plan(key.network.as_str(), config, &facts.ips, mac, &pair.host_ifname);
         write_down(call, &index, &facts, netns.id())?;
     }
     prepare_port(host, &config.vlans, config, pair.host_index)?;
-    super::filter::add(call, &index, config, &plan.ips, mac, &pair.host_ifname)?;
+    filter::add(&index, key, config, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, plan, pair.container_index)?;
     if config.gateway {
         hold_forwarding(&index, key, &plan.ips)?;
@@ -196,7 +195,6 @@ fn attach<'a>(
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
     }
-    super::filter::warn_if_blocked(call, config);
     Ok(report(call, plan, &bridge, &pair, mac))
 }
 

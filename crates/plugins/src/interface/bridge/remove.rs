@@ -42,15 +42,15 @@ pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
     failures.note("remove the link", remove_link(call, &index, key, netns));
-    objects(call, &index, key, &mut failures);
+    objects(&index, key, &mut failures);
     failures.into_result()
 }
 
 /// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
-fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
-    let facts = Facts::read(index, key).unwrap_or_default();
-    failures.note("remove filter rules", super::filter::remove(call, index, key, &facts));
-    let bridge = if facts.bridge.is_empty() { held_bridge(index, key) } else { Some(facts.bridge) };
+fn objects(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
+    let facts = Facts::read(index, key);
+    failures.note("remove filter rules", super::filter::remove(index, key, facts.as_ref()));
+    let bridge = facts.map(|facts| facts.bridge).or_else(|| held_bridge(index, key));
     if let Some(bridge) = bridge {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),
@@ -153,10 +153,10 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     for key in &stale {
         let mut own = Failures::new();
         own.note("remove the link", remove_link(call, &index, key, None));
-        objects(call, &index, key, &mut own);
+        objects(&index, key, &mut own);
         failures.note(format_args!("collect {key}"), own.into_result());
     }
-    failures.note("collect filter rules", super::filter::collect(call));
+    failures.note("collect filter rules", super::filter::collect(call, &index));
     if let Some(ipam) = call.ipam() {
         failures.note("collect addresses", ipam.gc());
     }
