@@ -276,6 +276,14 @@ impl Protocol {
         }
     }
 
+    /// Finds the protocol with a number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Protocol> {
+        [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+            .into_iter()
+            .find(|protocol| protocol.number() == number)
+    }
+
     /// Returns the number (linux/in.h `IPPROTO_*`).
     #[must_use]
     pub const fn number(self) -> u8 {

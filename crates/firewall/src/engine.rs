@@ -7,13 +7,14 @@ use cni::AttachmentKey;
 use kernel::netns::{Netns, NetnsError};
 use state::{Index, Lock, NetnsIdentity, Record, Release};
 
-use crate::element::{Element, Field, Set, Value};
+use crate::element::{Element, Field, Set, Table, Value};
 use crate::error::FirewallError;
 
+use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
 use crate::switch::{HostSwitches, Switches};
-use crate::tables::{Change, Found, FoundValue, NftTables, Tables};
+use crate::tables::{Change, Found, FoundValue, Tables};
 
 /// How long the lock may be waited for. It is held for the time of one transaction, which is milliseconds; only
 /// hundreds at once or somebody stuck make it longer.
@@ -84,7 +85,12 @@ impl<'a> Firewall<'a> {
     /// then. On any other error what was done has been undone.
     pub fn add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
         let changes = self.plan_add(key, plan)?;
-        let done = self.hold_and_commit(key, plan, &changes);
+        let mut done = self.hold_and_commit(key, plan, &changes);
+        if matches!(&done, Err(FirewallError::Tables(error)) if error.absent) {
+            // Somebody flushed the tables between our look and our change (`nft flush ruleset`).
+            let changes = self.plan_add(key, plan)?;
+            done = self.hold_and_commit(key, plan, &changes);
+        }
         if done.is_err() {
             // Best effort: the error that is reported is the first one.
             let _ = self.remove(key, plan);
@@ -279,8 +285,12 @@ impl<'a> Firewall<'a> {
         let hash = key.hash();
         let mut holders = Holders { index: self.index, known: None };
         let mut changes = Vec::new();
-        if !self.tables.is_laid_out()? {
-            changes.push(Change::Layout);
+        for table in Table::ALL {
+            if plan.elements().any(|element| element.set.table() == *table)
+                && !self.tables.is_laid_out(*table)?
+            {
+                changes.push(Change::Layout(*table));
+            }
         }
         let mut chains = BTreeSet::new();
         for element in &plan.own {

@@ -16,7 +16,7 @@
 //! `docs/firewall.md` shows the tables and their priorities.
 //!
 //! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
-//! them.
+//! them, [`reference`] removes what the reference plugins left.
 //!
 //! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
 //! those of iptables, and those only when it must.
@@ -28,14 +28,18 @@ mod engine;
 pub mod error;
 pub mod hostport;
 pub mod iptables;
+mod layout;
 pub mod masquerade;
+mod nft;
 pub mod owner;
 mod plan;
 pub mod policy;
+pub mod reference;
 pub mod spoof;
 mod switch;
 pub mod tables;
 
 pub use engine::{Collected, Firewall, LOCK_PATIENCE};
 pub use error::FirewallError;
+pub use nft::usable;
 pub use plan::{Concern, Plan, Shared};

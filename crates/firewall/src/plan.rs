@@ -163,6 +163,11 @@ impl Plan {
         self.own.is_empty() && self.shared.is_empty()
     }
 
+    /// Lists all elements, the attachment's own and the shared ones.
+    pub fn elements(&self) -> impl Iterator<Item = Element> {
+        self.own.iter().cloned().chain(self.shared.iter().flat_map(Shared::elements))
+    }
+
     /// Adds another plan of the same attachment, without what is there already.
     pub fn join(&mut self, other: Plan) {
         for element in other.own {

@@ -4,14 +4,14 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use crate::element::{Element, Field, Set};
+use crate::element::{Element, Field, Set, Table};
 use crate::masquerade::chain_name;
 
 /// One change of our tables. A list of them is one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Make both tables, their sets, chains and rules as they should be, keeping what is in the sets.
-    Layout,
+    /// Make a table, its sets, chains and rules as they should be, keeping what is in the sets.
+    Layout(Table),
     /// Make the chain that masquerades what leaves a prefix of a network.
     AddMasquerade {
         /// The network's name.
@@ -68,11 +68,11 @@ pub enum FoundValue {
 ///
 /// Absent tables, sets and chains are the same as empty ones. The caller holds the firewall's lock.
 pub trait Tables: fmt::Debug {
-    /// Says whether both tables are there and laid out by this version.
+    /// Says whether a table is there and laid out by this version.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn is_laid_out(&mut self) -> Result<bool, TablesError>;
+    fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
     /// Looks one element up.
     ///
@@ -124,45 +124,11 @@ pub struct TablesError {
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// The tables of the network namespace the caller is in.
-#[derive(Debug)]
-pub(crate) struct NftTables;
-
-impl NftTables {
-    pub(crate) fn open() -> Result<Self, crate::FirewallError> {
-        Err(crate::FirewallError::Open("kernel::nft is not there yet".into()))
-    }
-}
-
-impl Tables for NftTables {
-    fn is_laid_out(&mut self) -> Result<bool, TablesError> {
-        Ok(false)
-    }
-    fn get(&mut self, _: Set, _: &[Field]) -> Result<Option<Found>, TablesError> {
-        Ok(None)
-    }
-    fn list(&mut self, _: Set) -> Result<Vec<Found>, TablesError> {
-        Ok(Vec::new())
-    }
-    fn jumps_to(&mut self, _: &str) -> Result<Option<usize>, TablesError> {
-        Ok(None)
-    }
-    fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError> {
-        Ok(Vec::new())
-    }
-    fn commit(&mut self, _: &[Change]) -> Result<(), TablesError> {
-        Ok(())
-    }
-    fn delete_tables(&mut self) -> Result<(), TablesError> {
-        Ok(())
-    }
-}
-
 /// Written as nft would be told.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Layout => f.write_str("make the tables"),
+            Change::Layout(table) => write!(f, "lay out {table}"),
             Change::AddMasquerade { network, prefix } => {
                 write!(f, "add chain inet netwright {}", chain_name(network, *prefix))?;
                 write!(f, " # {network} {prefix}")

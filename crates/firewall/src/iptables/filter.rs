@@ -159,11 +159,16 @@ fn rules(address: IpAddr) -> [String; 2] {
 
 fn accept_rules(address: IpAddr, hash: &str) -> [String; 2] {
     let host = Family::host(address);
-    let comment = format!("-m comment --comment netwright-{hash}");
+    let comment = format!("-m comment --comment {}", tag(hash));
     [
         format!("-s {host} {comment} -j ACCEPT"),
         format!("-d {host} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT {comment} -j ACCEPT"),
     ]
+}
+
+/// Returns the comment of the rules that [`accept`] makes for an owner.
+pub(crate) fn tag(hash: &str) -> String {
+    format!("netwright-{hash}")
 }
 
 /// Returns the hash of the owner of a rule of ours.

@@ -195,12 +195,13 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
     let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
     let mut rules = Vec::new();
     for forward in &wanted.forwards {
-        if forward.host_ip.is_some_and(|at| at.is_ipv4() != address.addr().is_ipv4()) {
-            continue;
-        }
+        // The reference lists every port in both families; where nothing follows, the packet goes on.
         let listed = ports.entry(forward.protocol.name()).or_default();
         if !listed.contains(&forward.host_port) {
             listed.push(forward.host_port);
+        }
+        if forward.host_ip.is_some_and(|at| at.is_ipv4() != address.addr().is_ipv4()) {
+            continue;
         }
         rules.extend(forward_rules(forward, wanted, address).map(|text| Rule {
             chain: chain.clone(),

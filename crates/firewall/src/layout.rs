@@ -1,0 +1,241 @@
+//! Our tables as they should be: sets, chains, rules.
+//!
+//! `docs/firewall.md` explains them; the snapshot in the tests shows them.
+
+use ipnet::IpNet;
+use kernel::nft::{
+    Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
+    Register, TableRef, Value, field,
+};
+use kernel::route::IpFamily;
+
+use crate::element::{Kind, Maps, Set, Table};
+use crate::masquerade::chain_name;
+
+/// Says which version of the layout a table has. A table with other words is laid out anew.
+pub(crate) const COMMENT: &str = "Netwright, layout 1. Filled by its CNI plugins: do not edit.";
+
+/// How many rules a masquerade chain has.
+pub(crate) const MASQUERADE_RULES: usize = 3;
+
+/// After those who translate service addresses at the usual priority (`dstnat`, -100): the first translation of a
+/// flow wins, and a service address that is also local must reach the service.
+const HOSTPORTS_PRIORITY: i32 = -90;
+/// Where sources are usually translated (`srcnat`).
+const SRCNAT: i32 = 100;
+/// Before connection tracking (`raw`).
+const RAW: i32 = -300;
+/// Where packets are usually filtered (`filter`).
+const FILTER: i32 = 0;
+/// The first usual priority of frames (`dstnat` of family bridge), before the bridge learns anything.
+const BRIDGE_FIRST: i32 = -300;
+/// Where frames are usually filtered (`filter` of family bridge).
+const BRIDGE_FILTER: i32 = -200;
+
+const HOSTPORTS: &str = "hostports";
+const HOSTPORT_SNAT: &str = "hostport_snat";
+
+/// Names a table.
+pub(crate) fn table_ref(table: Table) -> TableRef {
+    let family = match table {
+        Table::Inet => Family::Inet,
+        Table::Bridge => Family::Bridge,
+    };
+    TableRef::new(family, table.name())
+}
+
+/// Makes a table as it should be, whatever of it is there. What is in sets stays.
+pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
+    let own = table_ref(table);
+    batch.add_table(&own, Some(COMMENT));
+    for set in Set::ALL.iter().filter(|set| set.table() == table) {
+        batch.add_set(new_set(&own, *set));
+    }
+    let (chains, rules) = match table {
+        Table::Inet => inet(&own),
+        Table::Bridge => bridge(&own),
+    };
+    for chain in &chains {
+        batch.add_chain(chain.clone());
+        batch.flush_chain(&own, chain.name.clone());
+    }
+    for rule in rules {
+        batch.add_rule(rule);
+    }
+}
+
+/// Makes the chain that masquerades what leaves a prefix of a network.
+pub(crate) fn add_masquerade(batch: &mut Batch, network: &str, prefix: IpNet) {
+    let table = table_ref(Table::Inet);
+    let name = chain_name(network, prefix);
+    // Network names are as long as people like, comments are not.
+    let comment: String = format!("{prefix} of {network}").chars().take(127).collect();
+    batch.add_chain(NewChain::regular(&table, name.as_str()).comment(comment));
+    batch.flush_chain(&table, name.as_str());
+    let (daddr, multicast) = if prefix.addr().is_ipv4() {
+        (field::ip_daddr(), net("224.0.0.0/4"))
+    } else {
+        (field::ip6_daddr(), net("ff00::/8"))
+    };
+    let rule = || NewRule::new(&table, name.as_str());
+    batch.add_rule(rule().in_net(daddr, prefix).returns());
+    batch.add_rule(rule().in_net(daddr, multicast).returns());
+    batch.add_rule(rule().masquerade());
+}
+
+/// Returns the types of a set's keys.
+pub(crate) fn key_types(set: Set) -> Vec<KeyType> {
+    set.key().iter().copied().map(key_type).collect()
+}
+
+/// Returns the types of what a map leads to: an address and a port.
+pub(crate) fn endpoint_types(address: Kind) -> [KeyType; 2] {
+    [key_type(address), KeyType::InetService]
+}
+
+fn key_type(kind: Kind) -> KeyType {
+    match kind {
+        Kind::Ifname => KeyType::IfName,
+        Kind::Address4 => KeyType::Ipv4Addr,
+        Kind::Address6 => KeyType::Ipv6Addr,
+        Kind::Protocol => KeyType::InetProto,
+        Kind::Port => KeyType::InetService,
+        Kind::Mac => KeyType::EtherAddr,
+    }
+}
+
+fn new_set(table: &TableRef, set: Set) -> NewSet {
+    match set.maps() {
+        Maps::Nothing => NewSet::set(table, set.name(), key_types(set)),
+        Maps::Verdict => NewSet::verdict_map(table, set.name(), key_types(set)),
+        Maps::Endpoint(address) => {
+            NewSet::map(table, set.name(), key_types(set), endpoint_types(address))
+        }
+    }
+}
+
+fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
+    let base = |name: &str, hook| NewChain::base(table, name, hook);
+    let chains = vec![
+        NewChain::regular(table, HOSTPORTS),
+        NewChain::regular(table, HOSTPORT_SNAT),
+        base("raw", Hook::filter(HookPoint::Prerouting, RAW)),
+        base("prerouting", Hook::nat(HookPoint::Prerouting, HOSTPORTS_PRIORITY)),
+        base("output", Hook::nat(HookPoint::Output, HOSTPORTS_PRIORITY)),
+        base("postrouting", Hook::nat(HookPoint::Postrouting, SRCNAT)),
+        base("forward", Hook::filter(HookPoint::Forward, FILTER)),
+    ];
+    let mut rules = Vec::new();
+    let rule = |chain: &str| NewRule::new(table, chain);
+
+    // CVE-2020-8558: route_localnet lets 127.0.0.0/8 out by these interfaces, it must not come in.
+    let localnet = || rule("raw").in_set(&[field::iifname()], Set::Localnet.name());
+    rules.push(localnet().in_net(field::ip_saddr(), net("127.0.0.0/8")).drop());
+    rules.push(localnet().in_net(field::ip_daddr(), net("127.0.0.0/8")).drop());
+
+    // CVE-2025-67499: only what is for this host.
+    for chain in ["prerouting", "output"] {
+        rules.push(rule(chain).is(field::fib_daddr_type(), Value::LOCAL).jump(HOSTPORTS));
+    }
+    rules.extend(hostport_rules(table));
+    rules.extend(hostport_snat_rules(table));
+
+    rules.push(
+        rule("postrouting")
+            .has_any(field::ct_status(), field::ct_status_bits::DNAT)
+            .jump(HOSTPORT_SNAT),
+    );
+    let from = [field::iifname(), field::ip_saddr()];
+    rules.push(rule("postrouting").vmap(&from, Set::Masquerade4.name()));
+    let from = [field::iifname(), field::ip6_saddr()];
+    rules.push(rule("postrouting").vmap(&from, Set::Masquerade6.name()));
+
+    let way = [field::iifname(), field::oifname()];
+    rules.push(rule("forward").in_set(&way, Set::PolicyIsolated.name()).drop());
+    rules.push(rule("forward").in_set(&way, Set::PolicySame.name()).returns());
+    rules.push(
+        rule("forward")
+            .in_set(&[field::iifname()], Set::PolicyBridges.name())
+            .in_set(&[field::oifname()], Set::PolicyBridges.name())
+            .drop(),
+    );
+    (chains, rules)
+}
+
+/// A port at one address comes before the port at all addresses.
+fn hostport_rules(table: &TableRef) -> Vec<NewRule> {
+    let families = [
+        (IpFamily::V4, Value::NfProto(2), field::ip_daddr(), Set::HostportsAt4, Set::Hostports4),
+        (IpFamily::V6, Value::NfProto(10), field::ip6_daddr(), Set::HostportsAt6, Set::Hostports6),
+    ];
+    let mut rules = Vec::new();
+    for (family, number, daddr, at, all) in families {
+        let port = [field::l4proto(), field::th_dport()];
+        let exact = [daddr, field::l4proto(), field::th_dport()];
+        rules.push(NewRule::new(table, HOSTPORTS).dnat_to_map(family, &exact, at.name()));
+        rules.push(NewRule::new(table, HOSTPORTS).is(field::nfproto(), number).dnat_to_map(
+            family,
+            &port,
+            all.name(),
+        ));
+    }
+    rules
+}
+
+fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
+    let rule = || NewRule::new(table, HOSTPORT_SNAT);
+    let out4 = [field::oifname(), field::ip_daddr()];
+    let out6 = [field::oifname(), field::ip6_daddr()];
+    let way4 = [field::iifname(), field::oifname(), field::ip_daddr()];
+    let way6 = [field::iifname(), field::oifname(), field::ip6_daddr()];
+    vec![
+        rule().in_set(&out4, Set::SnatAll4.name()).masquerade(),
+        rule().in_set(&out6, Set::SnatAll6.name()).masquerade(),
+        rule()
+            .in_net(field::ip_saddr(), net("127.0.0.0/8"))
+            .in_set(&out4, Set::LocalSnat4.name())
+            .masquerade(),
+        rule()
+            .in_net(field::ip6_saddr(), net("::1/128"))
+            .in_set(&out6, Set::LocalSnat6.name())
+            .masquerade(),
+        rule().is(field::fib_saddr_type(), Value::LOCAL).returns(),
+        // Bridged in one go by br_netfilter, which names no interface in.
+        no_interface_in(rule()).in_set(&out4, Set::LocalSnat4.name()).masquerade(),
+        no_interface_in(rule()).in_set(&out6, Set::LocalSnat6.name()).masquerade(),
+        rule().in_set(&way4, Set::Hairpin4.name()).masquerade(),
+        rule().in_set(&way6, Set::Hairpin6.name()).masquerade(),
+    ]
+}
+
+/// Written as a number: a name that is empty can be listed by nft but not read again.
+fn no_interface_in(rule: NewRule) -> NewRule {
+    let register = Register::FIRST;
+    rule.expr(Expr::Meta { key: MetaKey::Iif, register }).expr(Expr::Cmp {
+        op: CmpOp::Eq,
+        register,
+        data: 0_u32.to_ne_bytes().to_vec(),
+    })
+}
+
+fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
+    let chains = vec![
+        NewChain::base(table, "prerouting", Hook::filter(HookPoint::Prerouting, BRIDGE_FIRST)),
+        NewChain::base(table, "forward", Hook::filter(HookPoint::Forward, BRIDGE_FILTER)),
+    ];
+    let rules = vec![
+        NewRule::new(table, "prerouting")
+            .in_set(&[field::iifname()], Set::SpoofPorts.name())
+            .not_in_set(&[field::iifname(), field::ether_saddr()], Set::SpoofAllowed.name())
+            .drop(),
+        NewRule::new(table, "forward")
+            .in_set(&[field::iifname()], Set::IsolatedPorts.name())
+            .in_set(&[field::oifname()], Set::IsolatedPorts.name())
+            .drop(),
+    ];
+    (chains, rules)
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("prefixes in this file are written right")
+}

@@ -1,0 +1,220 @@
+//! Our tables in the kernel.
+
+use kernel::netlink::NetlinkError;
+use kernel::nft::{self, Batch, ElementData, Key, NftSocket, Verdict};
+
+use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
+use crate::error::FirewallError;
+use crate::layout::{self, MASQUERADE_RULES, table_ref};
+use crate::tables::{Change, Found, FoundValue, Tables, TablesError};
+
+/// What masquerade chains' names begin with.
+const MASQUERADE: &str = "masquerade-";
+
+/// Says whether nftables can be used here.
+///
+/// **Namespace**: the caller's.
+///
+/// # Errors
+/// [`FirewallError::Open`] with the kernel's words.
+pub fn usable() -> Result<(), FirewallError> {
+    let open = |error: NetlinkError| FirewallError::Open(Box::new(error));
+    let mut socket = NftSocket::open().map_err(open)?;
+    socket.get_table(&table_ref(Table::Inet)).map(drop).map_err(open)
+}
+
+/// The tables of the network namespace the caller was in when it opened them.
+#[derive(Debug)]
+pub(crate) struct NftTables {
+    socket: NftSocket,
+}
+
+impl NftTables {
+    pub(crate) fn open() -> Result<Self, FirewallError> {
+        NftSocket::open()
+            .map(|socket| NftTables { socket })
+            .map_err(|error| FirewallError::Open(Box::new(error)))
+    }
+}
+
+impl Tables for NftTables {
+    fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
+        let found = self.socket.get_table(&table_ref(table)).map_err(refused)?;
+        Ok(found.is_some_and(|found| found.comment.as_deref() == Some(layout::COMMENT)))
+    }
+
+    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+        let table = table_ref(set.table());
+        let found = self.socket.get_element(&table, set.name(), &key_of(key)).map_err(refused)?;
+        Ok(found.map(|element| found_element(set, key.to_vec(), element)))
+    }
+
+    fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+        let table = table_ref(set.table());
+        let types = layout::key_types(set);
+        let elements = self.socket.elements(&table, set.name()).map_err(refused)?;
+        let known = elements.into_iter().filter_map(|element| {
+            let key = element.key.values(&types)?;
+            let key = key.into_iter().map(field_of).collect::<Option<Vec<Field>>>()?;
+            Some(found_element(set, key, element))
+        });
+        Ok(known.collect())
+    }
+
+    fn jumps_to(&mut self, chain: &str) -> Result<Option<usize>, TablesError> {
+        let found = self.socket.get_chain(&table_ref(Table::Inet), chain).map_err(refused)?;
+        Ok(found.map(|chain| jumps(chain.used)))
+    }
+
+    fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError> {
+        let table = table_ref(Table::Inet);
+        let chains = self.socket.chains(Some(table.family)).map_err(refused)?;
+        let own = chains
+            .into_iter()
+            .filter(|chain| chain.table == table && chain.name.starts_with(MASQUERADE));
+        Ok(own.map(|chain| (chain.name, jumps(chain.used))).collect())
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), TablesError> {
+        let batch = batch(changes);
+        for operation in batch.operations() {
+            tracing::debug!(%operation, "nftables");
+        }
+        self.socket.commit(&batch).map_err(|error| TablesError {
+            operation: "change the packet filter".to_owned(),
+            absent: error.is_not_found(),
+            source: Box::new(error),
+        })
+    }
+
+    fn delete_tables(&mut self) -> Result<(), TablesError> {
+        let mut batch = Batch::new();
+        for table in Table::ALL {
+            let table = table_ref(*table);
+            if self.socket.get_table(&table).map_err(refused)?.is_some() {
+                batch.delete_table(&table);
+            }
+        }
+        match self.socket.commit(&batch) {
+            Err(error) if !error.is_not_found() => Err(TablesError {
+                operation: "delete our tables".to_owned(),
+                absent: false,
+                source: Box::new(error),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refused(error: NetlinkError) -> TablesError {
+    TablesError {
+        operation: "look at the packet filter".to_owned(),
+        absent: error.is_not_found(),
+        source: Box::new(error),
+    }
+}
+
+/// The kernel counts a chain's rules together with the jumps to it.
+fn jumps(used: u32) -> usize {
+    usize::try_from(used).unwrap_or(usize::MAX).saturating_sub(MASQUERADE_RULES)
+}
+
+/// Writes changes as nftables has them. Elements of one set that follow each other share a message.
+fn batch(changes: &[Change]) -> Batch {
+    let mut batch = Batch::new();
+    let mut rest = changes;
+    while let Some((first, others)) = rest.split_first() {
+        rest = others;
+        match first {
+            Change::Layout(table) => layout::lay_out(&mut batch, *table),
+            Change::AddMasquerade { network, prefix } => {
+                layout::add_masquerade(&mut batch, network, *prefix);
+            }
+            Change::DeleteMasquerade { chain } => {
+                let table = table_ref(Table::Inet);
+                batch.flush_chain(&table, chain.as_str());
+                batch.delete_chain(&table, chain.as_str());
+            }
+            Change::AddElement { element, comment } => {
+                let set = element.set;
+                let mut elements = vec![new_element(element, comment)];
+                while let Some((Change::AddElement { element, comment }, others)) =
+                    rest.split_first()
+                    && element.set == set
+                {
+                    elements.push(new_element(element, comment));
+                    rest = others;
+                }
+                batch.create_elements(&table_ref(set.table()), set.name(), elements);
+            }
+            Change::DeleteElement { set, key } => {
+                let mut elements = vec![nft::Element::new(key_of(key))];
+                while let Some((Change::DeleteElement { set: same, key }, others)) =
+                    rest.split_first()
+                    && same == set
+                {
+                    elements.push(nft::Element::new(key_of(key)));
+                    rest = others;
+                }
+                batch.delete_elements(&table_ref(set.table()), set.name(), elements);
+            }
+        }
+    }
+    batch
+}
+
+fn new_element(element: &Element, comment: &str) -> nft::Element {
+    let key = key_of(&element.key);
+    let made = match (&element.value, element.chain()) {
+        (Value::Endpoint { address, port }, _) => {
+            let to = Key::of([nft::Value::from(*address), nft::Value::Port(*port)]);
+            nft::Element::value(key, to)
+        }
+        (_, Some(chain)) => nft::Element::verdict(key, Verdict::Jump(chain)),
+        (_, None) => nft::Element::new(key),
+    };
+    made.comment(comment)
+}
+
+fn key_of(key: &[Field]) -> Key {
+    Key::of(key.iter().map(|field| match field {
+        Field::Ifname(name) => nft::Value::IfName(name.clone()),
+        Field::Address(address) => nft::Value::from(*address),
+        Field::Protocol(protocol) => nft::Value::Protocol(protocol.number()),
+        Field::Port(port) => nft::Value::Port(*port),
+        Field::Mac(mac) => nft::Value::Mac(kernel::MacAddr(*mac)),
+    }))
+}
+
+fn field_of(value: nft::Value) -> Option<Field> {
+    Some(match value {
+        nft::Value::IfName(name) => Field::Ifname(name),
+        nft::Value::Ipv4(address) => Field::Address(address.into()),
+        nft::Value::Ipv6(address) => Field::Address(address.into()),
+        nft::Value::Protocol(number) => Field::Protocol(Protocol::from_number(number)?),
+        nft::Value::Port(port) => Field::Port(port),
+        nft::Value::Mac(mac) => Field::Mac(mac.0),
+        _ => return None,
+    })
+}
+
+fn found_element(set: Set, key: Vec<Field>, element: nft::Element) -> Found {
+    let value = match (element.data, set.maps()) {
+        (None, _) => FoundValue::Nothing,
+        (Some(ElementData::Verdict(Verdict::Jump(chain))), _) => FoundValue::Jump(chain),
+        (Some(ElementData::Value(to)), Maps::Endpoint(address)) => {
+            let values = to.values(&layout::endpoint_types(address)).unwrap_or_default();
+            match values.as_slice() {
+                [nft::Value::Ipv4(address), nft::Value::Port(port)] => {
+                    FoundValue::Endpoint((*address).into(), *port)
+                }
+                [nft::Value::Ipv6(address), nft::Value::Port(port)] => {
+                    FoundValue::Endpoint((*address).into(), *port)
+                }
+                _ => FoundValue::Foreign,
+            }
+        }
+        (Some(_), _) => FoundValue::Foreign,
+    };
+    Found { key, value, comment: element.comment.unwrap_or_default() }
+}

@@ -1,0 +1,327 @@
+//! What the reference plugins left, removed.
+//!
+//! A node that moves from the reference plugins to ours has containers whose rules were made by the former, and DEL of
+//! those comes to us. What the reference wrote through `iptables` is, with today's `iptables`, rules in nftables' tables
+//! `ip nat` and `ip filter`; they are found by asking for the container's chain by name and removed by handle, without
+//! starting a program. Only where the legacy form of iptables is in use (the kernel says so) is it asked.
+//!
+//! Found by name, by comment and, for what carries no name at all, by the container's address. Nothing is listed
+//! unless the chain it would be in exists.
+
+use std::net::IpAddr;
+
+use cni::AttachmentKey;
+use cni::owner::sha512_hex;
+use ipnet::IpNet;
+use kernel::netlink::NetlinkError;
+use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, Value, Verdict};
+
+use crate::error::FirewallError;
+use crate::iptables::{self, Family as IpVersion, IptablesError};
+use crate::tables::TablesError;
+
+/// The kernel lists here which tables legacy iptables uses in the caller's namespace.
+const LEGACY: [(&str, IpVersion); 2] = [
+    ("/proc/thread-self/net/ip_tables_names", IpVersion::V4),
+    ("/proc/thread-self/net/ip6_tables_names", IpVersion::V6),
+];
+/// The families of iptables' tables.
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+/// The chain of the reference's nftables masquerade.
+const MASQ_CHECKS: &str = "masq_checks";
+
+/// Removes what the reference's `bridge` and `ptp` made for an attachment: masquerade in both its forms, spoof checks.
+///
+/// Without `addresses` everything of the container in that network goes.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn remove_bridge(key: &AttachmentKey, addresses: &[IpNet]) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    let chain = iptables::masquerade::chain_name(key);
+    let own: Vec<Vec<u8>> = addresses
+        .iter()
+        .flat_map(|address| [address.addr(), address.network()])
+        .map(|address| Value::from(address).bytes())
+        .collect();
+    for family in FAMILIES {
+        let table = TableRef::new(family, "nat");
+        found.shared_chain(&table, "POSTROUTING", &chain, &own)?;
+    }
+    let tag = format!("{}, ", masquerade_tag(key));
+    let masquerade = TableRef::new(Family::Inet, "cni_plugins_masquerade");
+    found.rules_where(&masquerade, MASQ_CHECKS, |rule| {
+        rule.comment.as_deref().is_some_and(|comment| comment.starts_with(&tag))
+    })?;
+    let bridge = TableRef::new(Family::Bridge, "nat");
+    let spoof = format!("cni-br-iface-{}-{}", key.container_id, key.ifname);
+    found.chain(&bridge, &spoof, &format!("{spoof}-mac"))?;
+    found.chain(&bridge, "PREROUTING", &spoof)?;
+    found.commit()?;
+    if legacy_uses("nat") {
+        iptables::masquerade::remove(key, addresses, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes what the reference's `portmap` made for an attachment, in both its forms.
+///
+/// Its nftables form knows the container only, not the network: with `addresses`, only rules to these go.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn remove_hostports(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    let own: Vec<Vec<u8>> = addresses.iter().map(|address| Value::from(*address).bytes()).collect();
+    for family in FAMILIES {
+        let nat = TableRef::new(family, "nat");
+        let chain = iptables::hostport::chain_name(key);
+        found.chain(&nat, "CNI-HOSTPORT-DNAT", &chain)?;
+        let old = iptables::hostport::old_snat_chain_name(key);
+        found.chain(&nat, "CNI-HOSTPORT-SNAT", &old)?;
+        let table = TableRef::new(family, "cni_hostport");
+        for chain in ["hostports", "hostip_hostports", "masquerading"] {
+            found.rules_where(&table, chain, |rule| {
+                rule.comment.as_deref() == Some(key.container_id.as_str())
+                    && (own.is_empty() || mentions(rule, &own))
+            })?;
+        }
+    }
+    found.commit()?;
+    if legacy_uses("nat") {
+        iptables::hostport::remove(key, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes the rules for these addresses from the reference's forwarding chain, and those that carry the owner's
+/// hash and were put where others' rules are.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn remove_forward(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    let own: Vec<Vec<u8>> = addresses.iter().map(|address| Value::from(*address).bytes()).collect();
+    let tag = iptables::filter::tag(&key.hash());
+    for family in FAMILIES {
+        let filter = TableRef::new(family, "filter");
+        if !own.is_empty() {
+            found.rules_where(&filter, "CNI-FORWARD", |rule| {
+                accepts(rule) && mentions(rule, &own)
+            })?;
+        }
+        for chain in ["DOCKER-USER", "FORWARD"] {
+            found.rules_where(&filter, chain, |rule| comment_of(rule).as_deref() == Some(&tag))?;
+        }
+    }
+    found.commit()?;
+    if legacy_uses("filter") {
+        iptables::filter::remove(addresses, true).map_err(legacy_failed)?;
+        let hash = key.hash();
+        let is_own = |other: &str| other == hash;
+        iptables::filter::remove_accept(IpVersion::ALL, &is_own, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes what the reference's `bridge` and `ptp` made for containers of a network that are not among `valid`.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn gc_bridge(network: &str, valid: &[AttachmentKey]) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    for family in FAMILIES {
+        let nat = TableRef::new(family, "nat");
+        let begin = format!("name: \"{network}\" id: \"");
+        for chain in found.stale(&nat, "POSTROUTING", &begin, "CNI-", valid)? {
+            found.shared_chain(&nat, "POSTROUTING", &chain, &[])?;
+        }
+    }
+    let tags: Vec<String> = valid.iter().map(|key| format!("{}, ", masquerade_tag(key))).collect();
+    let begin = format!("{}-", sha512_hex(network, 16));
+    let masquerade = TableRef::new(Family::Inet, "cni_plugins_masquerade");
+    found.rules_where(&masquerade, MASQ_CHECKS, |rule| {
+        rule.comment.as_deref().is_some_and(|comment| {
+            comment.starts_with(&begin) && !tags.iter().any(|tag| comment.starts_with(tag))
+        })
+    })?;
+    found.commit()
+}
+
+/// Removes what the reference's `portmap` made for containers of a network that are not among `valid`. Its nftables
+/// form does not say which network a rule is for, and stays.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn gc_hostports(network: &str, valid: &[AttachmentKey]) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    for family in FAMILIES {
+        let nat = TableRef::new(family, "nat");
+        let begin = format!("dnat name: \"{network}\" id: \"");
+        for chain in found.stale(&nat, "CNI-HOSTPORT-DNAT", &begin, "CNI-DN-", valid)? {
+            found.chain(&nat, "CNI-HOSTPORT-DNAT", &chain)?;
+        }
+    }
+    found.commit()
+}
+
+/// Returns what the comments of the reference's nftables masquerade begin with.
+fn masquerade_tag(key: &AttachmentKey) -> String {
+    let attachment = format!("{}:{}", key.ifname, key.container_id);
+    format!("{}-{}", sha512_hex(key.network.as_str(), 16), sha512_hex(&attachment, 16))
+}
+
+/// Says whether legacy iptables uses a table in the caller's namespace, in either family.
+pub(crate) fn legacy_uses(table: &str) -> bool {
+    LEGACY.iter().any(|(path, _)| {
+        std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == table))
+    })
+}
+
+fn legacy_failed(error: IptablesError) -> FirewallError {
+    FirewallError::Tables(TablesError {
+        operation: "remove rules from legacy iptables".to_owned(),
+        absent: false,
+        source: Box::new(error),
+    })
+}
+
+fn mentions(rule: &RuleInfo, addresses: &[Vec<u8>]) -> bool {
+    rule.exprs.iter().any(|expr| match expr {
+        Expr::Cmp { data, .. } | Expr::Immediate { data, .. } => addresses.contains(data),
+        // `-j DNAT` of iptables: struct nf_nat_range2 holds the address.
+        Expr::XtTarget { info, .. } => addresses
+            .iter()
+            .any(|address| info.windows(address.len()).any(|bytes| bytes == address)),
+        _ => false,
+    })
+}
+
+fn accepts(rule: &RuleInfo) -> bool {
+    rule.exprs.iter().any(|expr| matches!(expr, Expr::Verdict(Verdict::Accept)))
+}
+
+/// Returns a rule's comment, whether nft's or iptables'.
+fn comment_of(rule: &RuleInfo) -> Option<String> {
+    rule.comment.clone().or_else(|| rule.iptables_comment())
+}
+
+/// What was found, to be removed in one transaction.
+struct Findings {
+    socket: NftSocket,
+    batch: Batch,
+}
+
+impl Findings {
+    fn open() -> Result<Self, FirewallError> {
+        let socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+        Ok(Findings { socket, batch: Batch::new() })
+    }
+
+    /// Picks a chain that belongs to one container, and the rules of `from` that lead to it.
+    fn chain(&mut self, table: &TableRef, from: &str, chain: &str) -> Result<(), FirewallError> {
+        self.shared_chain(table, from, chain, &[])
+    }
+
+    /// Picks the rules of `from` that lead to a chain and mention one of `addresses`, or all when there are none; and
+    /// the chain, unless other rules lead to it.
+    fn shared_chain(
+        &mut self,
+        table: &TableRef,
+        from: &str,
+        chain: &str,
+        addresses: &[Vec<u8>],
+    ) -> Result<(), FirewallError> {
+        if self.socket.get_chain(table, chain).map_err(refused)?.is_none() {
+            return Ok(());
+        }
+        let rules = self.socket.rules(table, from).map_err(refused)?;
+        let jumps = |rule: &&RuleInfo| rule.targets().any(|target| target == chain);
+        let (own, others): (Vec<&RuleInfo>, Vec<&RuleInfo>) = rules
+            .iter()
+            .filter(jumps)
+            .partition(|rule| addresses.is_empty() || mentions(rule, addresses));
+        for rule in own {
+            self.batch.delete_rule(table, from, rule.handle);
+        }
+        if others.is_empty() {
+            self.batch.flush_chain(table, chain);
+            self.batch.delete_chain(table, chain);
+        }
+        Ok(())
+    }
+
+    /// Picks rules of a chain that may be missing.
+    fn rules_where(
+        &mut self,
+        table: &TableRef,
+        chain: &str,
+        doomed: impl Fn(&RuleInfo) -> bool,
+    ) -> Result<(), FirewallError> {
+        if self.socket.get_chain(table, chain).map_err(refused)?.is_none() {
+            return Ok(());
+        }
+        for rule in self.socket.rules(table, chain).map_err(refused)? {
+            if doomed(&rule) {
+                self.batch.delete_rule(table, chain, rule.handle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the chains beginning with `prefix` that rules of `from` lead to whose comment names a container not
+    /// among `valid`.
+    fn stale(
+        &mut self,
+        table: &TableRef,
+        from: &str,
+        comment_begin: &str,
+        prefix: &str,
+        valid: &[AttachmentKey],
+    ) -> Result<Vec<String>, FirewallError> {
+        if self.socket.get_chain(table, from).map_err(refused)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut chains = Vec::new();
+        for rule in self.socket.rules(table, from).map_err(refused)? {
+            let Some(comment) = comment_of(&rule) else { continue };
+            let Some(rest) = comment.strip_prefix(comment_begin) else { continue };
+            // A comment that was cut does not tell whose it is.
+            let Some(id) = rest.strip_suffix('"') else { continue };
+            if valid.iter().any(|key| key.container_id.as_str() == id) {
+                continue;
+            }
+            chains.extend(
+                rule.targets().filter(|target| target.starts_with(prefix)).map(str::to_owned),
+            );
+        }
+        chains.sort();
+        chains.dedup();
+        Ok(chains)
+    }
+
+    fn commit(mut self) -> Result<(), FirewallError> {
+        match self.socket.commit(&self.batch) {
+            Ok(()) => Ok(()),
+            // Removed by somebody else in between: what we want.
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn refused(error: NetlinkError) -> FirewallError {
+    FirewallError::Tables(TablesError {
+        operation: "look for rules of the reference plugins".to_owned(),
+        absent: false,
+        source: Box::new(error),
+    })
+}
+
+fn failed(error: NftError) -> FirewallError {
+    FirewallError::Tables(TablesError {
+        operation: "remove rules of the reference plugins".to_owned(),
+        absent: false,
+        source: Box::new(error),
+    })
+}
