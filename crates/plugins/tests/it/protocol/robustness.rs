@@ -164,7 +164,7 @@ fn prev_of(results: &[Value], container: &str) -> Value {
 
 #[test]
 fn gc_all_plugins() {
-    if lacks("gc_all_plugins", &["bridge", "host-local", "portmap", "tuning"]) {
+    if lacks("gc_all_plugins", &["bridge", "host-local", "tuning"]) {
         return;
     }
     let node = Node::new("gc-all");

@@ -324,3 +324,18 @@ fn a_folder_that_changes_between_adds_does_not_lose_the_originals() {
         assert_eq!(fs::read_dir(node.dir(dir)).unwrap().count(), 0, "{dir}");
     }
 }
+
+#[test]
+fn keys_that_nobody_reads_are_listed() {
+    let plugin = plugins::find("tuning").unwrap();
+    let unknown = |text: &str| -> Vec<String> {
+        let keys = plugin.unknown_keys(text).unwrap();
+        keys.into_iter().map(|key| format!("{}.{} at {}", key.parent, key.key, key.line)).collect()
+    };
+    let known = r#"{"cniVersion":"1.1.0","name":"n","type":"tuning","capabilities":{"mac":true},
+        "sysctl":{"net.x":"1"},"MTU":1,"txQLen":1,"args":{"cni":{"mac":""}},"runtimeConfig":{"mac":""}}"#;
+    assert_eq!(unknown(known), Vec::<String>::new());
+    let misspelt = r#"{"name":"n",
+        "txqlenn":1, "args":{"cni":{"promiscuous":true}}}"#;
+    assert_eq!(unknown(misspelt), [".txqlenn at 2", "args.cni.promiscuous at 2"]);
+}
