@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
 
 mod ci;
+mod demo;
 mod dependencies;
 mod executable;
 mod fuzz;
@@ -24,6 +25,7 @@ cargo xtask COMMAND
   setup             install the Debian packages that tests need (xtask/debian-packages.txt), only those missing
   test [--full]     setup, then everything that ci does: what the README promises
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
+  demo              build the executable and let a container reach the outside (takes root)
   dist              build the static executable: target/dist/netwright
   deps              check licences, forbidden crates, duplicates and layers
   vm [-p PACKAGE] [-- FILTER…]
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         ["setup"] => setup::install().map(|note| println!("{note}")),
         ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
+        ["demo"] => demo::run(),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["vm"] => vm::command("--workspace", &[]),

@@ -1,0 +1,18 @@
+//! The README's first command: a container reaches the outside, and you see it.
+
+use std::process::Command;
+
+use crate::executable;
+
+/// Builds the executable and runs its probe in a fresh namespace on the default network.
+///
+/// # Errors
+/// When the build fails or the container cannot be connected; what went wrong has been shown.
+pub(crate) fn run() -> Result<(), String> {
+    println!("building target/dist/netwright, a minute or two the first time …");
+    let netwright = executable::build()?;
+    println!("# {} run\n", netwright.display());
+    let status = Command::new(&netwright).arg("run").status();
+    let status = status.map_err(|error| format!("{}: {error}", netwright.display()))?;
+    if status.success() { Ok(()) } else { Err(format!("netwright run ended with {status}")) }
+}
