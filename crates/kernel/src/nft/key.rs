@@ -404,7 +404,7 @@ mod tests {
         #[test]
         fn reading_any_key_ends(bytes: Vec<u8>, number: u32) {
             if let Some(types) = types_from_number(number) {
-                Key::from_bytes(bytes).values(&types);
+                let _ = Key::from_bytes(bytes).values(&types);
             }
         }
     }

@@ -25,7 +25,8 @@ const NLM_F_APPEND: u16 = 0x800;
 #[non_exhaustive]
 pub enum Change {
     /// Makes a link; fails with EEXIST if there is one of that name. See also
-    /// [`RouteSocket::create_link`](super::RouteSocket::create_link), which sets the alias as well and tells the number.
+    /// [`RouteSocket::create_link`](super::RouteSocket::create_link), which tells the number and also sets what the
+    /// kernel does not take with a new link: alias, hairpin, isolated.
     NewLink(NewLink),
     /// Changes a link.
     SetLink {
@@ -120,8 +121,21 @@ impl Error for ApplyError {
 }
 
 impl Change {
+    /// Hands over its messages: type, flags beside NLM_F_REQUEST and NLM_F_ACK, what follows the header. One, or two
+    /// where the kernel takes in two steps what is one change.
+    pub(crate) fn encode(&self, emit: &mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer))) {
+        if let Self::SetLink { ifindex, set } = self
+            && let Some((first, second)) = set.split()
+        {
+            emit(RTM_NEWLINK, 0, &|writer| first.encode(*ifindex, writer));
+            return emit(RTM_NEWLINK, 0, &|writer| second.encode(*ifindex, writer));
+        }
+        let (kind, flags) = self.kind();
+        emit(kind, flags, &|writer| self.encode_body(writer));
+    }
+
     /// Message type and flags beside NLM_F_REQUEST and NLM_F_ACK.
-    pub(crate) fn kind(&self) -> (u16, u16) {
+    fn kind(&self) -> (u16, u16) {
         match self {
             Self::NewLink(_) => (RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL),
             Self::SetLink { .. } => (RTM_NEWLINK, 0),
@@ -142,8 +156,7 @@ impl Change {
         }
     }
 
-    /// Writes what follows the message header.
-    pub(crate) fn encode(&self, writer: &mut Writer) {
+    fn encode_body(&self, writer: &mut Writer) {
         match self {
             Self::NewLink(link) => link.encode(writer),
             Self::SetLink { ifindex, set } => set.encode(*ifindex, writer),

@@ -1,6 +1,6 @@
 //! Kinds of links and what each takes when it is made.
 
-use super::link::{IFINFOMSG, iff, ifla};
+use super::link::{IFINFOMSG, ifla};
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
@@ -48,7 +48,7 @@ pub struct BridgeOptions {
     pub multicast_snooping: Option<bool>,
 }
 
-/// The other end of a new veth pair.
+/// The other end of a new veth pair. It is down: the kernel knows the two as a pair only after it has made both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VethPeer {
     /// Its name.
@@ -57,8 +57,6 @@ pub struct VethPeer {
     pub mac: Option<MacAddr>,
     /// Its MTU in bytes.
     pub mtu: Option<u32>,
-    /// Whether it is up at once.
-    pub up: bool,
     /// Where it is made; `None`: beside this end.
     pub netns: Option<Netns>,
     /// Length of its transmit queue in packets.
@@ -116,7 +114,7 @@ impl VethPeer {
     /// A peer of which only the name is decided.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), mac: None, mtu: None, up: false, netns: None, tx_queue_len: None }
+        Self { name: name.into(), mac: None, mtu: None, netns: None, tx_queue_len: None }
     }
 }
 
@@ -181,7 +179,7 @@ impl BridgeOptions {
 impl VethPeer {
     fn encode(&self, writer: &mut Writer) {
         writer.nest_plain(VETH_INFO_PEER, |writer| {
-            writer.raw(&header(super::AF_UNSPEC, 0, if self.up { iff::UP } else { 0 }, iff::UP));
+            writer.raw(&header(super::AF_UNSPEC, 0, 0, 0));
             writer.put_text(ifla::IFNAME, &self.name);
             if let Some(mac) = self.mac {
                 writer.put(ifla::ADDRESS, &mac.0);

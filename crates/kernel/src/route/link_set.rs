@@ -88,6 +88,28 @@ impl LinkSet {
         })
     }
 
+    /// Splits off what a port can only be told once it is one: the kernel looks for the bridge before it attaches.
+    pub(crate) fn split(&self) -> Option<(Self, Self)> {
+        if !matches!(self.master, Some(Some(_))) || self.port().next().is_none() {
+            return None;
+        }
+        let port = Self {
+            hairpin: self.hairpin,
+            isolated: self.isolated,
+            learning: self.learning,
+            unicast_flood: self.unicast_flood,
+            ..Self::default()
+        };
+        let rest = Self {
+            hairpin: None,
+            isolated: None,
+            learning: None,
+            unicast_flood: None,
+            ..self.clone()
+        };
+        Some((rest, port))
+    }
+
     /// Writes `struct ifinfomsg` and the attributes. Sent as RTM_NEWLINK without NLM_F_CREATE, since RTM_SETLINK
     /// ignores what is inside IFLA_LINKINFO.
     pub(crate) fn encode(&self, ifindex: u32, writer: &mut Writer) {

@@ -3,6 +3,7 @@
 use super::AF_UNSPEC;
 use super::link::{iff, ifla};
 use super::link_kind::{LinkKind, header, put_netns};
+use super::link_set::LinkSet;
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
@@ -32,6 +33,10 @@ pub struct NewLink {
     pub group: Option<u32>,
     /// Where it is made; `None`: in the socket's namespace.
     pub netns: Option<Netns>,
+    /// As port of the bridge `master`: frames may leave by the port they came in.
+    pub hairpin: Option<bool>,
+    /// As port of the bridge `master`: no frames to other isolated ports.
+    pub isolated: Option<bool>,
 }
 
 impl NewLink {
@@ -50,7 +55,20 @@ impl NewLink {
             tx_queue_len: None,
             group: None,
             netns: None,
+            hairpin: None,
+            isolated: None,
         }
+    }
+
+    /// What the kernel does not take with a new link, to be set afterwards.
+    pub(crate) fn afterwards(&self) -> Option<LinkSet> {
+        let set = LinkSet {
+            alias: self.alias.clone(),
+            hairpin: self.hairpin,
+            isolated: self.isolated,
+            ..LinkSet::default()
+        };
+        (set != LinkSet::default()).then_some(set)
     }
 
     /// Writes `struct ifinfomsg` and the attributes.

@@ -28,7 +28,7 @@ const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
 const RTNH_F_ONLINK: u32 = 4;
-/// In RTM_GETROUTE: tell the table of what was found.
+/// In RTM_GETROUTE: tell the table of what was found. IPv6 always does, and refuses the flag.
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 /// In replies: a cache entry, not a route somebody made.
 const RTM_F_CLONED: u32 = 0x200;
@@ -447,7 +447,8 @@ pub(crate) fn encode_lookup(writer: &mut Writer, destination: IpAddr) {
     let mut header = [0; RTMSG];
     header[0] = IpFamily::of(destination).number();
     header[1] = if destination.is_ipv4() { 32 } else { 128 };
-    header[8..12].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
+    let flags = if destination.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
     writer.raw(&header);
     writer.put(RTA_DST, &bytes);
 }

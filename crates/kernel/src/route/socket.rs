@@ -7,8 +7,8 @@ use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
-    AF_UNSPEC, Address, ApplyError, Change, Fdb, IpFamily, LinkKind, LinkSet, Neighbour, NewLink,
-    Route, RouteFilter, Rule, Scope, address, neighbour, routes, rule,
+    AF_UNSPEC, Address, ApplyError, Change, Fdb, IpFamily, LinkKind, Neighbour, NewLink, Route,
+    RouteFilter, Rule, Scope, address, neighbour, routes, rule,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;
@@ -123,15 +123,13 @@ impl RouteSocket {
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn apply_one(&mut self, change: &Change) -> Result<(), NetlinkError> {
-        let (kind, flags) = change.kind();
-        let body = |writer: &mut Writer| change.encode(writer);
-        self.socket.execute(&Request { operation: change, kind, flags, body: &body })
+        self.apply_chunk(std::slice::from_ref(change)).map_err(|error| error.source)
     }
 
     /// Makes a link and describes it, its number and that of a veth's peer ([`Link::peer_index`]) included.
     ///
-    /// The alias, which the kernel does not take with a new link, is set by a second message; if that one fails the link
-    /// is removed again.
+    /// Alias, hairpin and isolated, which the kernel does not take with a new link, are set by a second message; if that
+    /// one fails the link is removed again. The description is of the link before that message, but for the alias.
     ///
     /// # Errors
     /// Those of [`NetlinkError`]; [`NetlinkError::is_exists`] if the name (of either end) is taken.
@@ -140,8 +138,7 @@ impl RouteSocket {
             None => self.create_here(link)?,
             Some(netns) => self.create_elsewhere(link, netns)?,
         };
-        let Some(alias) = &link.alias else { return Ok(made) };
-        let set = LinkSet { alias: Some(alias.clone()), ..LinkSet::default() };
+        let Some(set) = link.afterwards() else { return Ok(made) };
         let mut elsewhere = None;
         let socket = match &link.netns {
             None => self,
@@ -152,7 +149,7 @@ impl RouteSocket {
             let _ = socket.delete_link(made.index);
             return Err(error);
         }
-        made.alias = Some(alias.clone());
+        made.alias = link.alias.clone().filter(|alias| !alias.is_empty());
         Ok(made)
     }
 
@@ -303,37 +300,33 @@ impl RouteSocket {
     fn apply_chunk(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
         let Some(first_change) = changes.first() else { return Ok(()) };
         let mut writer = Writer::new();
-        let mut seqs = Vec::with_capacity(changes.len());
-        for change in changes {
-            let seq = self.socket.next_seq();
-            let (kind, flags) = change.kind();
-            writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, seq, |writer| {
-                change.encode(writer)
+        // Sequence number and change of each message, and whether it is answered.
+        let mut messages = Vec::with_capacity(changes.len());
+        for (index, change) in changes.iter().enumerate() {
+            change.encode(&mut |kind, flags, body| {
+                let seq = self.socket.next_seq();
+                writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, seq, body);
+                messages.push((seq, index, false));
             });
-            seqs.push(seq);
         }
         let at = |index| move |source| ApplyError { index, source };
-        self.socket.send(&writer, changes.len(), first_change).map_err(at(0))?;
-        let mut answered = vec![false; changes.len()];
+        self.socket.send(&writer, messages.len(), first_change).map_err(at(0))?;
         let mut failed: Option<(usize, Outcome)> = None;
-        let first_seq = seqs[0];
-        let received = self.socket.receive_from(
-            first_seq,
-            first_change,
-            writer.bytes(),
-            |message, outcome| {
-                if let (Some(outcome), Ok(index)) = (outcome, seqs.binary_search(&message.seq)) {
-                    answered[index] = true;
-                    let refused = matches!(outcome, Outcome::Refused(..));
-                    if refused && failed.as_ref().is_none_or(|&(known, _)| index < known) {
-                        failed = Some((index, outcome));
+        let first_seq = messages[0].0;
+        let sent = writer.bytes();
+        let received =
+            self.socket.receive_from(first_seq, first_change, sent, |message, outcome| {
+                let place = messages.binary_search_by_key(&message.seq, |entry| entry.0);
+                if let (Some(outcome), Ok(place)) = (outcome, place) {
+                    messages[place].2 = true;
+                    if matches!(outcome, Outcome::Refused(..)) && failed.is_none() {
+                        failed = Some((messages[place].1, outcome));
                     }
                 }
-                answered.iter().all(|&answered| answered)
-            },
-        );
+                messages.iter().all(|&(.., answered)| answered)
+            });
         if let Err(source) = received {
-            let index = answered.iter().position(|&answered| !answered).unwrap_or(0);
+            let index = messages.iter().find(|entry| !entry.2).map_or(0, |entry| entry.1);
             return Err(ApplyError { index, source });
         }
         match failed {
@@ -345,12 +338,10 @@ impl RouteSocket {
     /// Makes a link in the socket's namespace; question and answer about it travel with the message that makes it.
     fn create_here(&mut self, link: &NewLink) -> Result<Link, NetlinkError> {
         let operation = operation(link);
-        let change = Change::NewLink(link.clone());
-        let (kind, flags) = change.kind();
         let (create, look) = (self.socket.next_seq(), self.socket.next_seq());
         let mut writer = Writer::new();
-        writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, create, |writer| {
-            change.encode(writer)
+        Change::NewLink(link.clone()).encode(&mut |kind, flags, body| {
+            writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, create, body);
         });
         writer
             .message(RTM_GETLINK, NLM_F_REQUEST, look, |writer| encode_by_name(writer, &link.name));

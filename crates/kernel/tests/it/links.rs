@@ -1,0 +1,292 @@
+use kernel::netns::within;
+use kernel::route::{
+    Change, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, OperState, RouteSocket,
+    VethPeer,
+};
+use kernel::{Errno, MacAddr};
+
+use crate::guard::{fresh_netns, in_netns, json, sh, skip};
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+/// The whole fast path: everything about both ends in one message.
+#[test]
+fn a_veth_pair_is_born_in_two_namespaces() {
+    in_netns(|| {
+        sh("ip link add br0 type bridge");
+        let container = fresh_netns();
+        let mut host = RouteSocket::open().unwrap();
+        let bridge = host.link_by_name("br0").unwrap().unwrap();
+        let peer = VethPeer {
+            mac: Some(MAC),
+            mtu: Some(1400),
+            netns: Some(container.clone()),
+            ..VethPeer::new("eth0")
+        };
+        let made = host
+            .create_link(&NewLink {
+                mtu: Some(1400),
+                master: Some(bridge.index),
+                up: true,
+                alias: Some("an owner".to_owned()),
+                hairpin: Some(true),
+                isolated: Some(true),
+                ..NewLink::new("veth1", LinkKind::Veth(peer))
+            })
+            .unwrap();
+        assert_eq!(made.name, "veth1");
+        assert_eq!(made.master, Some(bridge.index));
+        assert_eq!(made.mtu, 1400);
+        assert!(made.up());
+        assert_eq!(made.alias.as_deref(), Some("an owner"));
+        assert_eq!(
+            host.link_by_index(made.index).unwrap().unwrap().alias.as_deref(),
+            Some("an owner")
+        );
+        let seen = &json("ip -j -d link show veth1")[0];
+        assert_eq!(seen["ifalias"], "an owner");
+        assert_eq!(seen["master"], "br0");
+        assert_eq!(seen["ifindex"], made.index);
+        assert!(seen["flags"].as_array().unwrap().iter().any(|flag| flag == "UP"));
+
+        let port = host.link_by_index(made.index).unwrap().unwrap().port.unwrap();
+        assert!(port.hairpin && port.isolated);
+
+        let mut inside = RouteSocket::open_in(&container).unwrap();
+        let eth0 = inside.link_by_index(made.peer_index.unwrap()).unwrap().unwrap();
+        assert_eq!((eth0.name.as_str(), eth0.mac, eth0.mtu), ("eth0", Some(MAC), 1400));
+        assert_eq!(eth0.peer_index, Some(made.index));
+        assert!(!eth0.up() && eth0.is_kind("veth"));
+        let seen = within(&container, || json("ip -j link show eth0")).unwrap();
+        assert_eq!(seen[0]["address"], MAC.to_string());
+
+        assert!(host.delete_link(made.index).unwrap());
+        assert!(!host.delete_link(made.index).unwrap(), "gone is gone");
+        assert_eq!(inside.link_by_name("eth0").unwrap(), None);
+    });
+}
+
+#[test]
+fn a_taken_name_is_told_and_changes_nothing() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name other; ip link set veth1 alias theirs");
+        let container = fresh_netns();
+        within(&container, || sh("ip link add eth0 type veth peer name x")).unwrap();
+        let mut host = RouteSocket::open().unwrap();
+        let before = sh("ip -d link");
+        for (name, peer) in [("veth1", "fresh"), ("veth2", "eth0")] {
+            let peer = VethPeer { netns: Some(container.clone()), ..VethPeer::new(peer) };
+            let link = NewLink {
+                alias: Some("ours".to_owned()),
+                up: true,
+                ..NewLink::new(name, LinkKind::Veth(peer))
+            };
+            let error = host.create_link(&link).unwrap_err();
+            assert!(error.is_exists(), "{error}");
+            assert!(
+                error.to_string().contains(&format!("create veth {name:?} with peer")),
+                "{error}"
+            );
+            assert!(error.to_string().contains("file exists (EEXIST)"), "{error}");
+        }
+        assert_eq!(sh("ip -d link"), before);
+    });
+}
+
+#[test]
+fn lookups() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name veth2");
+        sh("ip link property add dev veth1 altname a-name-of-more-than-fifteen-bytes");
+        let mut route = RouteSocket::open().unwrap();
+        let lo = route.link_by_name("lo").unwrap().unwrap();
+        assert!(lo.loopback() && lo.kind.is_none() && !lo.up());
+        assert_eq!(lo.index, 1);
+        assert_eq!(route.link_by_name("nothing").unwrap(), None);
+        assert_eq!(route.link_by_index(4711).unwrap(), None);
+        let named = route.link_by_name("a-name-of-more-than-fifteen-bytes").unwrap().unwrap();
+        assert_eq!(named.name, "veth1");
+        assert_eq!(named.alt_names, ["a-name-of-more-than-fifteen-bytes"]);
+        assert_eq!(named.oper_state, OperState::Down);
+        let names: Vec<_> = route.links().unwrap().into_iter().map(|link| link.name).collect();
+        for name in ["lo", "veth1", "veth2"] {
+            assert!(names.iter().any(|found| found == name), "{names:?}");
+        }
+    });
+}
+
+#[test]
+fn settings_of_a_link() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name veth2");
+        let mut route = RouteSocket::open().unwrap();
+        let ifindex = route.link_by_name("veth1").unwrap().unwrap().index;
+        let set = LinkSet {
+            mtu: Some(1300),
+            mac: Some(MAC),
+            name: Some("renamed".to_owned()),
+            alias: Some("words".to_owned()),
+            promiscuous: Some(true),
+            all_multicast: Some(true),
+            tx_queue_len: Some(77),
+            group: Some(9),
+            ..LinkSet::default()
+        };
+        route.apply(&[Change::SetLink { ifindex, set }]).unwrap();
+        let link = route.link_by_index(ifindex).unwrap().unwrap();
+        assert_eq!(link.name, "renamed");
+        assert_eq!((link.mtu, link.mac, link.tx_queue_len, link.group), (1300, Some(MAC), 77, 9));
+        assert!(link.promiscuous() && link.all_multicast());
+        assert_eq!(link.promiscuity, 1);
+        assert_eq!(link.alias.as_deref(), Some("words"));
+        let seen = &json("ip -j -d link show renamed")[0];
+        assert_eq!(seen["promiscuity"], 1);
+        assert_eq!(seen["mtu"], 1300);
+
+        let undo = LinkSet {
+            promiscuous: Some(false),
+            all_multicast: Some(false),
+            alias: Some(String::new()),
+            ..LinkSet::default()
+        };
+        route.apply(&[Change::SetLink { ifindex, set: undo }]).unwrap();
+        let link = route.link_by_index(ifindex).unwrap().unwrap();
+        assert!(!link.promiscuous() && !link.all_multicast());
+        assert_eq!((link.promiscuity, link.alias), (0, None));
+        // What was not named stayed.
+        assert_eq!((link.mtu, link.group), (1300, 9));
+    });
+}
+
+#[test]
+fn a_link_moves_to_another_namespace() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name veth2");
+        let container = fresh_netns();
+        let mut route = RouteSocket::open().unwrap();
+        let ifindex = route.link_by_name("veth2").unwrap().unwrap().index;
+        let set = LinkSet {
+            netns: Some(container.clone()),
+            name: Some("eth0".to_owned()),
+            ..LinkSet::default()
+        };
+        route.apply(&[Change::SetLink { ifindex, set }]).unwrap();
+        assert_eq!(route.link_by_name("veth2").unwrap(), None);
+        let mut inside = RouteSocket::open_in(&container).unwrap();
+        assert!(inside.link_by_name("eth0").unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_macvlan_is_born_in_the_container() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name veth2");
+        let container = fresh_netns();
+        let mut route = RouteSocket::open().unwrap();
+        let parent = route.link_by_name("veth1").unwrap().unwrap();
+        let options = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: Some(500) };
+        let made = route
+            .create_link(&NewLink {
+                parent: Some(parent.index),
+                netns: Some(container.clone()),
+                mac: Some(MAC),
+                alias: Some("ours".to_owned()),
+                ..NewLink::new("eth0", LinkKind::Macvlan(options))
+            })
+            .unwrap();
+        assert!(made.is_kind("macvlan"));
+        assert_eq!((made.mac, made.peer_index), (Some(MAC), Some(parent.index)));
+        let seen = within(&container, || json("ip -j -d link show eth0")).unwrap();
+        assert_eq!(seen[0]["linkinfo"]["info_data"]["mode"], "bridge");
+        assert_eq!(seen[0]["ifalias"], "ours");
+        assert_eq!(route.link_by_name("eth0").unwrap(), None);
+    });
+}
+
+#[test]
+fn kinds_this_kernel_may_lack() {
+    in_netns(|| {
+        use kernel::route::{IpvlanMode, IpvlanOptions, VlanOptions};
+        sh("ip link add veth1 type veth peer name veth2");
+        let mut route = RouteSocket::open().unwrap();
+        let parent = route.link_by_name("veth1").unwrap().unwrap().index;
+        for (name, kind) in [
+            ("ifb", LinkKind::Ifb),
+            ("dummy", LinkKind::Dummy),
+            ("vlan", LinkKind::Vlan(VlanOptions { id: 42 })),
+            ("ipvlan", LinkKind::Ipvlan(IpvlanOptions { mode: IpvlanMode::L3 })),
+            ("vrf", LinkKind::Vrf { table: 77 }),
+        ] {
+            let on_parent = matches!(kind, LinkKind::Vlan(_) | LinkKind::Ipvlan(_));
+            let new = NewLink { parent: on_parent.then_some(parent), ..NewLink::new("it", kind) };
+            let link = match route.create_link(&new) {
+                Ok(link) => link,
+                Err(error) if error.is_unsupported() => {
+                    skip(&format!("kinds_this_kernel_may_lack/{name}"), &error.to_string());
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            assert!(link.is_kind(name), "{link:?}");
+            let seen = &json("ip -j -d link show it")[0]["linkinfo"];
+            assert_eq!(seen["info_kind"], name);
+            match name {
+                "vlan" => {
+                    assert_eq!(seen["info_data"]["id"], 42);
+                    assert_eq!(link.vlan.unwrap().id, 42);
+                }
+                "ipvlan" => assert_eq!(seen["info_data"]["mode"], "l3"),
+                "vrf" => assert_eq!(link.vrf_table, Some(77)),
+                _ => {}
+            }
+            assert!(route.delete_link(link.index).unwrap());
+        }
+    });
+}
+
+#[test]
+fn the_first_failure_of_many_is_told() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let up = |ifindex| Change::SetLink { ifindex, set: LinkSet::default().up(true) };
+        let error = route.apply(&[up(1), up(4711), up(1), up(4712)]).unwrap_err();
+        assert_eq!(error.index, 1);
+        assert_eq!(error.source.errno(), Some(Errno::NODEV));
+        assert_eq!(error.to_string(), "change link 4711: no such device (ENODEV)");
+        // The socket is in order afterwards.
+        route.apply(&[up(1)]).unwrap();
+        assert!(route.link_by_index(1).unwrap().unwrap().up());
+        route.apply(&[]).unwrap();
+    });
+}
+
+#[test]
+fn more_changes_than_one_datagram_takes() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let up = |ifindex| Change::SetLink { ifindex, set: LinkSet::default().up(true) };
+        let mut changes = vec![up(1); 1000];
+        route.apply(&changes).unwrap();
+        changes.push(up(4711));
+        assert_eq!(route.apply(&changes).unwrap_err().index, 1000);
+    });
+}
+
+#[test]
+fn a_refusal_keeps_the_kernels_words() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let set = LinkSet { mtu: Some(1), ..LinkSet::default() };
+        sh("ip link add veth1 type veth peer name veth2");
+        let ifindex = route.link_by_name("veth1").unwrap().unwrap().index;
+        let error = route.apply_one(&Change::SetLink { ifindex, set }).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::INVAL));
+        assert_eq!(error.ext_ack().unwrap().message, "mtu less than device minimum");
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "change link {ifindex}: invalid argument (EINVAL): mtu less than device minimum"
+            )
+        );
+    });
+}
