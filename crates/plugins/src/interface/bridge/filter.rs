@@ -81,16 +81,24 @@ pub(super) fn remove(
             .and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS)),
     };
     failures.note("nftables", removed.map_err(|error| filter_error(&error)));
+    let addresses = facts.map(|facts| facts.ips.as_slice()).unwrap_or_default();
+    let left = firewall::reference::remove_bridge(key, addresses);
+    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
     failures.into_result()
 }
 
 /// Removes the elements of attachments of this network that are not valid.
 pub(super) fn collect(call: &Call<'_>, index: &Index) -> Result<(), Error> {
     let valid = crate::shared::filter::valid_keys(call);
-    Firewall::open(index)
-        .and_then(|mut firewall| firewall.gc(call.network().as_str(), &valid, CONCERNS))
-        .map(drop)
-        .map_err(|error| filter_error(&error))
+    let network = call.network().as_str();
+    let mut failures = Failures::new();
+    let collected = Firewall::open(index)
+        .and_then(|mut firewall| firewall.gc(network, &valid, CONCERNS))
+        .map(drop);
+    failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+    let left = firewall::reference::gc_bridge(network, &valid);
+    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
+    failures.into_result()
 }
 
 /// Compares the packet filter with what ADD put there.
