@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(default)]
 pub struct RangeSpec {
     /// The subnet; its address must have no host bits.
-    #[serde(deserialize_with = "optional_cidr")]
+    #[serde(deserialize_with = "deserialize_subnet")]
     pub subnet: Option<IpNet>,
     /// The first address to hand out; the one after the network's when absent.
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
@@ -28,8 +28,21 @@ pub struct RangeSpec {
     pub gateway: Option<IpAddr>,
 }
 
-fn optional_cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpNet>, D::Error> {
-    cni::text::cidr::deserialize(deserializer).map(Some)
+/// Reads a subnet for a field that may be absent.
+///
+/// An IPv4 subnet written as IPv6 is kept as it is written, for [`RangeError::FamilyMismatch`] to be told.
+///
+/// # Errors
+/// `invalid CIDR address: X`, as Go says it.
+pub fn deserialize_subnet<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<IpNet>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    // Go's grammar first, which is the stricter one.
+    match (cni::text::parse_cidr(&text), text.parse()) {
+        (Some(_), Ok(subnet)) => Ok(Some(subnet)),
+        _ => Err(serde::de::Error::custom(format_args!("invalid CIDR address: {text}"))),
+    }
 }
 
 /// A run of addresses in one subnet.

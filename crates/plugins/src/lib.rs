@@ -22,8 +22,14 @@ use cni_plugin::{Context, Plugin, respond};
 /// Lists every plugin, sorted by name.
 #[must_use]
 pub fn all() -> &'static [&'static dyn Plugin] {
-    static ALL: &[&dyn Plugin] =
-        &[&interface::bridge::Bridge, &interface::loopback::Loopback, &chained::tuning::Tuning::new()];
+    static ALL: &[&dyn Plugin] = &[
+        &interface::bridge::Bridge,
+        &chained::firewall::FirewallPlugin,
+        &ipam::host_local::HostLocal,
+        &interface::loopback::Loopback,
+        &chained::portmap::Portmap,
+        &chained::tuning::Tuning::new(),
+    ];
     ALL
 }
 

@@ -1,1 +1,3 @@
 //! Plugins that hand out addresses.
+
+pub mod host_local;

@@ -6,6 +6,7 @@
 extern crate netwright_plugins as plugins;
 
 mod bridge;
+mod host_local;
 mod loopback;
 mod protocol;
 mod support;

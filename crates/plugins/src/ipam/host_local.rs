@@ -1,0 +1,210 @@
+//! `host-local`: addresses from ranges, kept in files on this host.
+//!
+//! Configuration, folder and messages are the reference's; [`ipam`] knows the folder. Where we differ:
+//!
+//! - All addresses of an ADD are chosen and written under one hold of the network's lock. When ADD fails, what
+//!   *this* call reserved is released; the reference releases everything the attachment has in the network.
+//! - The lock is waited for at most 30 seconds, and the error names who holds it (code 11).
+//! - DEL needs `ipam.dataDir` and the network's name, and nothing else of the configuration to be right, so that
+//!   ranges that no longer make sense keep no address. `CNI_ARGS` does not matter either.
+//! - DEL, CHECK and STATUS do not make the network's folder.
+//! - CHECK also finds that an address of `prevResult` belongs to someone else by now.
+//! - GC and STATUS exist.
+
+mod config;
+mod resolv;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni::{AddResult, Error, IpConfig, code};
+use cni_plugin::{Call, Plugin, codes};
+use ipam::{AllocateError, Holder, Owner, PlanError, SetError, Store, StoreError};
+
+use config::HostLocal as Config;
+
+/// How long a network's lock may be waited for. It is held for less than a millisecond by us, and for up to half
+/// a second by the reference; whoever holds it longer is stuck.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The plugin `host-local`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostLocal;
+
+impl Plugin for HostLocal {
+    fn name(&self) -> &'static str {
+        "host-local"
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::load(call)?;
+        let requested = config.requested(call)?;
+        let dns = match &config.resolv_conf {
+            Some(path) => resolv::read(Path::new(path))?,
+            None => cni::Dns::default(),
+        };
+        let store = Store::new(&config.data_dir, call.network());
+        let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
+        let owner = Owner::from(call.attachment());
+        let assigned = locked
+            .allocate(&config.ranges, &requested, &owner)
+            .map_err(|error| allocate_error(&error))?;
+        let ips = assigned.iter().map(|one| IpConfig::new(one.address, Some(one.gateway)));
+        Ok(AddResult { ips: ips.collect(), routes: config.routes, dns, ..AddResult::default() })
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let store = Store::new(&config::data_dir(call)?, call.network());
+        let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
+            return Ok(());
+        };
+        locked.release(&Owner::from(call.attachment())).map_err(|error| store_error(&error))?;
+        Ok(())
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::load(call)?;
+        let store = Store::new(&config.data_dir, call.network());
+        let owner = Owner::from(call.attachment());
+        let all = store.reservations().map_err(|error| store_error(&error))?;
+        let is_ours = |holder: &Holder| holder.is(&owner) || holder.is_container_of(&owner);
+        if !all.iter().any(|reservation| is_ours(&reservation.holder)) {
+            return Err(Error::new(
+                codes::DRIFT,
+                format!(
+                    "host-local: Failed to find address added by container {}",
+                    owner.container_id
+                ),
+            )
+            .with_details(format!("looked in {}", store.directory().display())));
+        }
+        let Some(previous) = call.prev_result()? else { return Ok(()) };
+        for ip in previous.container_ips(&owner.ifname) {
+            let address = ip.address.addr();
+            let in_ranges = config.ranges.sets().iter().any(|set| set.range_of(address).is_some());
+            let file = all.iter().find(|reservation| reservation.address == Some(address));
+            if let Some(file) = file.filter(|file| in_ranges && !is_ours(&file.holder)) {
+                return Err(Error::new(
+                    codes::DRIFT,
+                    format!("host-local: address {address} is reserved by {}", file.holder),
+                )
+                .with_details("two interfaces may use one address; detach and attach this one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let store = Store::new(&config::data_dir(call)?, call.network());
+        let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
+            return Ok(());
+        };
+        let valid = call.valid_attachments();
+        let attachments: HashSet<(&str, &str)> =
+            valid.iter().map(|one| (&*one.container_id, &*one.ifname)).collect();
+        let containers: HashSet<&str> = valid.iter().map(|one| &*one.container_id).collect();
+        let collected = locked
+            .collect(|holder| match holder {
+                Holder::Attachment(owner) => {
+                    attachments.contains(&(&*owner.container_id, &*owner.ifname))
+                }
+                Holder::Container(id) => containers.contains(&**id),
+                Holder::Unknown => false,
+            })
+            .map_err(|error| store_error(&error))?;
+        let mut failures = crate::shared::failures::Failures::new();
+        for error in &collected.failed {
+            failures.note("release", Err::<(), _>(store_error(error)));
+        }
+        failures.into_result()
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let unavailable = |msg: String| Error::new(code::PLUGIN_NOT_AVAILABLE, msg);
+        let config = Config::load(call)?;
+        if let Some(path) = &config.resolv_conf {
+            resolv::read(Path::new(path)).map_err(|error| unavailable(error.msg))?;
+        }
+        let store = Store::new(&config.data_dir, call.network());
+        let reserved = store.addresses().map_err(|error| unavailable(store_error(&error).msg))?;
+        for (index, set) in config.ranges.sets().iter().enumerate() {
+            let counts = |address: &&IpAddr| {
+                set.range_of(**address).is_some() && !config.ranges.is_gateway(**address)
+            };
+            let used = reserved.iter().filter(counts).count();
+            let capacity = config.ranges.capacity(set);
+            if capacity <= u128::try_from(used).unwrap_or(u128::MAX) {
+                return Err(unavailable(format!("no IP addresses available in range set: {set}"))
+                    .with_details(format!(
+                        "range set {index}: {used} of {capacity} addresses are reserved; {ENLARGE}"
+                    )));
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown_keys(
+        &self,
+        config: &str,
+    ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
+        config::unknown_keys(config)
+    }
+}
+
+/// What to do about an empty pool.
+const ENLARGE: &str = "enlarge the range, or release what no container has any more (netwright gc)";
+
+/// Returns how long this call may wait for the lock.
+fn patience(call: &Call<'_>) -> Duration {
+    match call.context().deadline {
+        Some(deadline) => LOCK_PATIENCE.min(deadline.saturating_duration_since(Instant::now())),
+        None => LOCK_PATIENCE,
+    }
+}
+
+fn store_error(error: &StoreError) -> Error {
+    if error.is_busy() {
+        return Error::from_chain(code::TRY_AGAIN_LATER, error)
+            .with_details("nothing was changed; see what that process waits for");
+    }
+    Error::from_chain(codes::STATE, error).with_details("check space and permissions of that path")
+}
+
+fn allocate_error(error: &AllocateError) -> Error {
+    match error {
+        AllocateError::Plan(plan) => {
+            let error = Error::from_chain(codes::ADDRESS, plan);
+            match plan_details(plan) {
+                Some(details) => error.with_details(details),
+                None => error,
+            }
+        }
+        AllocateError::Store(error) => store_error(error),
+        other => Error::from_chain(codes::STATE, other)
+            .with_details("DEL releases what is left; check space and permissions of that path"),
+    }
+}
+
+fn plan_details(error: &PlanError) -> Option<String> {
+    match error {
+        PlanError::Set { source, .. } => match source {
+            SetError::Exhausted { used, capacity, .. } => {
+                Some(format!("{used} of {capacity} addresses are reserved; {ENLARGE}"))
+            }
+            SetError::Taken { address, holder, .. } => {
+                holder.as_ref().map(|holder| format!("{address} is reserved by {holder}"))
+            }
+            SetError::Duplicate { .. } => {
+                Some("DEL of the attachment releases its address".to_owned())
+            }
+            _ => None,
+        },
+        PlanError::Unsatisfied { .. } => Some(
+            "each range set gives one address; these lie in none, or in one that gave another"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}

@@ -1,0 +1,186 @@
+//! The configuration of `host-local`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cni::{Error, Route, Version, code};
+use cni_plugin::Call;
+use ipam::{RangeSets, RangeSpec};
+use serde::{Deserialize, Deserializer};
+
+/// Where the reference keeps its folders, and so we do.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// A configuration that makes sense.
+#[derive(Debug)]
+pub(super) struct HostLocal {
+    /// The range sets: `runtimeConfig.ipRanges`, then the single range beside `ipam`'s own keys, then `ranges`.
+    /// The order numbers the files `last_reserved_ip.N`.
+    pub(super) ranges: RangeSets,
+    pub(super) routes: Vec<Route>,
+    pub(super) resolv_conf: Option<String>,
+    pub(super) data_dir: PathBuf,
+    requested: Vec<IpAddr>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    ipam: Option<Ipam>,
+    #[serde(rename = "runtimeConfig")]
+    runtime_config: RuntimeConfig,
+    args: Args,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    #[serde(rename = "type")]
+    _type: String,
+    ranges: Vec<Vec<RangeSpec>>,
+    routes: Vec<Route>,
+    #[serde(rename = "resolvConf")]
+    resolv_conf: String,
+    #[serde(rename = "dataDir")]
+    data_dir: String,
+    // The single range of old configurations, whose keys lie beside the others.
+    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
+    subnet: Option<ipnet::IpNet>,
+    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
+    range_start: Option<IpAddr>,
+    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
+    range_end: Option<IpAddr>,
+    #[serde(with = "cni::text::optional_ip")]
+    gateway: Option<IpAddr>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    ips: Vec<RequestedIp>,
+    #[serde(rename = "ipRanges")]
+    ip_ranges: Vec<Vec<RangeSpec>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Args {
+    cni: CniArgs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CniArgs {
+    ips: Vec<RequestedIp>,
+}
+
+/// An address asked for; a prefix length is allowed and does not matter.
+#[derive(Debug, Clone, Copy)]
+struct RequestedIp(IpAddr);
+
+impl RequestedIp {
+    fn parse(text: &str) -> Option<Self> {
+        let address = if text.contains('/') {
+            cni::text::parse_cidr(text)?.addr()
+        } else {
+            cni::text::parse_ip(text)?
+        };
+        Some(RequestedIp(address))
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestedIp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        RequestedIp::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format_args!("invalid IP address {text}")))
+    }
+}
+
+impl HostLocal {
+    /// Reads and judges the configuration of a call.
+    pub(super) fn load(call: &Call<'_>) -> Result<Self, Error> {
+        let document: Document = call.read_config()?;
+        let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
+        let mut sets = document.runtime_config.ip_ranges;
+        if ipam.subnet.is_some() {
+            sets.push(vec![RangeSpec {
+                subnet: ipam.subnet,
+                range_start: ipam.range_start,
+                range_end: ipam.range_end,
+                gateway: ipam.gateway,
+            }]);
+        }
+        sets.extend(ipam.ranges);
+        let ranges = RangeSets::new(sets)
+            .map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))?;
+        if call.version() < Version::V0_3_0 && !ranges.has_one_set_per_family() {
+            return Err(invalid(format!(
+                "CNI version {} does not support more than 1 address per family",
+                call.common().cni_version
+            )));
+        }
+        let requested = document.args.cni.ips.iter().chain(&document.runtime_config.ips);
+        Ok(HostLocal {
+            ranges,
+            routes: ipam.routes,
+            resolv_conf: (!ipam.resolv_conf.is_empty()).then_some(ipam.resolv_conf),
+            data_dir: data_dir_or_default(ipam.data_dir),
+            requested: requested.map(|ip| ip.0).collect(),
+        })
+    }
+
+    /// Returns the addresses asked for, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips` together.
+    pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Error> {
+        let args = call.args(&["IP"])?;
+        let mut requested = Vec::with_capacity(self.requested.len() + 1);
+        // An empty value is none, as with the reference.
+        if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
+            let RequestedIp(address) = RequestedIp::parse(text).ok_or_else(|| {
+                Error::new(
+                    code::INVALID_ENVIRONMENT,
+                    format!(
+                        "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}"
+                    ),
+                )
+            })?;
+            requested.push(address);
+        }
+        requested.extend(&self.requested);
+        Ok(requested)
+    }
+}
+
+/// Reads where the folders are, and nothing else: for verbs that must work when the rest is wrong.
+pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Error> {
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Document {
+        ipam: Ipam,
+    }
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Ipam {
+        #[serde(rename = "dataDir")]
+        data_dir: String,
+    }
+    let document: Document = call.read_config()?;
+    Ok(data_dir_or_default(document.ipam.data_dir))
+}
+
+fn data_dir_or_default(text: String) -> PathBuf {
+    if text.is_empty() { DATA_DIR.into() } else { text.into() }
+}
+
+/// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
+pub(super) fn unknown_keys(
+    config: &str,
+) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
+    let mut unknown = cni::json::unknown_keys::<Document>(config)?;
+    unknown.retain(|key| key.parent == "ipam" || key.parent.starts_with("ipam."));
+    Ok(unknown)
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, message)
+}
