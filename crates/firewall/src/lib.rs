@@ -16,7 +16,7 @@
 //! `docs/firewall.md` shows the tables and their priorities.
 //!
 //! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
-//! them, [`reference`] removes what the reference plugins left.
+//! them, [`reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets.
 //!
 //! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
 //! those of iptables, and those only when it must.
@@ -26,6 +26,7 @@
 pub mod element;
 mod engine;
 pub mod error;
+pub mod forward;
 pub mod hostport;
 pub mod iptables;
 mod layout;

@@ -94,29 +94,42 @@ pub fn remove_hostports(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(),
     Ok(())
 }
 
-/// Removes the rules for these addresses from the reference's forwarding chain, and those that carry the owner's
-/// hash and were put where others' rules are.
+/// Removes the rules for these addresses from the reference's forwarding chain. They carry no other mark.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
-pub fn remove_forward(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), FirewallError> {
+pub fn remove_forward(addresses: &[IpAddr]) -> Result<(), FirewallError> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
     let mut found = Findings::open()?;
     let own: Vec<Vec<u8>> = addresses.iter().map(|address| Value::from(*address).bytes()).collect();
+    for family in FAMILIES {
+        let filter = TableRef::new(family, "filter");
+        found.rules_where(&filter, "CNI-FORWARD", |rule| accepts(rule) && mentions(rule, &own))?;
+    }
+    found.commit()?;
+    if legacy_uses("filter") {
+        iptables::filter::remove(addresses, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes what [`iptables::filter::accept`] put among others' rules for an attachment, found by its hash.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn remove_accepts(key: &AttachmentKey) -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
     let tag = iptables::filter::tag(&key.hash());
     for family in FAMILIES {
         let filter = TableRef::new(family, "filter");
-        if !own.is_empty() {
-            found.rules_where(&filter, "CNI-FORWARD", |rule| {
-                accepts(rule) && mentions(rule, &own)
-            })?;
-        }
         for chain in ["DOCKER-USER", "FORWARD"] {
             found.rules_where(&filter, chain, |rule| comment_of(rule).as_deref() == Some(&tag))?;
         }
     }
     found.commit()?;
     if legacy_uses("filter") {
-        iptables::filter::remove(addresses, true).map_err(legacy_failed)?;
         let hash = key.hash();
         let is_own = |other: &str| other == hash;
         iptables::filter::remove_accept(IpVersion::ALL, &is_own, true).map_err(legacy_failed)?;

@@ -50,6 +50,15 @@ impl Family {
     }
 }
 
+/// Says whether `iptables` and its table can be used, in at least one family.
+///
+/// # Errors
+/// The IPv4 form's [`IptablesError`] when neither family's can be.
+pub fn usable(table: &str) -> Result<(), IptablesError> {
+    let Err(error) = Tool::host(Family::V4).observe(table) else { return Ok(()) };
+    Tool::host(Family::V6).observe(table).map(drop).map_err(|_| error)
+}
+
 impl Tool {
     /// Reads a table, lets `plan` decide, and carries out what it decided.
     ///

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     chains: BTreeMap<String, Vec<String>>,
+    policies: BTreeMap<String, String>,
 }
 
 impl Observed {
@@ -13,22 +14,32 @@ impl Observed {
     #[must_use]
     pub fn parse(output: &str) -> Self {
         let mut chains: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut policies = BTreeMap::new();
         for line in output.lines() {
             let Some((verb, rest)) = line.split_once(' ') else { continue };
             let (chain, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            if verb == "-P" {
+                policies.insert(chain.to_owned(), rest.to_owned());
+            }
             match verb {
                 "-P" | "-N" => drop(chains.entry(chain.to_owned()).or_default()),
                 "-A" => chains.entry(chain.to_owned()).or_default().push(rest.to_owned()),
                 _ => {}
             }
         }
-        Observed { chains }
+        Observed { chains, policies }
     }
 
     /// Says whether a chain exists.
     #[must_use]
     pub fn has_chain(&self, chain: &str) -> bool {
         self.chains.contains_key(chain)
+    }
+
+    /// Returns what becomes of packets at the end of a built-in chain.
+    #[must_use]
+    pub fn policy(&self, chain: &str) -> Option<&str> {
+        self.policies.get(chain).map(String::as_str)
     }
 
     /// Returns a chain's rules, without `-A CHAIN`; none when there is no such chain.

@@ -1,3 +1,5 @@
 //! Plugins that change what others made.
 
+pub mod firewall;
+pub mod portmap;
 pub mod tuning;

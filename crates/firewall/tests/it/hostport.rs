@@ -1,0 +1,325 @@
+//! Ports of the host lead to containers: from everywhere they should, and from nowhere else.
+
+use expect_test::expect;
+use firewall::element::Protocol;
+use firewall::hostport::{self, Forward, Snat, Target};
+use firewall::{FirewallError, Plan};
+use netwright_firewall as firewall;
+use testkit::traffic::{self, Server};
+use testkit::{Place, Snapshot};
+
+use crate::support::{Node, key};
+
+fn forward(protocol: Protocol, host_port: u16, at: Option<&str>) -> Forward {
+    Forward { protocol, host_port, container_port: 80, host_ip: at.map(|at| at.parse().unwrap()) }
+}
+
+fn targets(last: u8) -> Vec<Target> {
+    let target = |address: String| Target {
+        address: address.parse().unwrap(),
+        host_ifname: Some("cni0".to_owned()),
+    };
+    vec![target(format!("10.1.0.{last}")), target(format!("fd00:1::{last}"))]
+}
+
+fn plan(last: u8, forwards: &[Forward], snat: Snat) -> Plan {
+    hostport::plan(forwards, &targets(last), snat).unwrap()
+}
+
+fn web(last: u8) -> Plan {
+    let forwards = [forward(Protocol::Tcp, 8080, None), forward(Protocol::Udp, 8080, None)];
+    plan(last, &forwards, Snat::Needed)
+}
+
+fn servers(place: &impl Place, name: &str) -> Vec<Server> {
+    vec![Server::tcp(place, "[::]:80", name), Server::udp(place, "[::]:80", name)]
+}
+
+/// The server's view of who asks, as text.
+#[track_caller]
+fn seen(from: &impl Place, to: &str) -> String {
+    let tcp = traffic::assert_tcp(from, to);
+    let udp = traffic::assert_udp(from, to);
+    assert_eq!(
+        (&tcp.server, tcp.seen.ip()),
+        (&udp.server, udp.seen.ip()),
+        "TCP and UDP differ: {to}"
+    );
+    format!("{} sees {}", tcp.server, tcp.seen.ip())
+}
+
+#[test]
+fn ports_lead_to_the_container_from_everywhere() {
+    testkit::require!("root");
+    let node = Node::new("ports");
+    node.add(&key("n", "c1"), &web(2));
+    let _servers = servers(&node.c1, "c1");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        let what = format!("br_netfilter {br_netfilter}");
+        // From outside: the source stays.
+        assert_eq!(seen(&node.outside, "198.51.100.1:8080"), "c1 sees 198.51.100.2", "{what}");
+        assert_eq!(
+            seen(&node.outside, "[2001:db8:ffff::1]:8080"),
+            "c1 sees 2001:db8:ffff::2",
+            "{what}"
+        );
+        // From the host, by its addresses and by loopback.
+        assert_eq!(seen(&node.lab, "198.51.100.1:8080"), "c1 sees 198.51.100.1", "{what}");
+        assert_eq!(
+            seen(&node.lab, "[2001:db8:ffff::1]:8080"),
+            "c1 sees 2001:db8:ffff::1",
+            "{what}"
+        );
+        assert_eq!(seen(&node.lab, "127.0.0.1:8080"), "c1 sees 10.1.0.1", "{what}");
+        assert_eq!(seen(&node.lab, "127.1.2.3:8080"), "c1 sees 10.1.0.1", "{what}");
+        // From the container itself, and from its neighbour.
+        for from in [&node.c1, &node.c2] {
+            assert_eq!(seen(from, "198.51.100.1:8080"), "c1 sees 10.1.0.1", "{what}");
+            assert_eq!(seen(from, "10.1.0.1:8080"), "c1 sees 10.1.0.1", "{what}");
+            assert_eq!(seen(from, "[fd00:1::1]:8080"), "c1 sees fd00:1::1", "{what}");
+        }
+    }
+}
+
+/// The reference cannot do this at all. Ours can unless `br_netfilter` shows IPv6 frames to the stack.
+#[test]
+fn the_ipv6_loopback_address_leads_to_the_container() {
+    testkit::require!("root");
+    let node = Node::new("loop6");
+    node.br_netfilter(false);
+    node.add(&key("n", "c1"), &web(2));
+    let _servers = servers(&node.c1, "c1");
+    assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1");
+}
+
+#[test]
+fn everything_is_as_before_afterwards() {
+    testkit::require!("root");
+    let node = Node::new("portsundo");
+    let before = Snapshot::take(&node.lab);
+    node.add(&key("n", "c1"), &web(2));
+    node.add(&key("n", "c2"), &plan(3, &[forward(Protocol::Tcp, 9090, None)], Snat::All));
+    assert_eq!(node.lab.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet"), "1\n");
+    node.remove(&key("n", "c1"), &web(2));
+    assert_eq!(node.lab.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet"), "1\n");
+    node.remove(&key("n", "c2"), &plan(3, &[forward(Protocol::Tcp, 9090, None)], Snat::All));
+    assert_eq!(node.elements(), "");
+    assert!(node.firewall(|firewall| firewall.prune()).unwrap());
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// GHSA-jv3w-x3r3-g6rm, CVE-2025-67499: every packet to the port that passed through the node went to the container.
+#[test]
+fn packets_that_pass_through_are_left_alone() {
+    testkit::require!("root");
+    let node = Node::new("transit");
+    let dns = [
+        forward(Protocol::Udp, 53, None),
+        forward(Protocol::Tcp, 53, None),
+        forward(Protocol::Udp, 54, Some("198.51.100.1")),
+    ];
+    node.add(&key("n", "c1"), &plan(2, &dns, Snat::Needed));
+    node.outside.sh("ip route add 10.1.0.0/24 via 198.51.100.1; ip -6 route add fd00:1::/64 via 2001:db8:ffff::1");
+    let _c1 = servers(&node.c1, "c1");
+    let _resolver = [
+        Server::udp(&node.outside, "[::]:53", "resolver"),
+        Server::tcp(&node.outside, "[::]:53", "resolver"),
+        Server::udp(&node.outside, "[::]:54", "resolver"),
+    ];
+    let _neighbour = Server::udp(&node.c2, "[::]:53", "c2");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        assert_eq!(seen(&node.c2, "198.51.100.2:53"), "resolver sees 10.1.0.3");
+        assert_eq!(seen(&node.c2, "[2001:db8:ffff::2]:53"), "resolver sees fd00:1::3");
+        assert_eq!(traffic::assert_udp(&node.c2, "198.51.100.2:54").server, "resolver");
+        assert_eq!(traffic::assert_udp(&node.outside, "10.1.0.3:53").server, "c2");
+        assert_eq!(traffic::assert_udp(&node.c1, "10.1.0.3:53").server, "c2");
+        // And what is for the host goes to the container.
+        assert_eq!(traffic::assert_udp(&node.outside, "198.51.100.1:53").server, "c1");
+    }
+}
+
+/// k8s#90259, CVE-2020-8558: with `route_localnet`, neighbours reach what listens on 127.0.0.1.
+#[test]
+fn loopback_addresses_do_not_come_in() {
+    testkit::require!("root");
+    let node = Node::new("martian");
+    node.add(&key("n", "c1"), &web(2));
+    let _private = Server::udp(&node.lab, "127.0.0.1:7777", "private");
+    let _servers = servers(&node.c1, "c1");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        node.c2.sh("ip route replace 127.0.0.1/32 via 10.1.0.1 dev eth0 table main; \
+                    ip route del local 127.0.0.0/8 dev lo table local 2>/dev/null; \
+                    ip route del local 127.0.0.1 dev lo table local 2>/dev/null; \
+                    echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet; \
+                    echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; true");
+        traffic::assert_no_udp(&node.c2, "127.0.0.1:7777");
+        // The test would not see anything if packets did not get that far.
+        let dropped = node.lab.sh("nft add table inet probe; nft 'add chain inet probe pre { type filter hook prerouting priority -400; }'; \
+                     nft 'add rule inet probe pre iifname cni0 ip daddr 127.0.0.1 counter'; true");
+        assert_eq!(dropped, "");
+        traffic::assert_no_udp(&node.c2, "127.0.0.1:7777");
+        let counted = node.lab.sh("nft list chain inet probe pre; nft delete table inet probe");
+        assert!(!counted.contains("packets 0 "), "{counted}");
+    }
+    // What the host itself sends from there still works.
+    assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "c1");
+}
+
+#[test]
+fn one_address_of_the_host_comes_before_all() {
+    testkit::require!("root");
+    let node = Node::new("hostip");
+    node.lab.sh("ip addr add 198.51.100.11/24 dev up0");
+    let at = plan(2, &[forward(Protocol::Tcp, 8080, Some("198.51.100.11"))], Snat::Needed);
+    node.add(&key("n", "c1"), &at);
+    let _servers = (servers(&node.c1, "c1"), servers(&node.c2, "c2"));
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.11:8080").server, "c1");
+    traffic::assert_no_tcp(&node.outside, "198.51.100.1:8080");
+    traffic::assert_no_tcp(&node.outside, "[2001:db8:ffff::1]:8080");
+    // The same port of another address, and 0.0.0.0 is IPv4 only.
+    node.lab.sh("ip addr add 198.51.100.12/24 dev up0");
+    let other = plan(3, &[forward(Protocol::Tcp, 8080, Some("198.51.100.12"))], Snat::Needed);
+    node.add(&key("n", "c2"), &other);
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.12:8080").server, "c2");
+    let all4 = plan(3, &[forward(Protocol::Tcp, 9090, Some("0.0.0.0"))], Snat::Needed);
+    node.add(&key("m", "c2"), &all4);
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:9090").server, "c2");
+    traffic::assert_no_tcp(&node.outside, "[2001:db8:ffff::1]:9090");
+}
+
+#[test]
+fn without_snat_nothing_is_translated_back_and_with_all_everything() {
+    testkit::require!("root");
+    let node = Node::new("snat");
+    let none = plan(2, &[forward(Protocol::Tcp, 8080, None)], Snat::No);
+    expect![[r#"
+        inet netwright hostports4 { tcp . 8080 : 10.1.0.2 . 80 }
+        inet netwright hostports6 { tcp . 8080 : fd00:1::2 . 80 }
+    "#]]
+    .assert_eq(&none.to_string());
+    node.add(&key("n", "c1"), &none);
+    let _servers = servers(&node.c1, "c1");
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
+    traffic::assert_no_tcp(&node.lab, "127.0.0.1:8080");
+    assert_eq!(node.lab.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet"), "0\n");
+    node.remove(&key("n", "c1"), &none);
+
+    let all = plan(2, &[forward(Protocol::Tcp, 8080, None)], Snat::All);
+    expect![[r#"
+        inet netwright hostports4 { tcp . 8080 : 10.1.0.2 . 80 }
+        inet netwright hairpin4 { "cni0" . "cni0" . 10.1.0.2 }
+        inet netwright local_snat4 { "cni0" . 10.1.0.2 }
+        inet netwright snat_all4 { "cni0" . 10.1.0.2 }
+        inet netwright hostports6 { tcp . 8080 : fd00:1::2 . 80 }
+        inet netwright hairpin6 { "cni0" . "cni0" . fd00:1::2 }
+        inet netwright local_snat6 { "cni0" . fd00:1::2 }
+        inet netwright snat_all6 { "cni0" . fd00:1::2 }
+        shared localnet cni0
+          inet netwright localnet { "cni0" }
+        shared loopback6 cni0
+    "#]]
+    .assert_eq(&all.to_string());
+    node.add(&key("n", "c1"), &all);
+    let seen = |to| traffic::assert_tcp(&node.outside, to).seen.ip().to_string();
+    assert_eq!(seen("198.51.100.1:8080"), "10.1.0.1");
+    assert_eq!(seen("[2001:db8:ffff::1]:8080"), "fd00:1::1");
+}
+
+/// nerdctl#4253: a second container took the port away from the first.
+#[test]
+fn a_held_port_is_refused_and_its_holder_named() {
+    testkit::require!("root");
+    let node = Node::new("held");
+    let first = web(2);
+    node.record(&key("n", "c1"), &node.c1);
+    node.add(&key("n", "c1"), &first);
+    let before = Snapshot::take(&node.lab);
+    for wanted in [
+        vec![forward(Protocol::Tcp, 8080, None)],
+        vec![forward(Protocol::Tcp, 8080, Some("0.0.0.0"))],
+        vec![forward(Protocol::Tcp, 8080, Some("198.51.100.1"))],
+        vec![forward(Protocol::Tcp, 8080, Some("2001:db8:ffff::1"))],
+        vec![forward(Protocol::Tcp, 7000, None), forward(Protocol::Udp, 8080, None)],
+    ] {
+        let plan = plan(3, &wanted, Snat::Needed);
+        let error = node.firewall(|firewall| firewall.add(&key("n", "c2"), &plan)).unwrap_err();
+        assert!(matches!(error, FirewallError::Held { .. }), "{wanted:?}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("8080") && text.contains("\"c1\""), "{text}");
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+    // Another protocol and another port are free.
+    let other = [forward(Protocol::Sctp, 8080, None), forward(Protocol::Tcp, 8081, None)];
+    node.add(&key("n", "c2"), &plan(3, &other, Snat::Needed));
+    let _servers = servers(&node.c1, "c1");
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
+}
+
+#[test]
+fn a_port_at_one_address_keeps_all_addresses_from_being_taken() {
+    testkit::require!("root");
+    let node = Node::new("heldat");
+    node.record(&key("n", "c1"), &node.c1);
+    let at = plan(2, &[forward(Protocol::Tcp, 8080, Some("198.51.100.1"))], Snat::Needed);
+    node.add(&key("n", "c1"), &at);
+    let all = web(3);
+    let error = node.firewall(|firewall| firewall.add(&key("n", "c2"), &all)).unwrap_err();
+    assert!(error.to_string().contains("container \"c1\""), "{error}");
+    // IPv6 is nobody's.
+    let all6 = plan(3, &[forward(Protocol::Tcp, 8080, Some("::"))], Snat::Needed);
+    node.add(&key("n", "c2"), &all6);
+    node.remove(&key("n", "c1"), &at);
+    let all4 = plan(3, &[forward(Protocol::Tcp, 8080, Some("0.0.0.0"))], Snat::Needed);
+    node.add(&key("m", "c2"), &all4);
+}
+
+#[test]
+fn the_port_of_a_container_that_is_gone_is_taken_over() {
+    testkit::require!("root");
+    let node = Node::new("takeover");
+    node.record(&key("n", "c1"), &node.c1);
+    node.add(&key("n", "c1"), &web(2));
+    node.c1.delete();
+    node.add(&key("n", "c2"), &web(3));
+    let _servers = servers(&node.c2, "c2");
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c2");
+    // The first one's DEL comes at last, and must not touch what is no longer its own.
+    node.remove(&key("n", "c1"), &web(2));
+    assert_eq!(node.check(&key("n", "c2"), &web(3)), Vec::<String>::new());
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c2");
+}
+
+#[test]
+fn a_thousand_ports() {
+    testkit::require!("root");
+    let node = Node::new("thousand");
+    let forwards: Vec<Forward> =
+        (10_000..11_000).map(|port| forward(Protocol::Tcp, port, None)).collect();
+    let plan = plan(2, &forwards, Snat::Needed);
+    node.add(&key("n", "c1"), &plan);
+    let _servers = servers(&node.c1, "c1");
+    for to in ["198.51.100.1:10000", "198.51.100.1:10999", "[2001:db8:ffff::1]:10500"] {
+        assert_eq!(traffic::assert_tcp(&node.outside, to).server, "c1");
+    }
+    assert_eq!(node.check(&key("n", "c1"), &plan), Vec::<String>::new());
+    node.remove(&key("n", "c1"), &plan);
+    assert_eq!(node.elements(), "");
+}
+
+#[test]
+fn contradictions_in_one_request_are_refused() {
+    let twice = |second: u16| {
+        let first = forward(Protocol::Tcp, 8080, None);
+        let second = Forward { container_port: second, ..first };
+        hostport::plan(&[first, second], &targets(2), Snat::No)
+    };
+    assert_eq!(twice(80).unwrap().own.len(), 2);
+    let error = twice(81).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "host port 8080/tcp is asked for twice, for container ports 80 and 81"
+    );
+}

@@ -1,0 +1,11 @@
+//! Plans in a kernel of the test's own host, with real traffic.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
+
+mod engine;
+mod hostport;
+mod masquerade;
+mod policy;
+mod reference;
+mod support;

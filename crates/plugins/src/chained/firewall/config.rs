@@ -1,0 +1,137 @@
+//! What an administrator may ask of `firewall`, checked.
+
+use cni::{Error, code};
+use cni_plugin::Call;
+use firewall::policy::IngressPolicy;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// The chain for administrators' own rules, unless told otherwise.
+const ADMIN_CHAIN: &str = "CNI-ADMIN";
+/// The longest name of a chain (linux/netfilter/x_tables.h `XT_FUNCTION_MAXNAMELEN`, less the closing NUL).
+const CHAIN_MAX: usize = 28;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    runtime_config: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    backend: String,
+    iptables_admin_chain_name: String,
+    firewalld_zone: String,
+    ingress_policy: String,
+}
+
+/// Who lets the containers' packets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backend {
+    /// Nobody needs to, unless a foreign rule would drop them.
+    Auto,
+    /// The reference's chains.
+    Iptables,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) backend: Backend,
+    pub(super) admin_chain: String,
+    pub(super) policy: IngressPolicy,
+}
+
+impl Config {
+    /// Reads and checks everything.
+    ///
+    /// # Errors
+    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is asked for.
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        raw.check()
+    }
+}
+
+impl Raw {
+    fn check(self) -> Result<Config, Error> {
+        let policy = self.ingress_policy.parse::<IngressPolicy>().map_err(|error| {
+            Error::new(code::INVALID_CONFIG, error.to_string())
+                .with_details("ingressPolicy is open, same-bridge or isolated")
+        })?;
+        let backend = match self.backend.as_str() {
+            "iptables" => Backend::Iptables,
+            "firewalld" => {
+                return Err(Error::new(
+                    code::UNSUPPORTED_FIELD,
+                    "backend \"firewalld\" is not supported",
+                )
+                .with_details(
+                    "leave backend out, and add the containers' subnet to a zone that forwards: \
+                     firewall-cmd --permanent --zone=trusted --add-source=SUBNET",
+                ));
+            }
+            // The reference takes every other text for "choose", typing errors included.
+            _ => Backend::Auto,
+        };
+        let admin_chain = match self.iptables_admin_chain_name.as_str() {
+            "" => ADMIN_CHAIN.to_owned(),
+            name if is_chain_name(name) => name.to_owned(),
+            name => {
+                return Err(Error::new(
+                    code::INVALID_CONFIG,
+                    format!("invalid iptablesAdminChainName {name:?}"),
+                )
+                .with_details("a chain's name has at most 28 characters, no blanks, and does not begin with - or !"));
+            }
+        };
+        Ok(Config { backend, admin_chain, policy })
+    }
+}
+
+fn is_chain_name(name: &str) -> bool {
+    name.len() <= CHAIN_MAX
+        && !name.starts_with(['-', '!'])
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Config, Error> {
+        cni::json::from_str::<Raw>(text).unwrap().check()
+    }
+
+    #[test]
+    fn defaults_are_the_references() {
+        let config = check("{}").unwrap();
+        assert_eq!(config.backend, Backend::Auto);
+        assert_eq!(config.admin_chain, "CNI-ADMIN");
+        assert_eq!(config.policy, IngressPolicy::Open);
+        assert_eq!(check(r#"{"backend": "iptabels"}"#).unwrap().backend, Backend::Auto);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        for (text, code, words) in [
+            (
+                r#"{"ingressPolicy": "closed"}"#,
+                code::INVALID_CONFIG,
+                "unknown ingress policy: \"closed\"",
+            ),
+            (r#"{"backend": "firewalld"}"#, code::UNSUPPORTED_FIELD, "firewalld"),
+            (r#"{"iptablesAdminChainName": "-x"}"#, code::INVALID_CONFIG, "iptablesAdminChainName"),
+            (
+                r#"{"iptablesAdminChainName": "a b"}"#,
+                code::INVALID_CONFIG,
+                "iptablesAdminChainName",
+            ),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.code == code && error.msg.contains(words), "{error:?}");
+        }
+    }
+}

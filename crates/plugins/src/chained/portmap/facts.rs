@@ -1,0 +1,90 @@
+//! What ADD notes about an attachment, and DEL reads.
+
+use std::net::IpAddr;
+
+use cni::AttachmentKey;
+use cni_plugin::Call;
+use firewall::Plan;
+use firewall::element::Protocol;
+use firewall::hostport::{Forward, Target};
+use serde::{Deserialize, Serialize};
+use state::{FileError, Index, NetnsIdentity, Record};
+
+use super::NAME;
+
+/// The plugin's own part of its record.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    /// What is wanted of nftables.
+    pub(super) plan: Plan,
+    /// Whether the reference's chains are used.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) iptables: bool,
+    /// The UDP ports, whose flows are forgotten when the translation changes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) udp: Vec<UdpPort>,
+}
+
+/// A UDP port of the host that leads to the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UdpPort {
+    /// The port.
+    pub(super) port: u16,
+    /// The host's address, when it is one of them only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) at: Option<IpAddr>,
+    /// The container's address.
+    pub(super) container: IpAddr,
+}
+
+impl Facts {
+    /// Reads the note of an attachment. One that cannot be read is none.
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
+        index.get(key, NAME).found.as_ref().and_then(Facts::of)
+    }
+
+    /// Reads the note in a record.
+    pub(super) fn of(record: &Record) -> Option<Facts> {
+        serde_json::from_value(record.data.clone()).ok()
+    }
+
+    /// Writes the note, before anything is changed: a crash then leaves a note too many, never a port that nobody
+    /// knows of. What an earlier ADD made stays noted until it is removed.
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
+        let data = serde_json::to_value(self).expect("notes have string keys only");
+        let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
+        let netns = call.open_netns_if_there().ok().flatten();
+        let id = netns.map(|netns| NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino });
+        index.put(&match call.netns_path() {
+            Some(path) => record.with_netns(path, id),
+            None => record,
+        })
+    }
+
+    /// Returns these facts and what is in `before` beside them.
+    pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
+        let mut all = self.clone();
+        if let Some(before) = before {
+            all.plan.join(before.plan.clone());
+            all.iptables |= before.iptables;
+            all.udp.extend(before.udp.iter().filter(|port| !self.udp.contains(port)).cloned());
+        }
+        all
+    }
+}
+
+/// Lists the UDP ports among forwards to a container.
+pub(super) fn udp_ports(forwards: &[Forward], targets: &[Target]) -> Vec<UdpPort> {
+    let mut ports = Vec::new();
+    for target in targets {
+        let family = |at: &IpAddr| at.is_ipv4() == target.address.is_ipv4();
+        for forward in forwards.iter().filter(|forward| {
+            forward.protocol == Protocol::Udp && forward.host_ip.as_ref().is_none_or(family)
+        }) {
+            let at = forward.host_ip.filter(|at| !at.is_unspecified());
+            ports.push(UdpPort { port: forward.host_port, at, container: target.address });
+        }
+    }
+    ports
+}
