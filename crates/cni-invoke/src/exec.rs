@@ -27,6 +27,17 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(6);
 /// The pause between such tries.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
+/// The variables of [`cni::CallEnv`] beside trace context.
+const PROTOCOL_VARIABLES: [&str; 7] = [
+    "CNI_COMMAND",
+    "CNI_CONTAINERID",
+    "CNI_NETNS",
+    "CNI_IFNAME",
+    "CNI_ARGS",
+    "CNI_PATH",
+    "CNI_NETNS_OVERRIDE",
+];
+
 /// Starts a process for each call.
 ///
 /// The process gets the environment given here, the protocol's variables in place of those of the same
@@ -37,14 +48,15 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Takes the environment that plugins inherit, normally the caller's own.
+    /// Takes the environment that plugins inherit, normally the caller's own. The variables that a [`Request`]
+    /// carries come from there alone; all others are inherited, also those that begin with `CNI_`: a delegate
+    /// gets the environment of the plugin that calls it (CNI 1.1.0 §4).
     pub fn new(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut environment: Vec<_> = environment.into_iter().collect();
-        environment.retain(|(key, _)| {
-            key.to_str().is_none_or(|key| {
-                !key.starts_with("CNI_") && !cni::call::TRACE_VARIABLES.contains(&key)
-            })
-        });
+        let carried = |key: &str| {
+            PROTOCOL_VARIABLES.contains(&key) || cni::call::TRACE_VARIABLES.contains(&key)
+        };
+        environment.retain(|(key, _)| key.to_str().is_none_or(|key| !carried(key)));
         Exec { environment }
     }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use cni::{
-    AddResult, Args, AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, GcAttachment,
-    IfName, NetworkName, Version, code,
+    AddResult, Args, AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error,
+    GcAttachment, IfName, NetworkName, Version, code,
 };
 use kernel::netns::{Netns, NetnsError};
 use serde::de::DeserializeOwned;

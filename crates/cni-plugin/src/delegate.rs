@@ -1,9 +1,18 @@
 //! Delegation (CNI 1.1.0 §4).
 
+use std::time::{Duration, Instant};
+
 use cni::{AddResult, Command, Error, code};
-use cni_invoke::{Request, find};
+use cni_invoke::{InvokeError, Request, find};
 
 use crate::{Call, codes};
+
+/// How long a delegate may take where the caller named no deadline: what the kubelet gives a whole sandbox.
+/// Later nobody waits for the answer any more.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How long the DEL after a failed ADD may take at least, though the time for the ADD is used up.
+const CLEANUP_TIME: Duration = Duration::from_secs(10);
 
 /// A plugin called by another with the other's configuration, most often for addresses.
 ///
@@ -22,15 +31,31 @@ impl Delegate<'_> {
         self.plugin_type
     }
 
-    /// Runs ADD.
+    /// Runs ADD, and DEL when it failed or left no result that can be read (CNI 1.1.0 §4 "Delegated plugin
+    /// execution procedure"): the caller has nothing to undo then.
     ///
     /// # Errors
-    /// The delegate's own error, unchanged; code 7 when it is not found; code 107 when it does not run.
+    /// The delegate's own error, unchanged; code 7 when it is not found, or is the plugin that calls; code 107
+    /// when it does not run; code 11 when it did not end in time. When the DEL failed too, the details say so.
     pub fn add(&self) -> Result<AddResult, Error> {
-        let stdout = self.run(Command::Add)?;
-        AddResult::parse(&stdout, self.call.version).map_err(|error| {
-            error.context(format_args!("read the result of plugin {:?}", self.plugin_type))
-        })
+        let failure = match self.run(Command::Add, self.deadline()) {
+            Ok(stdout) => match AddResult::parse(&stdout, self.call.version) {
+                Ok(result) => return Ok(result),
+                Err(error) => {
+                    error.context(format_args!("read the result of plugin {:?}", self.plugin_type))
+                }
+            },
+            Err(Failure::NotRun(error)) => return Err(error),
+            Err(Failure::Ran(error)) => error,
+        };
+        let time_left = self.deadline().max(Instant::now() + CLEANUP_TIME);
+        match self.run(Command::Del, time_left).map_err(Failure::into_error) {
+            Ok(_) => Err(failure),
+            Err(undo) => Err(failure.with_details(format!(
+                "undoing it with DEL of plugin {:?} failed too: {undo}",
+                self.plugin_type
+            ))),
+        }
     }
 
     /// Runs DEL.
@@ -38,7 +63,7 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn del(&self) -> Result<(), Error> {
-        self.run(Command::Del).map(drop)
+        self.silent(Command::Del)
     }
 
     /// Runs CHECK.
@@ -46,7 +71,7 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn check(&self) -> Result<(), Error> {
-        self.run(Command::Check).map(drop)
+        self.silent(Command::Check)
     }
 
     /// Runs GC.
@@ -54,7 +79,7 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn gc(&self) -> Result<(), Error> {
-        self.run(Command::Gc).map(drop)
+        self.silent(Command::Gc)
     }
 
     /// Runs STATUS.
@@ -62,25 +87,58 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn status(&self) -> Result<(), Error> {
-        self.run(Command::Status).map(drop)
+        self.silent(Command::Status)
     }
 
-    fn run(&self, command: Command) -> Result<Vec<u8>, Error> {
+    fn silent(&self, command: Command) -> Result<(), Error> {
+        self.run(command, self.deadline()).map(drop).map_err(Failure::into_error)
+    }
+
+    fn deadline(&self) -> Instant {
+        self.call.context.deadline.unwrap_or_else(|| Instant::now() + PATIENCE)
+    }
+
+    fn run(&self, command: Command, deadline: Instant) -> Result<Vec<u8>, Failure> {
+        // It would get the same configuration, call itself again, and so on.
+        if self.plugin_type == self.call.plugin {
+            let text = format!("plugin {:?} cannot delegate to itself", self.plugin_type);
+            return Err(Failure::NotRun(Error::new(code::INVALID_CONFIG, text)));
+        }
         let env = &self.call.env;
-        let executable =
-            find(self.plugin_type, &env.plugin_path()).map_err(|error| error.to_cni())?;
+        let executable = find(self.plugin_type, &env.plugin_path())
+            .map_err(|error| Failure::NotRun(error.to_cni()))?;
         let mut request = Request { env: (*env).clone(), stdin: self.call.document.to_vec() };
         command.as_str().clone_into(&mut request.env.command);
-        let context = self.call.context;
-        let output =
-            context.executor.call(&executable, &request, context.deadline).map_err(|error| {
-                let mut error = error.to_cni();
-                if error.code == code::IO_FAILURE {
-                    error.code = codes::DELEGATE;
-                }
-                error
-            })?;
+        let called = self.call.context.executor.call(&executable, &request, Some(deadline));
+        let output = called.map_err(Failure::of_call)?;
         self.call.write_stderr(&output.stderr);
-        output.into_stdout()
+        output.into_stdout().map_err(Failure::Ran)
+    }
+}
+
+/// Why a delegate gave no answer that counts.
+enum Failure {
+    /// It never ran: there is nothing to undo.
+    NotRun(Error),
+    /// It ran, and may have done something.
+    Ran(Error),
+}
+
+impl Failure {
+    fn of_call(error: InvokeError) -> Self {
+        let mut object = error.to_cni();
+        if object.code == code::IO_FAILURE {
+            object.code = codes::DELEGATE;
+        }
+        match error {
+            InvokeError::Start { .. } => Failure::NotRun(object),
+            _ => Failure::Ran(object),
+        }
+    }
+
+    fn into_error(self) -> Error {
+        match self {
+            Failure::NotRun(error) | Failure::Ran(error) => error,
+        }
     }
 }

@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod codes;
 mod call;
+pub mod codes;
 mod delegate;
 mod respond;
 mod serve;
@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use cni::{AddResult, Error, Version};
 use cni_invoke::Executor;
+
+pub use {cni, cni_invoke, state};
 
 pub use call::Call;
 pub use delegate::Delegate;
@@ -67,7 +69,10 @@ pub trait Plugin: Debug + Send + Sync {
     ///
     /// # Errors
     /// When the configuration cannot be read at all.
-    fn unknown_keys(&self, config: &str) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
+    fn unknown_keys(
+        &self,
+        config: &str,
+    ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
         let _ = config;
         Ok(Vec::new())
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use cni::{
-    AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, IfName, NetworkName, Version,
-    code, version,
+    AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, GcAttachment, IfName,
+    NetworkName, Version, code, version,
 };
 use cni_invoke::{Output, Status};
 use kernel::netns::Netns;
@@ -15,17 +15,25 @@ use serde::Serialize;
 
 use crate::{Call, Context, Plugin};
 
+/// The most a configuration may be. Real ones are a few kilobytes, and a list of valid attachments is a few
+/// megabytes on the largest node; input without end must not take the node's memory.
+const STDIN_LIMIT: u64 = 16 << 20;
+
 /// Answers one call of a plugin: the checks, the plugin's method, the answer's form.
 ///
 /// The order decides which of several errors is reported, and is the reference library's, with one
 /// exception: the namespace guard runs before ADD and DEL, not after them. Standard input is not touched by
 /// VERSION or when the environment is already wrong.
 ///
-/// 1. Environment: a malformed ID or interface name, then all missing variables at once (code 4).
-/// 2. No verb at all: a line about the plugin on standard error, success.
-/// 3. Standard input (code 5), JSON (6), the network's name (7).
-/// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1).
+/// 1. No verb at all: a line about the plugin on standard error, success.
+/// 2. Environment: a malformed ID or interface name, then all missing variables at once (code 4).
+/// 3. Standard input (code 5), JSON (6), the network's name (7), the verb (4).
+/// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1), and only then
+///    the keys that every plugin has (6): what a later version means by them is not ours to judge.
 /// 5. ADD, DEL: the container's namespace is not the plugin's own (8).
+/// 6. GC: a list of valid attachments that names some by halves is refused (7), none at all collects nothing.
+///
+/// A panic of the plugin becomes code 999 where the profile unwinds; where it aborts, `main` sets a hook.
 pub fn respond(
     plugin: &dyn Plugin,
     env: &CallEnv,
@@ -34,7 +42,13 @@ pub fn respond(
 ) -> Output {
     let stderr = Mutex::new(Vec::new());
     let mut answer_version = None;
-    let outcome = run(plugin, env, stdin, context, &stderr, &mut answer_version);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        run(plugin, env, stdin, context, &stderr, &mut answer_version)
+    }))
+    .unwrap_or_else(|_| {
+        Err(Error::new(code::INTERNAL, format!("plugin {} has a bug: it panicked", plugin.name()))
+            .with_details("please report it with the lines on standard error"))
+    });
     let stderr = stderr.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match outcome {
         Ok(stdout) => Output { stdout, stderr, status: Status::Success },
@@ -66,10 +80,7 @@ fn run(
     }
     check_environment(command, env)?;
 
-    let mut document = Vec::new();
-    stdin
-        .read_to_end(&mut document)
-        .map_err(|error| Error::new(code::IO_FAILURE, format!("error reading from stdin: {error}")))?;
+    let document = read_stdin(stdin)?;
     let network = network_name(&document)?;
     let Some(command) = command else {
         return Err(Error::new(
@@ -77,11 +88,10 @@ fn run(
             format!("unknown CNI_COMMAND: {}", env.command),
         ));
     };
-    let config: CommonConfig = cni::json::from_slice(&document).map_err(|error| {
-        Error::new(code::DECODE_FAILURE, format!("error unmarshall network config: {error}"))
-    })?;
-    *answer_version = Version::parse(&config.cni_version).map(|version| version.to_string());
-    let version = check_version(plugin, command, &config.cni_version)?;
+    let config_version = config_version(&document)?;
+    *answer_version = Version::parse(&config_version).map(|version| version.to_string());
+    let version = check_version(plugin, command, &config_version)?;
+    let config: CommonConfig = cni::json::from_slice(&document).map_err(undecodable)?;
     let attachment = match command {
         Command::Add | Command::Del | Command::Check => Some(AttachmentKey {
             network: network.clone(),
@@ -105,10 +115,7 @@ fn run(
         context,
         stderr,
     };
-    catch_unwind(AssertUnwindSafe(|| dispatch(plugin, &call))).unwrap_or_else(|_| {
-        Err(Error::new(code::INTERNAL, format!("plugin {} has a bug: it panicked", plugin.name()))
-            .with_details("please report it with the lines on standard error"))
-    })
+    dispatch(plugin, &call)
 }
 
 fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
@@ -125,13 +132,33 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         }
         Command::Del => plugin.del(call).map(|()| Vec::new()),
         Command::Check => plugin.check(call).map(|()| Vec::new()),
-        Command::Gc if call.names_valid_attachments() => plugin.gc(call).map(|()| Vec::new()),
+        Command::Gc if call.names_valid_attachments() => {
+            refuse_half_names(call)?;
+            plugin.gc(call).map(|()| Vec::new())
+        }
         Command::Gc => {
             call.warn("nothing was collected: the runtime did not say which attachments are valid");
             Ok(Vec::new())
         }
         Command::Status => plugin.status(call).map(|()| Vec::new()),
         Command::Version => Ok(version_reply(plugin)),
+    }
+}
+
+/// Refuses a list that names an attachment by halves: whoever wrote it meant one that would be collected.
+fn refuse_half_names(call: &Call<'_>) -> Result<(), Error> {
+    let by_halves =
+        |valid: &&GcAttachment| valid.container_id.is_empty() || valid.ifname.is_empty();
+    match call.valid_attachments().iter().find(by_halves) {
+        None => Ok(()),
+        Some(valid) => Err(Error::new(
+            code::INVALID_CONFIG,
+            "a valid attachment lacks its containerID or ifname: nothing was collected",
+        )
+        .with_details(format!(
+            "containerID {:?}, ifname {:?} in cni.dev/valid-attachments",
+            valid.container_id, valid.ifname
+        ))),
     }
 }
 
@@ -153,8 +180,7 @@ fn version_reply(plugin: &dyn Plugin) -> Vec<u8> {
         #[serde(rename = "supportedVersions")]
         supported_versions: &'static [Version],
     }
-    let reply =
-        Reply { cni_version: Version::CURRENT, supported_versions: plugin.versions() };
+    let reply = Reply { cni_version: Version::CURRENT, supported_versions: plugin.versions() };
     let mut text = serde_json::to_vec(&reply).expect("versions serialise to JSON");
     text.push(b'\n');
     text
@@ -171,13 +197,18 @@ fn check_environment(command: Option<Command>, env: &CallEnv) -> Result<(), Erro
         } else {
             ContainerId::new(&env.container_id)?;
         }
-        if env.netns.is_empty() && command != Some(Del) {
-            missing.push("CNI_NETNS");
+        if env.netns.is_empty() {
+            if command != Some(Del) {
+                missing.push("CNI_NETNS");
+            }
+        } else {
+            refuse_replaced("CNI_NETNS", &env.netns)?;
         }
         if env.ifname.is_empty() {
             missing.push("CNI_IFNAME");
         } else {
             IfName::new(&env.ifname)?;
+            refuse_replaced("CNI_IFNAME", &env.ifname)?;
         }
     }
     if env.path.is_empty() && matches!(command, Some(Add | Del | Check | Gc | Status)) {
@@ -192,16 +223,55 @@ fn check_environment(command: Option<Command>, env: &CallEnv) -> Result<(), Erro
     ))
 }
 
+/// Refuses a value that was not UTF-8 and holds replacement characters now: it would be another path, which DEL
+/// takes for a namespace that is gone, or another interface.
+fn refuse_replaced(variable: &str, value: &str) -> Result<(), Error> {
+    if !value.contains(char::REPLACEMENT_CHARACTER) {
+        return Ok(());
+    }
+    Err(Error::new(code::INVALID_ENVIRONMENT, format!("{variable} is not UTF-8"))
+        .with_details(format!("it was read as {value}")))
+}
+
+fn read_stdin(stdin: &mut dyn Read) -> Result<Vec<u8>, Error> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        Error::new(code::IO_FAILURE, format!("error reading from stdin: {reason}"))
+    };
+    let mut document = Vec::new();
+    let read = stdin.take(STDIN_LIMIT + 1).read_to_end(&mut document);
+    read.map_err(|error| failed(&error))?;
+    if u64::try_from(document.len()).is_ok_and(|length| length <= STDIN_LIMIT) {
+        return Ok(document);
+    }
+    Err(failed(&format_args!("more than {STDIN_LIMIT} bytes")))
+}
+
+fn undecodable(error: cni::json::JsonError) -> Error {
+    Error::new(code::DECODE_FAILURE, format!("error unmarshall network config: {error}"))
+}
+
 fn network_name(document: &[u8]) -> Result<NetworkName, Error> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]
     struct OnlyName {
         name: String,
     }
-    let OnlyName { name } = cni::json::from_slice(document).map_err(|error| {
-        Error::new(code::DECODE_FAILURE, format!("error unmarshall network config: {error}"))
-    })?;
+    let OnlyName { name } = cni::json::from_slice(document).map_err(undecodable)?;
     NetworkName::new(&name)
+}
+
+fn config_version(document: &[u8]) -> Result<String, Error> {
+    #[derive(serde::Deserialize, Default)]
+    #[serde(default)]
+    struct OnlyVersion {
+        #[serde(rename = "cniVersion")]
+        cni_version: String,
+    }
+    let read = cni::json::from_slice(document).map_err(|error| {
+        let text = format!("decoding version from network config: {error}");
+        Error::new(code::DECODE_FAILURE, text)
+    });
+    read.map(|OnlyVersion { cni_version }| cni_version)
 }
 
 fn check_version(
@@ -209,9 +279,8 @@ fn check_version(
     command: Command,
     config_version: &str,
 ) -> Result<Version, Error> {
-    let unparsable = |error: version::InvalidVersion| {
-        Error::new(code::DECODE_FAILURE, error.to_string())
-    };
+    let unparsable =
+        |error: version::InvalidVersion| Error::new(code::DECODE_FAILURE, error.to_string());
     let first = match command {
         Command::Check => Some(Version::V0_4_0),
         Command::Gc | Command::Status => Some(Version::V1_1_0),
@@ -233,17 +302,16 @@ fn check_version(
             return Err(refuse("plugin"));
         }
     }
-    Version::parse(config_version)
-        .filter(|version| plugin.versions().contains(version))
-        .ok_or_else(|| {
+    Version::parse(config_version).filter(|version| plugin.versions().contains(version)).ok_or_else(
+        || {
             let supported: Vec<_> =
                 plugin.versions().iter().map(|version| format!("\"{version}\"")).collect();
             let asked = if config_version.is_empty() { "0.1.0" } else { config_version };
-            Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(format!(
-                "config is \"{asked}\", plugin supports [{}]",
-                supported.join(" ")
-            ))
-        })
+            Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(
+                format!("config is \"{asked}\", plugin supports [{}]", supported.join(" ")),
+            )
+        },
+    )
 }
 
 /// Refuses to work on the plugin's own namespace. A path that cannot be opened is left to the verb.
@@ -258,7 +326,10 @@ fn guard_netns(env: &CallEnv) -> Result<(), Error> {
             code::INVALID_NETNS,
             "plugin's netns and netns from CNI_NETNS should not be the same",
         )
-        .with_details(format!("{} is the namespace the plugin runs in; nothing was changed", env.netns)));
+        .with_details(format!(
+            "{} is the namespace the plugin runs in; nothing was changed",
+            env.netns
+        )));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Serve<'_> {
 
 impl Serve<'_> {
     /// Returns the protocol's part of the environment. Values that are not UTF-8 are passed on with
-    /// replacement characters, which the checks then refuse.
+    /// replacement characters, which the checks then refuse where they name an object.
     #[must_use]
     pub fn call_env(&self) -> CallEnv {
         CallEnv::from_vars(self.environment.iter().map(|(key, value)| {
@@ -42,13 +42,12 @@ impl Serve<'_> {
     }
 
     /// Writes an answer to the standard files and returns the exit code it stands for. A reader that has
-    /// gone away is not an error.
+    /// gone away is not an error, and nothing that befalls standard error keeps the answer back.
     pub fn write(&mut self, output: &Output) -> ExitCode {
-        let written = self
-            .stderr
-            .write_all(&output.stderr)
-            .and_then(|()| self.stdout.write_all(&output.stdout))
-            .and_then(|()| self.stdout.flush());
+        // The words are a courtesy, the answer is the protocol: a full disk behind the log must not turn a
+        // success into a failure, nor swallow a result.
+        let _ = self.stderr.write_all(&output.stderr);
+        let written = self.stdout.write_all(&output.stdout).and_then(|()| self.stdout.flush());
         match written {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
             _ if output.status == Status::Success => ExitCode::SUCCESS,

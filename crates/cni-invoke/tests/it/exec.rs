@@ -74,7 +74,8 @@ fn the_environment_is_what_was_given() {
         ("PATH".into(), std::env::var_os("PATH").unwrap()),
         ("KEPT".into(), "1".into()),
         ("CNI_ARGS".into(), "stale".into()),
-        ("CNI_EXTRA".into(), "stale".into()),
+        ("CNI_NETNS_OVERRIDE".into(), "stale".into()),
+        ("CNI_EXTRA".into(), "inherited".into()),
         ("BAGGAGE".into(), "stale".into()),
     ]);
     let trace = vec![("TRACEPARENT".to_owned(), "t".to_owned())];
@@ -90,6 +91,7 @@ fn the_environment_is_what_was_given() {
             "CNI_ARGS=",
             "CNI_COMMAND=VERSION",
             "CNI_CONTAINERID=",
+            "CNI_EXTRA=inherited",
             "CNI_IFNAME=",
             "CNI_NETNS=",
             "CNI_PATH=",
