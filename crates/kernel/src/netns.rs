@@ -272,6 +272,10 @@ impl fmt::Display for NetnsId {
 pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> {
     struct WayBack(Netns);
     impl Drop for WayBack {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "worse than dying is to change the wrong network"
+        )]
         fn drop(&mut self) {
             if enter(&self.0).is_err() {
                 std::process::abort();

@@ -14,6 +14,9 @@ const ATTRIBUTE_HEADER: usize = 4;
 /// Size of `struct nlmsghdr`.
 pub(crate) const MESSAGE_HEADER: usize = 16;
 
+/// Takes one message: its type, its flags beside NLM_F_REQUEST and NLM_F_ACK, and what writes its body.
+pub(crate) type Emit<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
+
 /// Writes messages one behind the other.
 ///
 /// A content too long for its 16-bit length is remembered ([`Writer::overflowed`]) instead of being cut silently.

@@ -1,14 +1,15 @@
 //! Expressions from bytes. What is not understood is kept as [`Expr::Other`].
 
-use super::expr::{
-    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, FibFlags, FibResult, LookupTo, MetaKey, NatKind,
-    PayloadBase, Register, RejectKind,
-};
+use super::expr::{BitwiseExpr, Expr};
 use super::expr_encode::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_VERDICT_CHAIN,
     NFTA_VERDICT_CODE,
 };
 use super::names::{Family, Verdict};
+use super::operand::{
+    CmpOp, CtDirection, CtKey, FibFlags, FibResult, LookupTo, MetaKey, NatKind, PayloadBase,
+    Register, RejectKind,
+};
 use crate::wire::Attribute;
 
 /// Reads one element of a rule's list of expressions.

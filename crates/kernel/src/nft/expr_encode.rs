@@ -1,7 +1,8 @@
 //! Expressions as bytes. Attribute numbers: `linux include/uapi/linux/netfilter/nf_tables.h` NFTA_*.
 
-use super::expr::{CtDirection, Expr, LookupTo, NatKind, Register};
+use super::expr::Expr;
 use super::names::Verdict;
+use super::operand::{CtDirection, LookupTo, NatKind, Register};
 use crate::wire::Writer;
 
 pub(crate) const NFTA_LIST_ELEM: u16 = 1;
@@ -122,7 +123,7 @@ fn encode_data(writer: &mut Writer, expr: &Expr) {
             put_verdict(writer, 2, verdict);
         }
         Expr::Nat { .. } | Expr::Masquerade { .. } | Expr::Redirect { .. } => {
-            encode_nat(writer, expr)
+            encode_nat(writer, expr);
         }
         Expr::Counter { packets, bytes } => {
             writer.put_u64_be(1, *bytes);

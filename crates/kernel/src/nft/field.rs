@@ -4,9 +4,10 @@
 //! before the first use, as nft does. Ports are the exception: `th dport` means whatever protocol has its ports there,
 //! so compare [`l4proto`] first or put it into the same key.
 
-use super::expr::{CtDirection, CtKey, Expr, FibFlags, FibResult, MetaKey, PayloadBase, Register};
+use super::expr::Expr;
 use super::key::KeyType;
 use super::names::Family;
+use super::operand::{CtDirection, CtKey, FibFlags, FibResult, MetaKey, PayloadBase, Register};
 
 /// EtherTypes (RFC 9542) of IPv4 and IPv6.
 const ETHERTYPE_IPV4: u16 = 0x0800;

@@ -126,3 +126,54 @@ fn decode(message: &Message<'_>, family: Family, point: HookPoint) -> Option<Hoo
     }
     Some(hook)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The attributes as linux net/netfilter/nfnetlink_hook.c (`nfnl_hook_dump_one`) writes them.
+    fn reply(body: impl Fn(&mut Writer)) -> Option<HookInfo> {
+        let mut writer = Writer::new();
+        writer.raw(&nfgenmsg(2, 0));
+        body(&mut writer);
+        let message = Message { kind: HOOK_GET, flags: 0, seq: 1, body: writer.bytes() };
+        decode(&message, Family::Ip, HookPoint::Forward)
+    }
+
+    #[test]
+    fn a_base_chain() {
+        let hook = reply(|writer| {
+            writer.put_text(NFNLA_HOOK_MODULE_NAME, "nf_tables");
+            writer.put_text(NFNLA_HOOK_FUNCTION_NAME, "nft_do_chain_inet");
+            writer.nest(NFNLA_HOOK_CHAIN_INFO, |writer| {
+                writer.put_u32_be(2, 1);
+                writer.nest(NFNLA_HOOK_INFO_DESC, |writer| {
+                    writer.put_text(NFNLA_CHAIN_TABLE, "netwright");
+                    writer.put_text(NFNLA_CHAIN_NAME, "forward");
+                    writer.put_u8(NFNLA_CHAIN_FAMILY, 1);
+                });
+            });
+            writer.put_u32_be(NFNLA_HOOK_HOOKNUM, 2);
+            writer.put(NFNLA_HOOK_PRIORITY, &(-5_i32).to_be_bytes());
+        });
+        let expected = HookInfo {
+            family: Family::Ip,
+            point: HookPoint::Forward,
+            priority: -5,
+            chain: Some((TableRef::new(Family::Inet, "netwright"), "forward".to_owned())),
+            function: Some("nft_do_chain_inet".to_owned()),
+            module: Some("nf_tables".to_owned()),
+        };
+        assert_eq!(hook, Some(expected));
+    }
+
+    #[test]
+    fn somebody_else() {
+        let hook = reply(|writer| {
+            writer.put_text(NFNLA_HOOK_FUNCTION_NAME, "ipt_do_table");
+            writer.put_u32_be(NFNLA_HOOK_PRIORITY, 0);
+        });
+        let hook = hook.unwrap();
+        assert_eq!((hook.chain, hook.function.as_deref()), (None, Some("ipt_do_table")));
+    }
+}

@@ -1,6 +1,6 @@
 //! Tables, chains, sets, elements and rules as the kernel describes them.
 
-use super::batch::{NFT_SET_ELEM_INTERVAL_END, VERDICT_TYPE};
+use super::batch_encode::{NFT_SET_ELEM_INTERVAL_END, VERDICT_TYPE};
 use super::expr::Expr;
 use super::expr_decode;
 use super::key::{Key, KeyType, types_from_number};
@@ -113,7 +113,8 @@ impl RuleInfo {
                 2 => rule.chain = attribute.text(),
                 3 => rule.handle = attribute.u64_be()?,
                 4 => {
-                    rule.exprs = attribute.nested().map(|expr| expr_decode::decode(&expr)).collect()
+                    rule.exprs =
+                        attribute.nested().map(|expr| expr_decode::decode(&expr)).collect();
                 }
                 7 => rule.comment = userdata::find_text(attribute.value, userdata::COMMENT),
                 _ => {}

@@ -31,6 +31,7 @@
 //! ```
 
 mod batch;
+mod batch_encode;
 mod expr;
 mod expr_decode;
 mod expr_encode;
@@ -40,20 +41,22 @@ mod info;
 mod key;
 mod names;
 mod object;
+mod operand;
 mod rule;
 mod socket;
 mod userdata;
 
 pub use batch::{Batch, Mode, Operation};
-pub use expr::{
-    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, FibFlags, FibResult, LookupTo, MetaKey, NatKind,
-    PayloadBase, Register, RejectKind,
-};
+pub use expr::{BitwiseExpr, Expr};
 pub use hooks::HookInfo;
 pub use info::{ChainInfo, RuleInfo, SetInfo, TableInfo};
 pub use key::{Key, KeyType, Value};
 pub use names::{ChainType, Family, Hook, HookPoint, Policy, TableRef, Verdict};
 pub use object::{Element, ElementData, MapData, NewChain, NewSet, RangeEnd};
+pub use operand::{
+    CmpOp, CtDirection, CtKey, FibFlags, FibResult, LookupTo, MetaKey, NatKind, PayloadBase,
+    Register, RejectKind,
+};
 pub use rule::NewRule;
 pub use socket::{NftError, NftSocket};
 pub use userdata::MAX_COMMENT;

@@ -4,12 +4,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::expr::{
-    BitwiseExpr, CmpOp, CtKey, Expr, LookupTo, MetaKey, NatKind, Register, RejectKind,
-};
+use super::expr::{BitwiseExpr, Expr};
 use super::field::{Field, Guard};
 use super::key::Value;
 use super::names::{Family, TableRef, Verdict};
+use super::operand::{CmpOp, CtKey, LookupTo, MetaKey, NatKind, Register, RejectKind};
 use crate::route::IpFamily;
 
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.

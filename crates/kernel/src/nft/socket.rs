@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt::{self, Display};
 
-use super::batch::{Batch, encode_question};
+use super::batch::Batch;
+use super::batch_encode::encode_question;
 use super::hooks::{self, HookInfo};
 use super::info::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements, join_ranges};
 use super::key::Key;
@@ -305,7 +306,8 @@ impl NftSocket {
     /// Lists who sees the packets at a place, in order: nftables' base chains, and whatever else hangs there.
     ///
     /// For [`Family::Inet`] that is who sees IPv4 and who sees IPv6. On a kernel that cannot tell (before 5.14, or
-    /// without CONFIG_NETFILTER_NETLINK_HOOK) only nftables' base chains are listed.
+    /// without CONFIG_NETFILTER_NETLINK_HOOK) only nftables' base chains are listed: without function, and without the
+    /// tables of the old iptables, of which `/proc/net/ip_tables_names` tells.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].

@@ -12,7 +12,7 @@ use super::{
     Rule, address, neighbour, routes, rule,
 };
 use crate::netlink::NetlinkError;
-use crate::wire::Writer;
+use crate::wire::{Emit, Writer};
 
 /// `man 7 netlink`.
 const NLM_F_REPLACE: u16 = 0x100;
@@ -121,9 +121,8 @@ impl Error for ApplyError {
 }
 
 impl Change {
-    /// Hands over its messages: type, flags beside NLM_F_REQUEST and NLM_F_ACK, what follows the header. One, or two
-    /// where the kernel takes in two steps what is one change.
-    pub(crate) fn encode(&self, emit: &mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer))) {
+    /// Hands over its messages: one, or two where the kernel takes in two steps what is one change.
+    pub(crate) fn encode(&self, emit: Emit<'_>) {
         if let Self::SetLink { ifindex, set } = self
             && let Some((first, second)) = set.split()
         {
@@ -165,7 +164,7 @@ impl Change {
                 address::encode(writer, *ifindex, *address, options);
             }
             Self::DelAddress { ifindex, address } => {
-                address::encode_key(writer, *ifindex, *address)
+                address::encode_key(writer, *ifindex, *address);
             }
             Self::AddRoute(route) | Self::AppendRoute(route) | Self::ReplaceRoute(route) => {
                 route.encode(writer);
@@ -173,7 +172,7 @@ impl Change {
             Self::DelRoute(route) => route.encode_key(writer),
             Self::AddRule(rule) | Self::DelRule(rule) => rule.encode(writer),
             Self::SetNeighbour(neighbour) | Self::DelNeighbour(neighbour) => {
-                neighbour.encode(writer)
+                neighbour.encode(writer);
             }
             Self::SetFdb(entry) | Self::DelFdb(entry) => entry.encode(writer),
             Self::AddBridgeVlan { ifindex, side, vlan }

@@ -13,5 +13,4 @@ mod netns;
 mod nft;
 mod nft_objects;
 mod routes;
-mod second_opinion;
 mod sysctl;

@@ -43,7 +43,7 @@ fn a_route_with_everything() {
             };
             socket.apply(&[Change::AddRoute(route.clone())]).unwrap();
             let filter = RouteFilter { family, table: Some(1000), oif: Some(oif) };
-            assert_eq!(socket.routes(filter).unwrap(), [route.clone()]);
+            assert_eq!(socket.routes(filter).unwrap(), std::slice::from_ref(&route));
             let version = if family == IpFamily::V4 { "-4" } else { "-6" };
             let seen = &json(&format!("ip -j {version} route show table 1000"))[0];
             assert_eq!(seen["dst"], destination);
