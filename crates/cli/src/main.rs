@@ -1,1 +1,78 @@
-fn main() {}
+//! The executable: the command line and every CNI plugin.
+//!
+//! What it is asked to be is decided by [`dispatch`] before anything else, so that a plugin's call runs
+//! nothing of the command line. Only this file reads the environment, the clock and the standard files;
+//! everything below gets them as values ([`world::World`], [`shell::Shell`]) and returns what to say.
+//!
+//! - [`plugin_process`]: being a plugin.
+//! - [`commands`]: one module a command, [`args`] describes them.
+//! - [`net`]: what commands share: which network, which container, which ports, a runtime to drive.
+//! - [`shell`], [`failure`], [`table`]: the only way to standard output and error.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod args;
+mod commands;
+mod dispatch;
+mod failure;
+mod nearest;
+mod net;
+mod panic;
+mod plugin_process;
+mod shell;
+mod table;
+mod world;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use dispatch::Role;
+use shell::{Shell, Stdio};
+use world::World;
+
+/// The version of this build.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    let arguments: Vec<OsString> = arguments.collect();
+    let has_verb = std::env::var_os("CNI_COMMAND").is_some_and(|verb| !verb.is_empty());
+    match dispatch::role(&program, &arguments, has_verb) {
+        Role::Plugin(plugin) => {
+            panic::answer_for_plugin(plugin.name());
+            plugin_process::serve(plugin, std::env::vars_os().collect())
+        }
+        Role::NotAPlugin => plugin_process::refuse(),
+        Role::Enter => commands::run::enter(&arguments),
+        Role::Cnitool => {
+            panic::tell_person();
+            commands::cnitool::main(&arguments, &world(), &mut shell())
+        }
+        Role::CommandLine => {
+            panic::tell_person();
+            commands::main(program, arguments, &world(), &mut shell())
+        }
+    }
+}
+
+fn world() -> World {
+    World {
+        environment: std::env::vars_os().collect(),
+        directory: std::env::current_dir().unwrap_or_default(),
+    }
+}
+
+fn shell() -> Shell {
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+    let terminal = io::stderr().is_terminal();
+    Shell::new(Stdio {
+        input: Box::new(io::stdin()),
+        output: Box::new(io::stdout()),
+        errors: Box::new(io::stderr()),
+        terminal,
+        colour: colour && terminal,
+    })
+}

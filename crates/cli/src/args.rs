@@ -1,0 +1,327 @@
+//! The command line, described. Help texts, man pages, completions and `docs/cli.md` are made from this.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+
+use crate::net::ports::PortMapping;
+use crate::net::spec::{Addresses, NetworkSpec};
+use crate::shell::Format;
+
+const AFTER_HELP: &str = "\
+A CONTAINER is named by the path of its network namespace, by the name `ip netns` knows, by the ID of a process in it or,
+where attachments are looked up, by the container ID of the runtime.
+
+Environment:
+  NETCONFPATH           folder of network configurations [default: /etc/cni/net.d]
+  CNI_PATH              folders that hold plugins, separated by colons; the plugins of this executable stand in for those
+                        missing [default: those of this executable, then /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni]
+  CNI_ARGS, CAP_ARGS    arguments (K=V;K=V) and capability arguments (a JSON object) for plugins
+  CNI_IFNAME            interface name [default: eth0]
+  NETWRIGHT_RUN_DIR     our state until the next boot [default: /run/netwright]
+  NETWRIGHT_STATE_DIR   our state beyond it [default: /var/lib/netwright]
+  NETWRIGHT_CACHE_DIR   results of attachments, in libcni's format [default: /var/lib/cni]
+  NO_COLOR              no colours
+
+Exit codes:
+  0  done
+  1  refused or failed: the request, a configuration or the network's state must change
+  2  the command line is wrong
+  3  something on this machine is broken or missing
+  4  try again later
+  70 a bug of ours
+  `run` exits with the code of its command (128 plus the signal that ended it), with 125 when the network could not be set
+  up, 126 or 127 when the command could not be started";
+
+/// Connects containers to networks.
+///
+/// Every CNI plugin and a runtime to drive them, in one executable. Linked under the name of a plugin, or called with one
+/// as its first argument, it is that plugin.
+#[derive(Debug, Parser)]
+#[command(name = "netwright", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub(crate) struct CommandLine {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// List the plugins of this executable.
+    #[arg(long)]
+    pub(crate) list: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// How to write data: text and tables, or one JSON document.
+    #[arg(long, short, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// How long the plugins of one operation may take, in seconds.
+    #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: u64,
+    /// Folder of network configurations, in place of NETCONFPATH.
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) conf_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a fresh network namespace, attached to networks.
+    ///
+    /// The namespace and everything made for it are gone when the command ends, also after SIGINT and SIGTERM, which are
+    /// passed on to the command. Without a command the built-in probe shows what the network can do. Should
+    /// netwright itself be killed with SIGKILL, the command is killed too and `netwright gc` removes what is left.
+    Run(Run),
+    /// Show addresses and routes here, and try the gateway and the outside.
+    ///
+    /// Works in any network namespace, and is what `netwright run` runs without a command.
+    Probe(Probe),
+    /// Attach a container to a network.
+    Add(Add),
+    /// Detach a container from a network. Detaching again is not an error.
+    Del(Del),
+    /// Verify that an attachment is as it was made.
+    Check(Check),
+    /// Say which networks could serve an attachment now, and why others cannot.
+    Status(Status),
+    /// Remove what containers that are gone have left behind.
+    ///
+    /// An attachment is left behind when its namespace no longer exists. With --valid every other attachment of the network
+    /// goes and each plugin collects what nobody owns; with --all there are no others.
+    Gc(Gc),
+    /// List attachments.
+    List(List),
+    /// Show a network, or the attachments of a container, with all that is known.
+    Inspect(Inspect),
+    /// Find mistakes in network configurations before a container does.
+    Lint(Lint),
+    /// Put this executable and a link for every plugin into a folder that runtimes look at.
+    ///
+    /// Each name changes hands in one step, so that runtimes may go on calling plugins meanwhile. Foreign files are
+    /// kept in DIR/.netwright-replaced and put back by `uninstall`.
+    Install(Install),
+    /// Take back what `install` did, and remove our state from this machine.
+    Uninstall(Uninstall),
+    /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard input.
+    ///
+    /// Networks are chosen by the annotation dev.netwright.networks: a list of NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS]
+    /// separated by commas. Ports are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
+    /// container without these is left alone.
+    OciHook(OciHook),
+    /// Write a completion script for a shell to standard output.
+    Completions(Completions),
+    /// Write a man page for each command into a folder.
+    Man(Man),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Attach to this network; may be repeated [default: the embedded network "netwright"].
+    #[arg(long, value_name = "NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS]")]
+    pub(crate) net: Vec<NetworkSpec>,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
+    /// The container ID [default: made up].
+    #[arg(long, value_name = "ID")]
+    pub(crate) name: Option<String>,
+    /// What the probe tries to reach outside.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "example.com:80",
+        conflicts_with = "command"
+    )]
+    pub(crate) to: String,
+    /// The command and its arguments.
+    #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Probe {
+    /// What to try to reach outside.
+    #[arg(long, value_name = "HOST:PORT", default_value = "example.com:80")]
+    pub(crate) to: String,
+    /// The machine's own namespace, to tell its troubles from ours [default: that of process 1].
+    #[arg(long, value_name = "NETNS", hide = true)]
+    pub(crate) home: Option<PathBuf>,
+}
+
+/// How a container is attached.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Attach {
+    /// Publish a container's port on the host; may be repeated.
+    #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/PROTOCOL]")]
+    pub(crate) publish: Vec<PortMapping>,
+    #[command(flatten)]
+    pub(crate) addresses: Addresses,
+    /// An argument for the plugins (CNI_ARGS); may be repeated.
+    #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) args: Vec<(String, String)>,
+    /// A capability argument for the plugins that have the capability; may be repeated.
+    #[arg(long = "cap", value_name = "NAME=JSON", value_parser = key_value)]
+    pub(crate) capabilities: Vec<(String, String)>,
+}
+
+/// Which attachment is meant.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Which {
+    /// The network.
+    pub(crate) network: String,
+    /// The container: the path, `ip netns` name or process ID of its network namespace.
+    pub(crate) container: String,
+    /// The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace's path].
+    #[arg(long, value_name = "ID")]
+    pub(crate) container_id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Del {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Only this network.
+    pub(crate) network: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Gc {
+    /// Only this network.
+    pub(crate) network: Option<String>,
+    /// Keep this container's attachment, or only that of one interface, and remove all others; may be repeated.
+    #[arg(long, value_name = "CONTAINER[:IFNAME]", requires = "network", conflicts_with = "all")]
+    pub(crate) valid: Vec<String>,
+    /// Remove every attachment, living containers' included, and our empty tables.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Say what would be removed, and remove nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Only this container's: a namespace's path or name, a process ID or a container ID.
+    pub(crate) container: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "subject_group", required = true, multiple = false)]
+pub(crate) struct Inspect {
+    /// A network's name, or a container: its namespace's path or name, a process ID or the container ID.
+    pub(crate) subject: Option<String>,
+    /// Show the embedded default network.
+    #[arg(long)]
+    pub(crate) default: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lint {
+    /// A file or a folder [default: the folder of network configurations].
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// Fail on warnings too.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Install {
+    /// The folder for the plugins, such as /opt/cni/bin.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) bin_dir: PathBuf,
+    /// Do not write the default network's configuration.
+    #[arg(long)]
+    pub(crate) no_config: bool,
+    /// Replace a newer version, too.
+    #[arg(long)]
+    pub(crate) allow_downgrade: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Uninstall {
+    /// The folder given to `install`.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) bin_dir: PathBuf,
+    /// Detach what is still attached, instead of refusing.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OciHook {
+    /// The stage [default: by the container's status].
+    #[arg(value_enum)]
+    pub(crate) stage: Option<Stage>,
+}
+
+/// A stage of the OCI runtime specification, in its spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Stage {
+    /// Attach.
+    #[value(name = "createRuntime")]
+    CreateRuntime,
+    /// Attach; the name that older runtimes know.
+    #[value(name = "prestart")]
+    Prestart,
+    /// Detach.
+    #[value(name = "poststop")]
+    Poststop,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The folder; it is made if it is missing.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Write one Markdown page with every command's help instead: the file DIR/cli.md.
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// Returns the description that help, man pages and completions are made from.
+pub(crate) fn command() -> clap::Command {
+    CommandLine::command()
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("it must be of the form KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_description_is_sound() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,246 @@
+//! `add`, `del` and `check`: one attachment.
+
+use std::process::ExitCode;
+
+use cni::{AddResult, ContainerId, IfName, NetworkName, code};
+use cni_runtime::{CachedAttachment, DelError};
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::{Add, Attach, Check, Common, Del, Which};
+use crate::failure::Failure;
+use crate::net::attach;
+use crate::net::container::{self, ContainerName, Kind};
+use crate::net::session::{Network, PluginSource, Session};
+use crate::shell::{Format, Report, Shell};
+use crate::table::Table;
+use crate::world::World;
+
+/// The attachment that the command line means.
+struct Target {
+    container: ContainerName,
+    container_id: ContainerId,
+    ifname: IfName,
+    netns: String,
+}
+
+fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failure> {
+    let container = container::resolve(&which.container, world)?;
+    let container_id = match &which.container_id {
+        Some(id) => ContainerId::new(id).map_err(|error| error.context("--container-id"))?,
+        None => container.derived_id(),
+    };
+    let ifname = attach::ifname(&asked.addresses, world)?;
+    Ok(Target { container_id, ifname, netns: container.netns_text(), container })
+}
+
+/// Attaches.
+pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let target = target(&args.which, &args.attach, world)?;
+    target.container.require()?;
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let network = session.network(&args.which.network)?;
+    let attachment = attach::describe(
+        &network.list,
+        target.container_id.clone(),
+        target.ifname.clone(),
+        &target.netns,
+        &args.attach,
+        world,
+    )?;
+    let waiting = shell.waiting(format!("attaching to network {:?}", network.list.name));
+    let added = session.runtime.add_list(&network.list, &attachment, session.deadline());
+    drop(waiting);
+    let added = added.map_err(|error| Failure::from(error.to_cni()))?;
+    match shell.format {
+        Format::Json => {
+            shell.raw(added.document.get().as_bytes());
+            shell.raw(b"\n");
+        }
+        Format::Text => {
+            let text = describe_result(&added.result, target.ifname.as_str());
+            shell.raw(text.as_bytes());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a table of the container's addresses, and its routes and name servers.
+pub(crate) fn describe_result(result: &AddResult, ifname: &str) -> String {
+    let mut table = Table::new(&["IFNAME", "MAC", "ADDRESS", "GATEWAY"]);
+    let mac = result.container_interface(ifname).map(|link| link.mac.clone()).unwrap_or_default();
+    let mut any = false;
+    for ip in result.container_ips(ifname) {
+        any = true;
+        let gateway = ip.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
+        table.row([ifname.to_owned(), mac.clone(), ip.address.to_string(), gateway]);
+    }
+    if !any {
+        table.row([ifname.to_owned(), mac, String::new(), String::new()]);
+    }
+    let mut text = table.to_string();
+    if !result.routes.is_empty() {
+        let routes = result.routes.iter().map(|route| match route.gw {
+            Some(gw) => format!("{} via {gw}", route.dst),
+            None => route.dst.to_string(),
+        });
+        text.push_str(&format!("routes: {}\n", routes.collect::<Vec<_>>().join(", ")));
+    }
+    if !result.dns.nameservers.is_empty() {
+        text.push_str(&format!("name servers: {}\n", result.dns.nameservers.join(", ")));
+    }
+    text
+}
+
+/// What became of an attachment.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Done {
+    network: String,
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+    /// `detached`, `absent` or `sound`.
+    outcome: &'static str,
+}
+
+impl Report for Done {
+    fn text(&self) -> String {
+        let Done { network, container_id, ifname, outcome } = self;
+        match *outcome {
+            "detached" => format!("detached {ifname} of {container_id} from network {network}"),
+            "absent" => format!(
+                "nothing was recorded of {ifname} of {container_id} on network {network}; every plugin was asked to \
+                 remove what it might have made"
+            ),
+            _ => format!(
+                "{ifname} of {container_id} is attached to network {network} as it should be"
+            ),
+        }
+    }
+}
+
+/// Detaches: with the configuration of the time when it was attached, if that is known.
+pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let mut target = target(&args.which, &args.attach, world)?;
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let cached = cached(&session, &args.which, &args.attach, &mut target)?;
+    let network = session.network(&args.which.network);
+    let waiting = shell.waiting(format!("detaching from network {:?}", args.which.network));
+    let deleted = match (cached, network) {
+        (Some(cached), network) => {
+            match (session.runtime.del_cached(&cached, session.deadline()), network) {
+                // The recorded configuration cannot be read: the present one has to do.
+                (Err(DelError::NoConfig { .. }), Ok(network)) => {
+                    del_list(&session, &network, &target, &args.attach, world)
+                }
+                (deleted, _) => deleted.map_err(|error| Failure::from(error.to_cni())),
+            }
+        }
+        (None, network) => del_list(&session, &network?, &target, &args.attach, world),
+    };
+    drop(waiting);
+    let deleted = deleted?;
+    for notice in &deleted.notices {
+        shell.warn(notice);
+    }
+    let outcome = if deleted.was_cached { "detached" } else { "absent" };
+    shell.confirm(&done(&args.which, &target, outcome));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn del_list(
+    session: &Session,
+    network: &Network,
+    target: &Target,
+    asked: &Attach,
+    world: &World,
+) -> Result<cni_runtime::Deleted, Failure> {
+    let attachment = attach::describe(
+        &network.list,
+        target.container_id.clone(),
+        target.ifname.clone(),
+        &target.netns,
+        asked,
+        world,
+    )?;
+    session
+        .runtime
+        .del_list(&network.list, &attachment, session.deadline())
+        .map_err(|error| Failure::from(error.to_cni()))
+}
+
+/// Looks for the attachment in the cache. Where the name is no namespace that exists it may also be a
+/// container ID; then the target becomes that container.
+fn cached(
+    session: &Session,
+    which: &Which,
+    asked: &Attach,
+    target: &mut Target,
+) -> Result<Option<CachedAttachment>, Failure> {
+    let network = NetworkName::new(&which.network)?;
+    let failed = |error: cni_runtime::CacheError| Failure::from(error.to_cni());
+    let key = cni::AttachmentKey {
+        network: network.clone(),
+        container_id: target.container_id.clone(),
+        ifname: target.ifname.clone(),
+    };
+    if let Ok(Some(found)) = session.runtime.cached_attachment(&key) {
+        return Ok(Some(found));
+    }
+    let could_be_id = which.container_id.is_none()
+        && matches!(target.container.kind, Kind::Name | Kind::Pid)
+        && !target.container.exists();
+    let Some(id) = could_be_id.then(|| ContainerId::new(&which.container).ok()).flatten() else {
+        return Ok(None);
+    };
+    let listing = session.runtime.cached_attachments(Some(&id)).map_err(failed)?;
+    let found = listing.attachments.into_iter().find(|cached| {
+        cached.network == network
+            && asked
+                .addresses
+                .ifname
+                .as_ref()
+                .is_none_or(|ifname| *ifname == cached.attachment.ifname)
+    });
+    if let Some(found) = &found {
+        target.container_id = id;
+        target.ifname = found.attachment.ifname.clone();
+        target.netns.clone_from(&found.attachment.netns);
+    }
+    Ok(found)
+}
+
+/// Verifies.
+pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let mut target = target(&args.which, &args.attach, world)?;
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let network = session.network(&args.which.network)?;
+    let found = cached(&session, &args.which, &args.attach, &mut target)?;
+    let Some(found) = found else {
+        target.container.require()?;
+        return Err(Failure::new(
+            code::UNKNOWN_CONTAINER,
+            format!(
+                "{} of {} is not attached to network {:?}",
+                target.ifname, target.container_id, network.list.name
+            ),
+        )
+        .hint("`netwright list` shows what is attached"));
+    };
+    let waiting = shell.waiting(format!("checking network {:?}", network.list.name));
+    let checked = session.runtime.check_list(&network.list, &found.attachment, session.deadline());
+    drop(waiting);
+    checked.map_err(|error| Failure::from(error.to_cni()))?;
+    shell.confirm(&done(&args.which, &target, "sound"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn done(which: &Which, target: &Target, outcome: &'static str) -> Done {
+    Done {
+        network: which.network.clone(),
+        container_id: target.container_id.to_string(),
+        ifname: target.ifname.to_string(),
+        outcome,
+    }
+}

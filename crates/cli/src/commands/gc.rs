@@ -1,0 +1,251 @@
+//! `gc`: what containers that are gone have left behind.
+//!
+//! Without `--valid` only attachments that are known, and whose namespace is known to be gone, are removed,
+//! one by one. Plugins are not asked to collect on their own then: they would take the attachments of other
+//! runtimes on this machine, whose caches we do not see, for garbage.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use cni::{AttachmentKey, GcAttachment, NetworkName};
+use cni_runtime::{Attachment, DelError, GcError, GcReport};
+use serde::Serialize;
+use state::Index;
+
+use super::Outcome;
+use crate::args::{Common, Gc};
+use crate::failure::Failure;
+use crate::net::attachments::{self, All, Known};
+use crate::net::presence::Presence;
+use crate::net::session::{PluginSource, Session};
+use crate::net::{container, own_plugins};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Collected {
+    dry_run: bool,
+    removed: Vec<Item>,
+    kept: Vec<Item>,
+    failed: Vec<Failed>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Item {
+    network: String,
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed {
+    #[serde(flatten)]
+    item: Item,
+    error: cni::Error,
+}
+
+impl From<&AttachmentKey> for Item {
+    fn from(key: &AttachmentKey) -> Self {
+        Item {
+            network: key.network.to_string(),
+            container_id: key.container_id.to_string(),
+            ifname: key.ifname.to_string(),
+        }
+    }
+}
+
+impl Report for Collected {
+    fn text(&self) -> String {
+        let line =
+            |item: &Item| format!("{} of {} on {}", item.ifname, item.container_id, item.network);
+        let removed = if self.dry_run { "would remove" } else { "removed" };
+        let mut text = String::new();
+        for item in &self.removed {
+            text.push_str(&format!("{removed} {}\n", line(item)));
+        }
+        for failed in &self.failed {
+            text.push_str(&format!("failed to remove {}: {}\n", line(&failed.item), failed.error));
+        }
+        text.push_str(&format!(
+            "{removed} {}, kept {}{}\n",
+            self.removed.len(),
+            self.kept.len(),
+            if self.failed.is_empty() {
+                String::new()
+            } else {
+                format!(", {} failed", self.failed.len())
+            }
+        ));
+        text
+    }
+}
+
+pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let All { mut known, notices } = attachments::all(&session)?;
+    for notice in notices {
+        shell.warn(notice);
+    }
+    if let Some(network) = &args.network {
+        known.retain(|known| known.key.network.as_str() == network);
+    }
+    let waiting = shell.waiting("collecting");
+    let report = if !args.valid.is_empty() {
+        keep_only(args, &known, &session, world)?
+    } else if args.all {
+        collect(known, args, &session, |known| args.network.is_some() || !known.records.is_empty())
+    } else {
+        collect(known, args, &session, |known| known.presence == Presence::Gone)
+    };
+    if !args.dry_run {
+        own_plugins::collect(&session.roots, false);
+        prune(&session, shell);
+    }
+    drop(waiting);
+    shell.print(&report);
+    let first = report.failed.into_iter().next();
+    Ok(first.map_or(ExitCode::SUCCESS, |failed| Failure::from(failed.error).exit_code()))
+}
+
+/// Removes our tables from the packet filter when nothing is left in them.
+pub(crate) fn prune(session: &Session, shell: &Shell) {
+    // Without state of ours there are no tables of ours, and nothing is to be made for looking.
+    if !session.roots.run.join("locks").exists() {
+        return;
+    }
+    let index = Index::new(&session.roots);
+    let pruned = firewall::Firewall::open(&index).and_then(|mut firewall| firewall.prune());
+    if let Err(error) = pruned {
+        shell.warn(format_args!("empty tables stay in the packet filter: {error}"));
+    }
+}
+
+/// Removes the attachments that are `doomed`, one by one.
+fn collect(
+    known: Vec<Known>,
+    args: &Gc,
+    session: &Session,
+    doomed: impl Fn(&Known) -> bool,
+) -> Collected {
+    let mut report = Collected { dry_run: args.dry_run, ..Collected::default() };
+    for known in known {
+        let item = Item::from(&known.key);
+        if !doomed(&known) {
+            report.kept.push(item);
+        } else if args.dry_run {
+            report.removed.push(item);
+        } else {
+            match remove(&known, session) {
+                Ok(()) => report.removed.push(item),
+                Err(failure) => report.failed.push(Failed { item, error: failure.to_cni() }),
+            }
+        }
+    }
+    report
+}
+
+/// Removes one attachment, with the configuration of the time when it was made or, where nobody wrote that
+/// down, with the present one.
+pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
+    let gone = known.presence == Presence::Gone;
+    if let Some(cached) = &known.cached {
+        let mut cached = cached.clone();
+        if gone {
+            cached.attachment.netns.clear();
+        }
+        match session.runtime.del_cached(&cached, session.deadline()) {
+            Err(DelError::NoConfig { .. }) => {}
+            deleted => return deleted.map(drop).map_err(|error| Failure::from(error.to_cni())),
+        }
+    }
+    let network = session.network(known.key.network.as_str())?;
+    let netns = if gone { String::new() } else { known.netns() };
+    let attachment =
+        Attachment::new(known.key.container_id.clone(), known.key.ifname.clone(), netns);
+    session
+        .runtime
+        .del_list(&network.list, &attachment, session.deadline())
+        .map(drop)
+        .map_err(|error| Failure::from(error.to_cni()))
+}
+
+/// Removes every attachment of one network but those named, and lets its plugins collect.
+fn keep_only(
+    args: &Gc,
+    known: &[Known],
+    session: &Session,
+    world: &World,
+) -> Result<Collected, Failure> {
+    let name = args.network.as_deref().unwrap_or_default();
+    let network = NetworkName::new(name)?;
+    let valid = valid(&args.valid, known, world)?;
+    let is_valid = |key: &AttachmentKey| {
+        valid.iter().any(|valid| {
+            valid.container_id == key.container_id.as_str() && valid.ifname == key.ifname.as_str()
+        })
+    };
+    let mut report = Collected { dry_run: args.dry_run, ..Collected::default() };
+    if args.dry_run {
+        for known in known {
+            let list = if is_valid(&known.key) { &mut report.kept } else { &mut report.removed };
+            list.push(Item::from(&known.key));
+        }
+        return Ok(report);
+    }
+    let deadline = session.deadline();
+    let ended = match session.network(name) {
+        Ok(network) => session.runtime.gc_list(&network.list, Some(&valid), deadline),
+        // The configuration is gone: the cache holds the one of each attachment.
+        Err(_) if !known.is_empty() => session.runtime.gc_network(&network, Some(&valid), deadline),
+        Err(failure) => return Err(failure),
+    };
+    let (done, failures) = match ended {
+        Ok(done) => (done, Vec::new()),
+        Err(GcError { report, failures, .. }) => (*report, failures),
+    };
+    let GcReport { removed, kept, .. } = done;
+    report.removed = removed.iter().map(Item::from).collect();
+    report.kept = kept.iter().map(Item::from).collect();
+    let nobody =
+        Item { network: name.to_owned(), container_id: String::new(), ifname: String::new() };
+    report.failed = failures
+        .iter()
+        .map(|failure| Failed { item: nobody.clone(), error: failure.to_cni() })
+        .collect();
+    Ok(report)
+}
+
+/// Finds the attachments that `CONTAINER[:IFNAME]` means. A container that is not known is given the ID that
+/// cnitool derives, so that it is kept should a plugin know it.
+fn valid(names: &[String], known: &[Known], world: &World) -> Result<Vec<GcAttachment>, Failure> {
+    let mut valid: BTreeMap<(String, String), GcAttachment> = BTreeMap::new();
+    for text in names {
+        let (name, ifname) = match text.rsplit_once(':') {
+            Some((name, ifname)) if !ifname.is_empty() && !ifname.contains('/') => {
+                (name, Some(ifname))
+            }
+            _ => (text.as_str(), None),
+        };
+        let container = container::resolve(name, world)?;
+        let mut found: Vec<GcAttachment> = attachments::of_container(known.to_vec(), &container)
+            .iter()
+            .filter(|known| ifname.is_none_or(|ifname| known.key.ifname.as_str() == ifname))
+            .map(|known| GcAttachment {
+                container_id: known.key.container_id.to_string(),
+                ifname: known.key.ifname.to_string(),
+            })
+            .collect();
+        if found.is_empty() {
+            found.push(GcAttachment {
+                container_id: container.derived_id().to_string(),
+                ifname: ifname.unwrap_or("eth0").to_owned(),
+            });
+        }
+        for attachment in found {
+            valid.insert((attachment.container_id.clone(), attachment.ifname.clone()), attachment);
+        }
+    }
+    Ok(valid.into_values().collect())
+}

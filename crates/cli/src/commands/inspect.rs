@@ -1,0 +1,168 @@
+//! `inspect`: all that is known of a network or of a container's attachments.
+
+use std::process::ExitCode;
+
+use cni::code;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Outcome;
+use super::attach::describe_result;
+use crate::args::{Common, Inspect};
+use crate::failure::Failure;
+use crate::net::attachments::{self, Known, Row};
+use crate::net::session::{Network, PluginSource, Session};
+use crate::net::{container, default};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+
+/// A network.
+#[derive(Debug, Serialize)]
+struct NetworkView {
+    network: String,
+    file: Option<String>,
+    config: Box<RawValue>,
+    attachments: Vec<Row>,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Report for NetworkView {
+    fn text(&self) -> String {
+        self.text.clone()
+    }
+}
+
+/// A container.
+#[derive(Debug, Serialize)]
+struct ContainerView {
+    attachments: Vec<AttachmentView>,
+}
+
+/// An attachment, with everything that anybody wrote down.
+#[derive(Debug, Serialize)]
+struct AttachmentView {
+    #[serde(rename = "attachment")]
+    row: Row,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<Box<RawValue>>,
+    /// What our plugins wrote down, by plugin.
+    records: serde_json::Map<String, Value>,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Report for ContainerView {
+    fn text(&self) -> String {
+        let texts: Vec<&str> = self.attachments.iter().map(|view| view.text.as_str()).collect();
+        texts.join("\n")
+    }
+}
+
+pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    let known = attachments::all(&session)?;
+    for notice in &known.notices {
+        shell.warn(notice);
+    }
+    let Some(subject) = args.subject.as_deref() else {
+        let network = Network { list: default::list(), file: None };
+        shell.print(&network_view(&network, &known.known)?);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let network = session.network(subject);
+    let of_container = if subject.is_empty() {
+        Vec::new()
+    } else {
+        attachments::of_container(known.known.clone(), &container::resolve(subject, world)?)
+    };
+    match network {
+        Ok(network) => shell.print(&network_view(&network, &known.known)?),
+        Err(failure) if of_container.is_empty() => {
+            return Err(Failure::new(
+                code::UNKNOWN_CONTAINER,
+                format!("{subject:?} is neither a network nor a container that is attached to one"),
+            )
+            .because(failure.message())
+            .hint("`netwright list` shows what is attached, `netwright status` the networks"));
+        }
+        Err(_) => {
+            let attachments = of_container.iter().map(attachment_view).collect();
+            shell.print(&ContainerView { attachments });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn network_view(network: &Network, known: &[Known]) -> Result<NetworkView, Failure> {
+    let source = match &network.file {
+        None => default::DOCUMENT.as_bytes(),
+        Some(_) => &network.list.source,
+    };
+    let document = String::from_utf8_lossy(source).trim().to_owned();
+    let config = RawValue::from_string(document.clone())
+        .map_err(|error| Failure::of(code::DECODE_FAILURE, &error))?;
+    let attachments: Vec<Row> = known
+        .iter()
+        .filter(|known| known.key.network.as_str() == network.list.name)
+        .map(Row::from)
+        .collect();
+    let mut text =
+        format!("# network {} from {}\n{document}\n", network.list.name, network.origin());
+    for row in &attachments {
+        text.push_str(&format!(
+            "# attached: {} {} {}\n",
+            row.container_id,
+            row.ifname,
+            row.addresses.join(",")
+        ));
+    }
+    Ok(NetworkView {
+        network: network.list.name.clone(),
+        file: network.file.as_ref().map(|path| path.display().to_string()),
+        config,
+        attachments,
+        text,
+    })
+}
+
+fn attachment_view(known: &Known) -> AttachmentView {
+    let row = Row::from(known);
+    let mut text = format!(
+        "network {}, container {}, interface {} ({})\n",
+        row.network,
+        row.container_id,
+        row.ifname,
+        row.state.as_str()
+    );
+    text.push_str(&format!(
+        "netns: {}\n",
+        if row.netns.is_empty() { "unknown" } else { &row.netns }
+    ));
+    if let Some(result) = known.result() {
+        text.push_str(&describe_result(&result, &row.ifname));
+    }
+    if !row.ports.is_empty() {
+        text.push_str(&format!("published: {}\n", row.ports.join(", ")));
+    }
+    let mut records = serde_json::Map::new();
+    for record in &known.records {
+        records.insert(record.plugin.clone(), record.data.clone());
+    }
+    for (plugin, data) in &records {
+        text.push_str(&format!("{plugin}: {data}\n"));
+    }
+    let config = known.cached.as_ref().and_then(|cached| {
+        RawValue::from_string(String::from_utf8_lossy(&cached.config).trim().to_owned()).ok()
+    });
+    AttachmentView {
+        row,
+        result: known.cached.as_ref().and_then(|cached| cached.result.clone()),
+        config,
+        records,
+        text,
+    }
+}

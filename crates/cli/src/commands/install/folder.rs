@@ -1,0 +1,240 @@
+//! The folder of plugins, changed one name at a time.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cni::code;
+use state::{Durability, FileError, Lock};
+
+use super::EXECUTABLE;
+use super::manifest::{self, Manifest};
+use crate::failure::Failure;
+
+/// How long another `install` in the same folder may take.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+const LOCK_FILE: &str = "lock";
+
+/// What a name in the folder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    Absent,
+    /// A link of ours.
+    Ours,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// A folder that can be written, locked against other installations.
+#[derive(Debug)]
+pub(super) struct Folder {
+    dir: PathBuf,
+    _lock: Lock,
+}
+
+impl Folder {
+    /// Opens a folder, making it if it is missing. Nothing but that is changed when it cannot be written.
+    pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
+        let refused = |error: &dyn std::error::Error| {
+            Failure::of(code::IO_FAILURE, error)
+                .context(format_args!("{} cannot be written", dir.display()))
+                .hint("run as root, or choose another folder with --bin-dir that the runtime looks at too")
+        };
+        state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
+        let kept = manifest::folder_of(dir);
+        let had_kept = kept.exists();
+        // Root may write anywhere but on a read-only file system: only trying tells.
+        let probe = dir.join(".netwright-probe");
+        state::write_atomic(&probe, b"", 0o600, Durability::Volatile)
+            .and_then(|()| state::remove_file(&probe))
+            .map_err(|error| refused(&error))?;
+        state::create_directory(&kept, 0o755).map_err(|error| refused(&error))?;
+        let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_PATIENCE).map_err(|error| {
+            if !had_kept {
+                let _ = fs::remove_dir(&kept);
+            }
+            Failure::of(code::TRY_AGAIN_LATER, &error)
+        })?;
+        Ok(Folder { dir: dir.to_owned(), _lock: lock })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Looks at a name.
+    pub(super) fn look(&self, name: &str) -> Result<Entry, Failure> {
+        let path = self.dir.join(name);
+        let found = match path.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Absent),
+            Err(error) => return Err(self.failed("look at", name, &error)),
+        };
+        if found.is_dir() {
+            return Err(Failure::new(
+                code::IO_FAILURE,
+                format!("{} is a folder, where a plugin should be", path.display()),
+            )
+            .hint("move it away, or choose another folder with --bin-dir"));
+        }
+        let ours = found.is_symlink()
+            && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
+        Ok(if ours { Entry::Ours } else { Entry::Foreign })
+    }
+
+    /// Keeps the present file of a name, without taking it away.
+    pub(super) fn keep(&self, name: &str) -> Result<(), Failure> {
+        let (from, to) = (self.dir.join(name), self.kept(name));
+        let temporary = self.temporary(name);
+        // A link of a link is a link to the same target, not to the file behind it.
+        let linked = fs::hard_link(&from, &temporary).or_else(|_| copy(&from, &temporary));
+        linked
+            .and_then(|()| fs::rename(&temporary, &to))
+            .map_err(|error| self.failed("keep a copy of", name, &error))
+    }
+
+    /// Puts the executable in its place.
+    pub(super) fn put_executable(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        state::write_atomic(&self.dir.join(name), bytes, 0o755, Durability::Synced)
+            .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))
+    }
+
+    /// Puts a link in its place.
+    pub(super) fn put_link(&self, name: &str, target: &str) -> Result<(), Failure> {
+        let temporary = self.temporary(name);
+        let made =
+            symlink(target, &temporary).and_then(|()| fs::rename(&temporary, self.dir.join(name)));
+        made.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            self.failed("link", name, &error)
+        })
+    }
+
+    /// Puts back what was kept of a name, or removes it when nothing was. Says whether something was put back.
+    pub(super) fn give_back(&self, name: &str) -> Result<bool, Failure> {
+        match fs::rename(self.kept(name), self.dir.join(name)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                state::remove_file(&self.dir.join(name))
+                    .map(|_| false)
+                    .map_err(|error| Failure::of(code::IO_FAILURE, &error))
+            }
+            Err(error) => Err(self.failed("put back", name, &error)),
+        }
+    }
+
+    /// Says whether something is kept of a name.
+    pub(super) fn has_kept(&self, name: &str) -> bool {
+        self.kept(name).symlink_metadata().is_ok()
+    }
+
+    /// Writes the folder's entries to the disk.
+    pub(super) fn sync(&self) -> Result<(), Failure> {
+        state::sync_directory(&self.dir).map_err(|error| Failure::of(code::IO_FAILURE, &error))
+    }
+
+    /// Removes the lock's file, once the folder is nobody's any more.
+    pub(super) fn forget_lock(&self) {
+        let _ = fs::remove_file(manifest::folder_of(&self.dir).join(LOCK_FILE));
+    }
+
+    /// Prepares to put everything back.
+    pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
+        Undo {
+            old: old.cloned(),
+            executable: fs::read(self.dir.join(EXECUTABLE)).ok(),
+            kept: Vec::new(),
+            placed: Vec::new(),
+            executable_placed: false,
+        }
+    }
+
+    fn kept(&self, name: &str) -> PathBuf {
+        manifest::folder_of(&self.dir).join(name)
+    }
+
+    /// Names a file next to the final one. The lock makes it ours alone; what a killed process left goes.
+    fn temporary(&self, name: &str) -> PathBuf {
+        let path = self.dir.join(format!(".{name}.netwright.tmp"));
+        let _ = fs::remove_file(&path);
+        path
+    }
+
+    fn failed(&self, what: &str, name: &str, error: &io::Error) -> Failure {
+        Failure::of(code::IO_FAILURE, error)
+            .context(format_args!("{what} {}", self.dir.join(name).display()))
+    }
+}
+
+/// Copies a file where links between files are refused.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    if from.symlink_metadata()?.is_symlink() {
+        return symlink(fs::read_link(from)?, to);
+    }
+    fs::copy(from, to)?;
+    fs::File::open(to)?.sync_all()
+}
+
+/// How to put everything back when a step fails.
+#[derive(Debug)]
+pub(super) struct Undo {
+    old: Option<Manifest>,
+    executable: Option<Vec<u8>>,
+    kept: Vec<String>,
+    placed: Vec<String>,
+    executable_placed: bool,
+}
+
+impl Undo {
+    pub(super) fn kept(&mut self, name: &str) {
+        self.kept.push(name.to_owned());
+    }
+
+    pub(super) fn link(&mut self, name: &str) {
+        self.placed.push(name.to_owned());
+    }
+
+    pub(super) fn executable(&mut self) {
+        self.executable_placed = true;
+    }
+
+    /// Puts everything back, the last step first; the first failure is returned, the rest is tried.
+    pub(super) fn run(self, folder: &Folder) -> Result<(), Failure> {
+        let mut first = Ok(());
+        let mut note = |done: Result<(), Failure>| {
+            if first.is_ok() {
+                first = done;
+            }
+        };
+        for name in self.placed.iter().rev() {
+            let was_ours = self.old.as_ref().is_some_and(|old| old.owns(name));
+            // Where a link of ours was before, another one is as good.
+            if self.kept.contains(name) || !was_ours {
+                note(folder.give_back(name).map(drop));
+            }
+        }
+        if self.executable_placed {
+            if self.kept.iter().any(|name| name == EXECUTABLE) {
+                note(folder.give_back(EXECUTABLE).map(drop));
+            } else if let Some(bytes) = &self.executable {
+                note(folder.put_executable(EXECUTABLE, bytes));
+            } else {
+                note(folder.give_back(EXECUTABLE).map(drop));
+            }
+        }
+        for name in self.kept.iter().filter(|name| folder.has_kept(name)) {
+            let _ = fs::remove_file(folder.kept(name));
+        }
+        match &self.old {
+            Some(old) => note(old.write(folder.dir())),
+            None => {
+                folder.forget_lock();
+                note(Manifest::remove(folder.dir()));
+            }
+        }
+        first
+    }
+}

@@ -1,0 +1,124 @@
+//! What `install` did in a folder.
+
+use std::path::{Path, PathBuf};
+
+use cni::{code, owner};
+use serde::{Deserialize, Serialize};
+
+use super::EXECUTABLE;
+use crate::failure::Failure;
+
+/// The folder for what was replaced, and for the manifest. Runtimes look for names of plugins only.
+const FOLDER: &str = ".netwright-replaced";
+const FILE: &str = "manifest.json";
+/// The version of the manifest's format.
+const FORMAT: u32 = 1;
+
+/// How many digits of the SHA-512 tell whether a configuration is still what we wrote.
+const DIGITS: usize = 32;
+
+/// What `install` did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Manifest {
+    /// The version that was installed.
+    pub(super) version: String,
+    /// The plugins that are links of ours.
+    pub(super) links: Vec<String>,
+    /// The names whose foreign files are kept.
+    pub(super) replaced: Vec<String>,
+    /// The configuration that was written.
+    #[serde(default)]
+    pub(super) config: Option<Config>,
+    /// The folder itself is ours.
+    #[serde(default)]
+    pub(super) created_dir: bool,
+}
+
+/// A configuration that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Config {
+    pub(super) path: PathBuf,
+    digest: String,
+}
+
+impl Config {
+    pub(super) fn of(path: &Path, text: &str) -> Self {
+        Config { path: path.to_owned(), digest: owner::sha512_hex(text, DIGITS) }
+    }
+
+    /// Says whether the file still holds what we wrote.
+    pub(super) fn is_unchanged(&self) -> bool {
+        std::fs::read_to_string(&self.path)
+            .is_ok_and(|text| owner::sha512_hex(&text, DIGITS) == self.digest)
+    }
+}
+
+/// The form on the disk.
+#[derive(Serialize, Deserialize)]
+struct OnDisk {
+    format: u32,
+    #[serde(rename = "netwright")]
+    manifest: Manifest,
+}
+
+/// Returns the folder that keeps what was replaced in `dir`.
+pub(super) fn folder_of(dir: &Path) -> PathBuf {
+    dir.join(FOLDER)
+}
+
+impl Manifest {
+    /// Reads a folder's manifest, if it has one.
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, Failure> {
+        let path = folder_of(dir).join(FILE);
+        let bytes =
+            state::read_optional(&path).map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        match serde_json::from_slice::<OnDisk>(&bytes) {
+            Ok(read) if read.format == FORMAT => Ok(Some(read.manifest)),
+            Ok(read) => Err(Failure::new(
+                code::DECODE_FAILURE,
+                format!(
+                    "{} has format {}, and this version reads {FORMAT}",
+                    path.display(),
+                    read.format
+                ),
+            )
+            .hint("use the version that installed it")),
+            Err(error) => Err(Failure::of(code::DECODE_FAILURE, &error)
+                .context(format_args!("read {}", path.display()))
+                .hint(format!(
+                    "move it away: what is kept in {} can then be put back by hand",
+                    folder_of(dir).display()
+                ))),
+        }
+    }
+
+    /// Writes the folder's manifest.
+    pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
+        let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
+        let on_disk = OnDisk { format: FORMAT, manifest: self.clone() };
+        let bytes = serde_json::to_vec_pretty(&on_disk).expect("a manifest has string keys only");
+        state::create_directory(&folder_of(dir), 0o755).map_err(failed)?;
+        let path = folder_of(dir).join(FILE);
+        state::write_atomic(&path, &bytes, 0o644, state::Durability::Synced).map_err(failed)
+    }
+
+    /// Removes the folder's manifest, and the folder for it when nothing is kept there.
+    pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
+        state::remove_file(&folder_of(dir).join(FILE))
+            .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
+        let _ = std::fs::remove_dir(folder_of(dir));
+        Ok(())
+    }
+
+    /// Says whether a name is ours.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        name == EXECUTABLE || self.links.iter().any(|link| link == name)
+    }
+
+    /// Says whether what is installed is newer than `version`. What cannot be compared is not.
+    pub(super) fn is_newer_than(&self, version: &str) -> bool {
+        cni::version::compare(&self.version, version).is_ok_and(std::cmp::Ordering::is_gt)
+    }
+}

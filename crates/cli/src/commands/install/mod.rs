@@ -1,0 +1,231 @@
+//! `install` and `uninstall`: this executable under every plugin's name, where runtimes look.
+//!
+//! Runtimes may call plugins at any moment, so each name changes hands in one step: the new entry is made
+//! under another name in the same folder and renamed over the old one. What was there is linked into
+//! `DIR/.netwright-replaced` before, so at no moment does it exist nowhere. The manifest there is written
+//! first: whatever interrupts the rest, `uninstall` and a second `install` know what was meant.
+
+mod folder;
+mod manifest;
+mod take_back;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cni::code;
+use cni_runtime::ConfigFolder;
+use serde::Serialize;
+
+use super::Outcome;
+use crate::VERSION;
+use crate::args::{Common, Install};
+use crate::failure::Failure;
+use crate::net::default;
+use crate::net::session::{PluginSource, Session, load_failure};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+use folder::{Entry, Folder};
+use manifest::{Config, Manifest};
+pub(crate) use take_back::uninstall;
+
+/// The executable's own name in the folder, which the links point at.
+const EXECUTABLE: &str = "netwright";
+
+/// The default network's file. It sorts last: a runtime that takes the first file must not find ours instead
+/// of the one it has been using.
+const CONFIG_FILE: &str = "99-netwright.conflist";
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Installed {
+    dir: PathBuf,
+    version: &'static str,
+    links: Vec<&'static str>,
+    /// Foreign files that were there and are kept.
+    replaced: Vec<String>,
+    config: Option<PathBuf>,
+    notes: Vec<String>,
+}
+
+impl Report for Installed {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "installed netwright {} in {} with {} plugins: {}\n",
+            self.version,
+            self.dir.display(),
+            self.links.len(),
+            self.links.join(", ")
+        );
+        if !self.replaced.is_empty() {
+            text.push_str(&format!(
+                "replaced, and kept in {}: {}\n",
+                manifest::folder_of(&self.dir).display(),
+                self.replaced.join(", ")
+            ));
+        }
+        if let Some(config) = &self.config {
+            text.push_str(&format!("wrote the default network to {}\n", config.display()));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("note: {note}\n"));
+        }
+        text
+    }
+}
+
+pub(crate) fn install(
+    args: &Install,
+    common: &Common,
+    world: &World,
+    shell: &mut Shell,
+) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    let dir = world.absolute(&args.bin_dir);
+    let executable = std::fs::read("/proc/self/exe")
+        .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read this executable"))?;
+    let created = !dir.exists();
+    let links: Vec<&'static str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
+    let folder = Folder::open(&dir)?;
+    let outcome = place(&folder, &links, &executable, created, args, &session);
+    let (replaced, config, notes) = match outcome {
+        Ok(done) => done,
+        Err(failure) => {
+            if created {
+                // Fails when something is in there, which is then not ours.
+                let _ = std::fs::remove_dir(&dir);
+            }
+            return Err(failure);
+        }
+    };
+    shell.confirm(&Installed { dir, version: VERSION, links, replaced, config, notes });
+    Ok(ExitCode::SUCCESS)
+}
+
+type Done = (Vec<String>, Option<PathBuf>, Vec<String>);
+
+fn place(
+    folder: &Folder,
+    links: &[&'static str],
+    executable: &[u8],
+    created: bool,
+    args: &Install,
+    session: &Session,
+) -> Result<Done, Failure> {
+    let old = Manifest::read(folder.dir())?;
+    if let Some(old) = &old
+        && !args.allow_downgrade
+        && old.is_newer_than(VERSION)
+    {
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!(
+                "version {} is installed in {}, and this is {VERSION}",
+                old.version,
+                folder.dir().display()
+            ),
+        )
+        .hint("give --allow-downgrade if that is meant"));
+    }
+    // Everything that can be refused is refused before anything is changed.
+    let mut names: Vec<&str> = links.to_vec();
+    names.push(EXECUTABLE);
+    let owns = |name: &str| old.as_ref().is_some_and(|old| old.owns(name));
+    let mut foreign = Vec::new();
+    for name in &names {
+        match folder.look(name)? {
+            Entry::Ours => {}
+            Entry::Foreign if *name == EXECUTABLE && owns(EXECUTABLE) => {}
+            Entry::Foreign => foreign.push((*name).to_owned()),
+            Entry::Absent => {}
+        }
+    }
+    let (config, mut notes) = plan_config(args, session)?;
+    let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
+    replaced.extend(foreign.iter().cloned());
+    replaced.sort();
+    replaced.dedup();
+    let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
+    let manifest = Manifest {
+        version: VERSION.to_owned(),
+        links: links.iter().map(|name| (*name).to_owned()).collect(),
+        replaced,
+        config: written.or_else(|| old.as_ref().and_then(|old| old.config.clone())),
+        created_dir: created || old.as_ref().is_some_and(|old| old.created_dir),
+    };
+    // A plugin that an older version had and this one has not.
+    let obsolete: Vec<String> = old
+        .iter()
+        .flat_map(|old| old.links.iter().filter(|name| !manifest.links.contains(name)).cloned())
+        .collect();
+
+    let mut undo = folder.undo(old.as_ref());
+    let outcome = (|| {
+        manifest.write(folder.dir())?;
+        for name in &foreign {
+            folder.keep(name)?;
+            undo.kept(name);
+        }
+        undo.executable();
+        folder.put_executable(EXECUTABLE, executable)?;
+        for name in links {
+            undo.link(name);
+            folder.put_link(name, EXECUTABLE)?;
+        }
+        for name in &obsolete {
+            folder.give_back(name)?;
+        }
+        if let Some(path) = &config {
+            write_config(path)?;
+        }
+        folder.sync()
+    })();
+    if let Err(failure) = outcome {
+        return Err(match undo.run(folder) {
+            Ok(()) => failure.because("everything was put back as it was"),
+            Err(error) => {
+                failure.because(format_args!("putting things back failed too: {}", error.message()))
+            }
+        });
+    }
+    if links.is_empty() {
+        notes.push("this build holds no plugins".to_owned());
+    }
+    Ok((foreign, config, notes))
+}
+
+/// Decides where to write the default network, if at all.
+fn plan_config(
+    args: &Install,
+    session: &Session,
+) -> Result<(Option<PathBuf>, Vec<String>), Failure> {
+    if args.no_config {
+        return Ok((None, Vec::new()));
+    }
+    let folder = ConfigFolder::scan(&session.conf_dir).map_err(|error| load_failure(&error))?;
+    let path = session.conf_dir.join(CONFIG_FILE);
+    if let Ok(existing) = std::fs::read(&path) {
+        let same = existing == default::DOCUMENT.as_bytes();
+        let note = format!("{} was there and was left as it is", path.display());
+        return Ok(if same { (Some(path), Vec::new()) } else { (None, vec![note]) });
+    }
+    if folder.networks().any(|list| list.name == default::NAME) {
+        let note =
+            format!("a network named {:?} is configured: no file was written", default::NAME);
+        return Ok((None, vec![note]));
+    }
+    let mut notes = Vec::new();
+    let first = folder.networks().next();
+    if let Some(first) = first {
+        notes.push(format!("runtimes that take the first network go on using {:?}", first.name));
+    }
+    Ok((Some(path), notes))
+}
+
+fn write_config(path: &Path) -> Result<(), Failure> {
+    let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
+    if let Some(parent) = path.parent() {
+        state::create_directory(parent, 0o755).map_err(failed)?;
+    }
+    state::write_atomic(path, default::DOCUMENT.as_bytes(), 0o644, state::Durability::Synced)
+        .map_err(|error| failed(error).hint("give --no-config to leave configurations alone"))
+}

@@ -1,0 +1,177 @@
+//! `uninstall`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cni::code;
+use serde::Serialize;
+use state::Index;
+
+use super::folder::{Entry, Folder};
+use super::manifest::Manifest;
+use super::{EXECUTABLE, Outcome};
+use crate::args::{Common, Uninstall};
+use crate::commands::gc;
+use crate::failure::Failure;
+use crate::net::attachments::{self, Known};
+use crate::net::presence::Presence;
+use crate::net::session::{PluginSource, Session};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+
+/// How many attachments an error lists.
+const LISTED: usize = 5;
+
+#[derive(Debug, Default, Serialize)]
+struct Removed {
+    dir: PathBuf,
+    removed: Vec<String>,
+    restored: Vec<String>,
+    detached: Vec<String>,
+    /// What is still there, each with its reason.
+    left: Vec<String>,
+}
+
+impl Report for Removed {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (what, names) in
+            [("detached", &self.detached), ("removed", &self.removed), ("put back", &self.restored)]
+        {
+            if !names.is_empty() {
+                text.push_str(&format!("{what}: {}\n", names.join(", ")));
+            }
+        }
+        for left in &self.left {
+            text.push_str(&format!("left: {left}\n"));
+        }
+        text
+    }
+}
+
+pub(crate) fn uninstall(
+    args: &Uninstall,
+    common: &Common,
+    world: &World,
+    shell: &mut Shell,
+) -> Outcome {
+    let dir = world.absolute(&args.bin_dir);
+    let manifest = if dir.is_dir() { Manifest::read(&dir)? } else { None };
+    let Some(manifest) = manifest else {
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!("nothing was installed in {} by `netwright install`", dir.display()),
+        )
+        .hint("give the folder that was given to `install`"));
+    };
+    let mut report = Removed { dir: dir.clone(), ..Removed::default() };
+    {
+        let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+        detach(args, &session, &mut report)?;
+    }
+    let folder = Folder::open(&dir)?;
+    for name in &manifest.links {
+        match folder.look(name) {
+            Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, &mut report)?,
+            Ok(Entry::Foreign) => leave(&folder, name, &mut report),
+            Err(failure) => report.left.push(failure.message().to_owned()),
+        }
+    }
+    give_back(&folder, EXECUTABLE, &mut report)?;
+    if let Some(config) = &manifest.config {
+        let path = config.path.display().to_string();
+        if config.is_unchanged() {
+            state::remove_file(&config.path)
+                .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
+            report.removed.push(path);
+        } else if config.path.exists() {
+            report.left.push(format!("{path}: it was changed since we wrote it"));
+        }
+    }
+    folder.sync()?;
+    folder.forget_lock();
+    Manifest::remove(&dir)?;
+    drop(folder);
+    if manifest.created_dir && std::fs::remove_dir(&dir).is_ok() {
+        report.removed.push(dir.display().to_string());
+    }
+    // Another session: the first one's folder of links was below the state that goes now.
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    remove_state(&session, &mut report);
+    shell.confirm(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Detaches what is attached by our plugins, or refuses to.
+fn detach(args: &Uninstall, session: &Session, report: &mut Removed) -> Result<(), Failure> {
+    let known = attachments::all(session)?.known;
+    let ours: Vec<&Known> = known.iter().filter(|known| !known.records.is_empty()).collect();
+    let living: Vec<String> = ours
+        .iter()
+        .filter(|known| known.presence != Presence::Gone)
+        .map(|known| known.key.to_string())
+        .collect();
+    if !living.is_empty() && !args.force {
+        let more = living.len().saturating_sub(LISTED);
+        let mut listed = living.into_iter().take(LISTED).collect::<Vec<_>>().join(", ");
+        if more != 0 {
+            listed.push_str(&format!(" and {more} more"));
+        }
+        return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
+            .because(listed)
+            .hint("stop them first, or give --force to detach them now"));
+    }
+    for known in ours {
+        match gc::remove(known, session) {
+            Ok(()) => report.detached.push(known.key.to_string()),
+            Err(failure) => {
+                report.left.push(format!("{}: {}", known.key, failure.message()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Failure> {
+    let restored = folder.give_back(name)?;
+    let list = if restored { &mut report.restored } else { &mut report.removed };
+    list.push(name.to_owned());
+    Ok(())
+}
+
+fn leave(folder: &Folder, name: &str, report: &mut Removed) {
+    let path = folder.dir().join(name);
+    let mut line = format!("{}: somebody replaced our link", path.display());
+    if folder.has_kept(name) {
+        line.push_str("; what was there before us is still kept");
+    }
+    report.left.push(line);
+}
+
+/// Removes our tables and our state; what cannot be removed is told.
+fn remove_state(session: &Session, report: &mut Removed) {
+    let roots = &session.roots;
+    if roots.run.exists() {
+        let index = Index::new(roots);
+        let removed =
+            firewall::Firewall::open(&index).and_then(|mut firewall| firewall.remove_all());
+        if let Err(error) = removed {
+            report.left.push(format!("our tables in the packet filter: {error}"));
+        }
+    }
+    for dir in [&roots.run, &roots.lib] {
+        match std::fs::remove_dir_all(dir) {
+            Ok(()) => report.removed.push(dir.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => report.left.push(format!("{}: {error}", dir.display())),
+        }
+    }
+    if let Some(shared) = session.runtime.cache().results_dir().parent()
+        && shared.exists()
+    {
+        report.left.push(format!(
+            "{}: results and reserved addresses, in the formats of libcni and host-local",
+            shared.display()
+        ));
+    }
+}

@@ -1,0 +1,83 @@
+//! Mistakes in the order of a chain.
+
+use cni::NetworkList;
+
+use super::excerpt::Place;
+use super::keys::Top;
+use super::{Examined, Severity};
+
+/// Plugins that make an interface, and therefore come first.
+const INTERFACE: [&str; 9] =
+    ["bridge", "dummy", "host-device", "ipvlan", "loopback", "macvlan", "ptp", "tap", "vlan"];
+/// Of these, the ones that can also build upon the interface made before them.
+const EITHER: [&str; 2] = ["ipvlan", "loopback"];
+/// Plugins that change what those before them made.
+const CHAINED: [&str; 6] = ["bandwidth", "firewall", "portmap", "sbr", "tuning", "vrf"];
+/// Plugins that hand out addresses.
+const IPAM: [&str; 3] = ["dhcp", "host-local", "static"];
+
+/// Plugins that do nothing unless the runtime gives them a capability argument, and its name.
+const NEEDS_CAPABILITY: [(&str, &str); 1] = [("portmap", "portMappings")];
+
+/// Examines the order of a chain.
+pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_>) {
+    let objects = top.elements("plugins");
+    let text = examined.text;
+    let place_of = |index: usize| {
+        let object = objects.get(index).copied();
+        let raw = object.and_then(|object| Top::of(object).value("type")).or(object);
+        raw.map(|raw| Place::of(text, raw)).unwrap_or_default()
+    };
+    for (index, plugin) in list.plugins.iter().enumerate() {
+        let name = plugin.plugin_type.as_str();
+        let place = place_of(index);
+        let before = index.checked_sub(1).map(|before| list.plugins[before].plugin_type.as_str());
+        let twice = list.plugins[..index].iter().any(|other| other.plugin_type == name);
+        if IPAM.contains(&name) {
+            examined.find(
+                Severity::Error,
+                place,
+                format!("plugin {name:?} hands out addresses and cannot be a link of the chain"),
+                Some(format!("put it into the `ipam` of the plugin that makes the interface: \"ipam\": {{\"type\": \"{name}\"}}")),
+            );
+        } else if CHAINED.contains(&name) && before.is_none() {
+            examined.find(
+                Severity::Error,
+                place,
+                format!(
+                    "plugin {name:?} changes what the plugins before it made, and is the first"
+                ),
+                Some("put a plugin that makes an interface before it, such as bridge".to_owned()),
+            );
+        } else if let Some(before) = before
+            && INTERFACE.contains(&name)
+            && !EITHER.contains(&name)
+        {
+            examined.find(
+                Severity::Warning,
+                place,
+                format!("plugin {name:?} makes an interface of its own and ignores what {before:?} before it made"),
+                Some("a second interface belongs into a network of its own".to_owned()),
+            );
+        } else if twice {
+            examined.find(
+                Severity::Warning,
+                place,
+                format!("plugin {name:?} is in the chain twice"),
+                None,
+            );
+        }
+        for (needy, capability) in NEEDS_CAPABILITY {
+            if name == needy && !plugin.capabilities.iter().any(|has| has == capability) {
+                examined.find(
+                    Severity::Warning,
+                    place,
+                    format!(
+                        "plugin {name:?} has nothing to do without the capability {capability:?}"
+                    ),
+                    Some(format!("add \"capabilities\": {{\"{capability}\": true}}")),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Keys that nobody reads, values of the wrong type, plugins that are not there.
+
+use std::collections::BTreeMap;
+
+use cni::NetworkList;
+use cni::json::{JsonError, UnknownKey};
+use cni_plugin::Plugin;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::excerpt::Place;
+use super::{Examined, Severity};
+use crate::nearest::nearest;
+use crate::net::session::Session;
+
+/// The keys of a network list (CNI 1.1.0 §1).
+const LIST_KEYS: [&str; 7] = [
+    "cniVersion",
+    "cniVersions",
+    "disableCheck",
+    "disableGC",
+    "loadOnlyInlinedPlugins",
+    "name",
+    "plugins",
+];
+
+/// The keys that every plugin's object may hold, whether the plugin looks at them or not (CNI 1.1.0 §1
+/// "Plugin configuration objects").
+const COMMON_KEYS: [&str; 9] =
+    ["args", "capabilities", "cniVersion", "dns", "ipMasq", "ipam", "name", "prevResult", "type"];
+
+/// The entries of a JSON object, each a piece of the text it was read from.
+pub(super) struct Top<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'a> Top<'a> {
+    /// Reads the object; what cannot be read has no entries, and has been reported already.
+    pub(super) fn of(text: &'a str) -> Self {
+        Top(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// Returns the text of a key's value, compared without regard to case.
+    pub(super) fn value(&self, key: &str) -> Option<&'a str> {
+        let found = self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
+        found.map(|(_, raw)| raw.get())
+    }
+
+    /// Returns the texts of a list's elements.
+    pub(super) fn elements(&self, key: &str) -> Vec<&'a str> {
+        let elements: Vec<&'a RawValue> =
+            self.value(key).and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
+        elements.into_iter().map(RawValue::get).collect()
+    }
+
+    fn keys(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        self.0.iter().map(|(key, raw)| (key.as_str(), raw.get()))
+    }
+}
+
+/// Examines the keys of a network list, or of a single plugin's configuration.
+pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
+    let text = examined.text;
+    let top = Top::of(text);
+    if top.value("plugins").is_none() && top.value("type").is_some() {
+        return lint_object(text, session, examined);
+    }
+    for (key, value) in top.keys() {
+        if !LIST_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            let place = before(text, Place::of(text, value), key);
+            unknown(key, &LIST_KEYS, place, "a network list", examined);
+        }
+    }
+    let objects = top.elements("plugins");
+    if objects.is_empty() {
+        // Every plugin comes from the drop-in folder, whose files are looked at by themselves.
+        return;
+    }
+    for object in objects.iter().take(list.plugins.len()) {
+        lint_object(object, session, examined);
+    }
+}
+
+/// Examines one plugin's object, which is a piece of the examined text.
+pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examined<'_>) {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Head {
+        r#type: String,
+        ipam: Option<Ipam>,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Ipam {
+        r#type: String,
+    }
+    let start = Place::of(examined.text, object);
+    let head: Head = match cni::json::from_str(object) {
+        Ok(head) => head,
+        Err(error) => return wrong(&error, start, examined),
+    };
+    let top = Top::of(object);
+    let type_at = top.value("type").map_or(start, |raw| Place::of(examined.text, raw));
+    require(&head.r#type, type_at, session, examined);
+    let ipam_type = head.ipam.map(|ipam| ipam.r#type).unwrap_or_default();
+    if !ipam_type.is_empty() {
+        let ipam_text = top.value("ipam").unwrap_or(object);
+        let ipam = Top::of(ipam_text);
+        let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
+        require(&ipam_type, place, session, examined);
+    }
+    if let Some(plugin) = plugins::find(&head.r#type) {
+        ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
+    }
+    if let Some(plugin) = plugins::find(&ipam_type) {
+        ask(plugin, object, start, examined, in_ipam);
+    }
+}
+
+/// Asks one of our plugins which keys it would not read.
+fn ask(
+    plugin: &dyn Plugin,
+    object: &str,
+    start: Place,
+    examined: &mut Examined<'_>,
+    concerns: impl Fn(&UnknownKey) -> bool,
+) {
+    match plugin.unknown_keys(object) {
+        Err(error) => wrong(&error, start, examined),
+        Ok(keys) => {
+            for key in keys.iter().filter(|key| concerns(key)) {
+                let place = start.within(Place { line: key.line, column: key.column });
+                let place = before(examined.text, place, &key.key);
+                let reader = if key.parent.is_empty() {
+                    format!("plugin {:?}", plugin.name())
+                } else {
+                    format!("{:?} of plugin {:?}", key.parent, plugin.name())
+                };
+                unknown(&key.key, key.known, place, &reader, examined);
+            }
+        }
+    }
+}
+
+fn in_ipam(key: &UnknownKey) -> bool {
+    let first = key.parent.split(['.', '[']).next().unwrap_or_default();
+    first.eq_ignore_ascii_case("ipam")
+}
+
+fn is_common(key: &UnknownKey) -> bool {
+    key.parent.is_empty() && COMMON_KEYS.iter().any(|common| common.eq_ignore_ascii_case(&key.key))
+}
+
+fn unknown(key: &str, known: &[&str], place: Place, reader: &str, examined: &mut Examined<'_>) {
+    let hint = match nearest(key, known.iter().copied()) {
+        Some(near) => Some(format!("did you mean {near:?}?")),
+        None if known.is_empty() => None,
+        None => Some(format!("known are {}", known.join(", "))),
+    };
+    examined.find(
+        Severity::Warning,
+        place,
+        format!("unknown key {key:?}: {reader} does not read it"),
+        hint,
+    );
+}
+
+fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
+    let place = start.within(Place { line: error.line, column: error.column });
+    let message = match error.path.as_str() {
+        "" => error.message.clone(),
+        path => format!("{path}: {}", error.message),
+    };
+    examined.find(Severity::Error, place, message, None);
+}
+
+/// Reports a plugin that is neither one of ours nor found where plugins are looked for.
+fn require(plugin_type: &str, place: Place, session: &Session, examined: &mut Examined<'_>) {
+    if plugin_type.is_empty() || plugins::find(plugin_type).is_some() {
+        return;
+    }
+    let Err(error) = session.runtime.find_plugin(plugin_type) else { return };
+    let ours = plugins::all().iter().map(|plugin| plugin.name());
+    let hint = match nearest(plugin_type, ours) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => "install it, or set CNI_PATH to the folders that hold it".to_owned(),
+    };
+    examined.find(Severity::Error, place, error.to_string(), Some(hint));
+}
+
+/// Moves a place from a value to its key, when that stands before it on the same line.
+fn before(text: &str, value: Place, key: &str) -> Place {
+    let quoted = format!("{:?}", key);
+    let line =
+        value.line.checked_sub(1).and_then(|index| text.lines().nth(index)).unwrap_or_default();
+    let head = line.get(..value.column.saturating_sub(1)).unwrap_or_default();
+    match head.rfind(&quoted) {
+        Some(at) => Place { line: value.line, column: at + 1 },
+        None => value,
+    }
+}

@@ -1,0 +1,219 @@
+//! `lint`: mistakes in network configurations, found before a container does.
+//!
+//! Errors are what would make an attachment fail; warnings are what is allowed and probably not meant.
+
+mod chain;
+mod excerpt;
+mod keys;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cni::{NetworkList, NetworkName, Version, code};
+use cni_runtime::{ConfigFolder, Kind, Outcome as FileOutcome, Refusal, load_file};
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::{Common, Lint};
+use crate::failure::{EXIT_PERMANENT, Failure};
+use crate::net::session::{PluginSource, Session, load_failure};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+
+pub(crate) use excerpt::excerpt_of_file;
+use excerpt::{Place, excerpt};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Error,
+    Warning,
+}
+
+/// One mistake.
+#[derive(Debug, Serialize)]
+struct Finding {
+    severity: Severity,
+    file: PathBuf,
+    #[serde(flatten)]
+    place: Place,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    /// The lines of the file around the place, for people.
+    #[serde(skip)]
+    excerpt: String,
+}
+
+/// One configuration as it is looked at: its text, where it came from, and what has been found in it.
+struct Examined<'a> {
+    file: &'a Path,
+    text: &'a str,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl Examined<'_> {
+    fn find(&mut self, severity: Severity, place: Place, message: String, hint: Option<String>) {
+        self.findings.push(Finding {
+            severity,
+            file: self.file.to_owned(),
+            place,
+            message,
+            hint,
+            excerpt: excerpt(self.text, place),
+        });
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    findings: Vec<Finding>,
+    /// The files that were looked at.
+    files: Vec<PathBuf>,
+}
+
+impl Findings {
+    fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+}
+
+impl Report for Findings {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let word = match finding.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            };
+            text.push_str(&format!(
+                "{word}: {}\n  --> {}{}\n{}",
+                finding.message,
+                finding.file.display(),
+                finding.place,
+                finding.excerpt
+            ));
+            if let Some(hint) = &finding.hint {
+                text.push_str(&format!("  hint: {hint}\n"));
+            }
+            text.push('\n');
+        }
+        text.push_str(&format!(
+            "{} looked at: {}, {}\n",
+            counted(self.files.len(), "file"),
+            counted(self.count(Severity::Error), "error"),
+            counted(self.count(Severity::Warning), "warning"),
+        ));
+        text
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+pub(crate) fn main(args: &Lint, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    let path = args.path.as_ref().map_or_else(|| session.conf_dir.clone(), |p| world.absolute(p));
+    let mut report = Findings { findings: Vec::new(), files: Vec::new() };
+    if path.is_dir() {
+        lint_folder(&path, &session, &mut report)?;
+    } else if path.exists() {
+        lint_file(&path, &session, &mut report);
+    } else {
+        return Err(Failure::new(code::IO_FAILURE, format!("{} does not exist", path.display()))
+            .hint("name a file or a folder, or set NETCONFPATH"));
+    }
+    shell.print(&report);
+    let errors = report.count(Severity::Error) != 0;
+    let warnings = report.count(Severity::Warning) != 0;
+    Ok(ExitCode::from(if errors || (args.strict && warnings) { EXIT_PERMANENT } else { 0 }))
+}
+
+fn lint_folder(dir: &Path, session: &Session, report: &mut Findings) -> Result<(), Failure> {
+    let folder = ConfigFolder::scan(dir).map_err(|error| load_failure(&error))?;
+    for considered in folder.considered() {
+        if considered.kind != Kind::Other {
+            report.files.push(considered.path.clone());
+        }
+        let text = read(&considered.path);
+        let mut examined =
+            Examined { file: &considered.path, text: &text, findings: &mut report.findings };
+        match &considered.outcome {
+            FileOutcome::Refused(refusal) => refused(refusal, &mut examined),
+            FileOutcome::Network(list) => lint_list(list, session, &mut examined),
+            FileOutcome::Shadowed { network, by } => examined.find(
+                Severity::Warning,
+                Place::default(),
+                format!("network {network:?} is defined by {} before this file", by.display()),
+                Some("runtimes use the first file in the order of names".to_owned()),
+            ),
+            FileOutcome::DroppedIn { .. } => {
+                keys::lint_object(&text, session, &mut examined);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn lint_file(path: &Path, session: &Session, report: &mut Findings) {
+    report.files.push(path.to_owned());
+    let text = read(path);
+    let mut examined = Examined { file: path, text: &text, findings: &mut report.findings };
+    match load_file(path) {
+        Ok(list) => lint_list(&list, session, &mut examined),
+        Err(refusal) => refused(&refusal, &mut examined),
+    }
+}
+
+fn read(path: &Path) -> String {
+    let bytes = state::read_optional(path).ok().flatten().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn refused(refusal: &Refusal, examined: &mut Examined<'_>) {
+    // A drop-in folder's broken file is reported on the network that needs it.
+    let text = if refusal.path == examined.file { String::new() } else { read(&refusal.path) };
+    let text = if text.is_empty() { examined.text } else { &text };
+    let mut examined = Examined { file: &refusal.path, text, findings: &mut *examined.findings };
+    let place = Place { line: refusal.line, column: refusal.column };
+    examined.find(Severity::Error, place, refusal.reason.clone(), None);
+}
+
+fn lint_list(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
+    let top = keys::Top::of(examined.text);
+    let at =
+        |key: &str| top.value(key).map(|raw| Place::of(examined.text, raw)).unwrap_or_default();
+    let (name, cni_version) = (at("name"), at("cniVersion"));
+    if let Err(error) = NetworkName::new(&list.name) {
+        examined.find(
+            Severity::Error,
+            name,
+            error.msg,
+            Some(
+                "letters, digits, `_`, `.` and `-` are allowed, the first a letter or digit"
+                    .to_owned(),
+            ),
+        );
+    }
+    if list.cni_version.is_empty() {
+        examined.find(
+            Severity::Warning,
+            cni_version,
+            "without `cniVersion` version 0.1.0 is meant, which has neither CHECK nor GC nor STATUS".to_owned(),
+            Some(format!("add \"cniVersion\": \"{}\"", Version::CURRENT)),
+        );
+    } else if Version::parse(&list.cni_version).is_none() {
+        let known: Vec<_> = Version::ALL.iter().map(|version| version.as_str()).collect();
+        examined.find(
+            Severity::Error,
+            cni_version,
+            format!("no plugin supports version {:?}", list.cni_version),
+            Some(format!("the versions are {}", known.join(", "))),
+        );
+    }
+    keys::lint_document(list, session, examined);
+    chain::lint(list, &top, examined);
+}

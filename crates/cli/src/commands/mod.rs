@@ -1,0 +1,128 @@
+//! The commands.
+
+pub(crate) mod attach;
+pub(crate) mod cnitool;
+pub(crate) mod gc;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod install;
+pub(crate) mod lint;
+pub(crate) mod list;
+pub(crate) mod oci_hook;
+pub(crate) mod probe;
+pub(crate) mod run;
+pub(crate) mod status;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use serde::Serialize;
+
+use crate::args::{Command, CommandLine};
+use crate::failure::{EXIT_USAGE, Failure};
+use crate::shell::{Format, Report, Shell};
+use crate::world::World;
+
+/// What a command returns: the exit code, which need not be 0 without a failure.
+pub(crate) type Outcome = Result<ExitCode, Failure>;
+
+/// Runs the command line.
+pub(crate) fn main(
+    program: OsString,
+    arguments: Vec<OsString>,
+    world: &World,
+    shell: &mut Shell,
+) -> ExitCode {
+    if asks_for_json(&arguments) {
+        shell.format = Format::Json;
+    }
+    let parsed = CommandLine::try_parse_from(std::iter::once(program).chain(arguments));
+    let line = match parsed {
+        Ok(line) => line,
+        Err(error) => return explain(&error, shell),
+    };
+    shell.format = line.common.output;
+    let outcome = match &line.command {
+        _ if line.list => {
+            shell.print(&PluginList {
+                plugins: plugins::all().iter().map(|plugin| plugin.name()).collect(),
+            });
+            Ok(ExitCode::SUCCESS)
+        }
+        None => {
+            shell.raw(crate::args::command().render_help().to_string().as_bytes());
+            return ExitCode::from(EXIT_USAGE);
+        }
+        Some(command) => dispatch(command, &line, world, shell),
+    };
+    outcome.unwrap_or_else(|failure| {
+        shell.fail(&failure);
+        failure.exit_code()
+    })
+}
+
+fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Shell) -> Outcome {
+    let common = &line.common;
+    match command {
+        Command::Run(args) => run::main(args, common, world, shell),
+        Command::Probe(args) => probe::main(args, shell),
+        Command::Add(args) => attach::add(args, common, world, shell),
+        Command::Del(args) => attach::del(args, common, world, shell),
+        Command::Check(args) => attach::check(args, common, world, shell),
+        Command::Status(args) => status::main(args, common, world, shell),
+        Command::Gc(args) => gc::main(args, common, world, shell),
+        Command::List(args) => list::main(args, common, world, shell),
+        Command::Inspect(args) => inspect::main(args, common, world, shell),
+        Command::Lint(args) => lint::main(args, common, world, shell),
+        Command::Install(args) => install::install(args, common, world, shell),
+        Command::Uninstall(args) => install::uninstall(args, common, world, shell),
+        Command::OciHook(args) => oci_hook::main(args, common, world, shell),
+        Command::Completions(args) => generate::completions(args, shell),
+        Command::Man(args) => generate::man(args, world, shell),
+    }
+}
+
+/// Says whether the arguments ask for JSON, before they are known to make sense. A usage error is
+/// answered in the form that was asked for.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    let ours: Vec<_> = arguments
+        .iter()
+        .take_while(|argument| *argument != "--")
+        .filter_map(|a| a.to_str())
+        .collect();
+    ours.iter().any(|argument| matches!(*argument, "--output=json" | "-ojson" | "-o=json"))
+        || ours.windows(2).any(|pair| matches!(pair, ["--output" | "-o", "json"]))
+}
+
+/// Prints help to standard output; what is wrong with the command line where errors go.
+fn explain(error: &clap::Error, shell: &mut Shell) -> ExitCode {
+    let text = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            shell.raw(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        _ if shell.format == Format::Json => {
+            let line = text.lines().next().unwrap_or_default();
+            shell.fail(&Failure::usage(line.trim_start_matches("error: ")));
+            ExitCode::from(EXIT_USAGE)
+        }
+        _ => {
+            shell.say(text.trim_end());
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct PluginList {
+    plugins: Vec<&'static str>,
+}
+
+impl Report for PluginList {
+    fn text(&self) -> String {
+        self.plugins.iter().map(|name| format!("{name}\n")).collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! One echo request and its answer (RFC 792, RFC 4443 §4).
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto,
+    socket_with,
+};
+
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST_6: u8 = 128;
+const ECHO_REPLY_6: u8 = 129;
+
+/// Header and payload of the request.
+const LENGTH: usize = 16;
+
+/// Asks an address, at most `tries` times; returns how long the answer took, or `None` without one.
+///
+/// `scope` is the link by which a link-local address is reached.
+pub(super) fn ping(
+    address: IpAddr,
+    scope: u32,
+    patience: Duration,
+    tries: u16,
+) -> io::Result<Option<Duration>> {
+    let (socket, has_ip_header) = open(address)?;
+    for sequence in 1..=tries {
+        let began = Instant::now();
+        let sent = send(&socket, &request(address, sequence), address, scope);
+        match sent {
+            Ok(()) => {}
+            // The neighbour did not answer at all; it may yet.
+            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
+            Err(error) => return Err(error),
+        }
+        if wait(&socket, address, has_ip_header, sequence, began + patience)? {
+            return Ok(Some(began.elapsed()));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a raw socket, or one of the kind that needs no privilege; says whether answers begin with an IP
+/// header.
+fn open(address: IpAddr) -> io::Result<(OwnedFd, bool)> {
+    let (family, protocol) = match address {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match socket_with(family, SocketType::RAW, flags, Some(protocol)) {
+        Ok(socket) => Ok((socket, address.is_ipv4())),
+        Err(_) => Ok((socket_with(family, SocketType::DGRAM, flags, Some(protocol))?, false)),
+    }
+}
+
+fn request(address: IpAddr, sequence: u16) -> [u8; LENGTH] {
+    let mut packet = [0_u8; LENGTH];
+    packet[0] = if address.is_ipv4() { ECHO_REQUEST } else { ECHO_REQUEST_6 };
+    packet[4..6].copy_from_slice(&identifier());
+    packet[6..8].copy_from_slice(&sequence.to_be_bytes());
+    packet[8..].copy_from_slice(b"netwrigt");
+    // The kernel computes the checksum of ICMPv6, which covers the IP header.
+    if address.is_ipv4() {
+        let sum = checksum(&packet);
+        packet[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    packet
+}
+
+/// Tells our answers from those to other processes: the low half of the process ID.
+fn identifier() -> [u8; 2] {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    [high, low]
+}
+
+/// Computes the Internet checksum (RFC 1071).
+fn checksum(packet: &[u8]) -> u16 {
+    let mut sum: u32 =
+        packet.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while 0xffff < sum {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("the carry has been folded in")
+}
+
+fn send(socket: &OwnedFd, packet: &[u8], address: IpAddr, scope: u32) -> io::Result<()> {
+    let to = match address {
+        IpAddr::V4(address) => SocketAddr::V4(SocketAddrV4::new(address, 0)),
+        IpAddr::V6(address) => {
+            let scope = if is_link_local(address) { scope } else { 0 };
+            SocketAddr::V6(SocketAddrV6::new(address, 0, 0, scope))
+        }
+    };
+    sendto(socket, packet, SendFlags::empty(), &to)?;
+    Ok(())
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    address.is_unicast_link_local()
+}
+
+/// Waits for the answer until `end`; other packets are passed over.
+fn wait(
+    socket: &OwnedFd,
+    address: IpAddr,
+    has_ip_header: bool,
+    sequence: u16,
+    end: Instant,
+) -> io::Result<bool> {
+    let mut buffer = [0_u8; 2048];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        match recv(socket, &mut buffer[..], RecvFlags::empty()) {
+            Ok((length, _)) if is_answer(&buffer[..length], address, has_ip_header, sequence) => {
+                return Ok(true);
+            }
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn is_answer(packet: &[u8], address: IpAddr, has_ip_header: bool, sequence: u16) -> bool {
+    let icmp = if has_ip_header {
+        // The length of the header is in words of 32 bits (RFC 791 §3.1 IHL).
+        let header = packet.first().map(|first| usize::from(first & 0x0f) * 4).unwrap_or_default();
+        packet.get(header..)
+    } else {
+        Some(packet)
+    };
+    let wanted = if address.is_ipv4() { ECHO_REPLY } else { ECHO_REPLY_6 };
+    // A socket that needs no privilege has an identifier of the kernel's choice, and gets its own only.
+    icmp.is_some_and(|icmp| {
+        icmp.first() == Some(&wanted)
+            && icmp.get(6..8) == Some(&sequence.to_be_bytes()[..])
+            && icmp.get(8..16) == Some(&b"netwrigt"[..])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_a_packet_with_checksum_is_zero() {
+        let packet = request("192.0.2.1".parse().unwrap(), 1);
+        assert_eq!(checksum(&packet), 0);
+    }
+
+    #[test]
+    fn only_the_answer_counts() {
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        let mut packet = vec![0x45; 20];
+        packet.extend(request(address, 7));
+        assert!(!is_answer(&packet, address, true, 7), "a request is no answer");
+        packet[20] = ECHO_REPLY;
+        assert!(is_answer(&packet, address, true, 7));
+        assert!(!is_answer(&packet, address, true, 8));
+        assert!(!is_answer(&packet[..10], address, true, 7));
+        assert!(!is_answer(&[], address, true, 7));
+    }
+}

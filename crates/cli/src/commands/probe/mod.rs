@@ -1,0 +1,407 @@
+//! `probe`: what the network here can do, in a few lines.
+
+mod dns;
+mod icmp;
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cni::code;
+use kernel::netns::{Netns, within};
+use kernel::route::{IpFamily, Route, RouteFilter, RouteSocket};
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::Probe;
+use crate::failure::{EXIT_PERMANENT, Failure};
+use crate::shell::{Report, Shell};
+use crate::table::Table;
+
+/// How long a gateway on the next hop has for its answer, and how often it is asked.
+const GATEWAY_PATIENCE: Duration = Duration::from_secs(1);
+const GATEWAY_TRIES: u16 = 3;
+
+/// How long a connection to the outside may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+/// How many addresses of one name are tried.
+const ADDRESSES_TRIED: usize = 4;
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    interfaces: Vec<Interface>,
+    routes: Vec<String>,
+    gateways: Vec<Gateway>,
+    outside: Outside,
+}
+
+#[derive(Debug, Serialize)]
+struct Interface {
+    name: String,
+    mac: Option<String>,
+    up: bool,
+    addresses: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Gateway {
+    address: IpAddr,
+    answered: bool,
+    #[serde(rename = "roundTripMicroseconds", skip_serializing_if = "Option::is_none")]
+    round_trip_us: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Outside {
+    target: String,
+    reached: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// Why this machine cannot reach it either, when that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine_error: Option<String>,
+    #[serde(skip)]
+    notes: Vec<String>,
+}
+
+impl Report for Findings {
+    fn text(&self) -> String {
+        let mut table = Table::new(&["INTERFACE", "STATE", "MAC", "ADDRESSES"]);
+        for link in &self.interfaces {
+            table.row([
+                link.name.clone(),
+                if link.up { "up" } else { "down" }.to_owned(),
+                link.mac.clone().unwrap_or_default(),
+                link.addresses.join(", "),
+            ]);
+        }
+        let mut text = table.to_string();
+        for route in &self.routes {
+            text.push_str(&format!("route    {route}\n"));
+        }
+        for gateway in &self.gateways {
+            let found = match (&gateway.error, gateway.round_trip_us) {
+                (None, Some(us)) => format!("answers after {}.{:03} ms", us / 1000, us % 1000),
+                (error, _) => error.clone().unwrap_or_else(|| "does not answer".to_owned()),
+            };
+            text.push_str(&format!("gateway  {}: {found}\n", gateway.address));
+        }
+        if self.gateways.is_empty() {
+            text.push_str("gateway  none: there is no default route\n");
+        }
+        for note in &self.outside.notes {
+            text.push_str(&format!("outside  {note}\n"));
+        }
+        text.push_str(&format!("outside  {}\n", self.outside.verdict(self.gateway_answered())));
+        text
+    }
+}
+
+impl Findings {
+    fn gateway_answered(&self) -> bool {
+        self.gateways.iter().any(|gateway| gateway.answered)
+    }
+
+    /// Everything works, or all that can work on a machine without a network.
+    fn is_sound(&self) -> bool {
+        self.outside.reached || (self.outside.machine_error.is_some() && self.gateway_answered())
+    }
+}
+
+impl Outside {
+    fn verdict(&self, gateway_answered: bool) -> String {
+        let target = &self.target;
+        let error = self.error.as_deref().unwrap_or("no answer");
+        match (&self.address, &self.machine_error) {
+            (Some(address), _) if self.reached => format!("{target}: connected to {address}"),
+            (_, Some(machine)) if gateway_answered => format!(
+                "this machine has no route to the outside: {machine}. The gateway answered, so the network here works as \
+                 far as it can"
+            ),
+            (_, Some(machine)) => {
+                format!("this machine has no route to the outside: {machine}. From here: {error}")
+            }
+            _ => format!("{target}: {error}"),
+        }
+    }
+}
+
+pub(crate) fn main(args: &Probe, shell: &mut Shell) -> Outcome {
+    let (host, port) = target(&args.to)?;
+    let failed = |error: kernel::NetlinkError| Failure::of(code::IO_FAILURE, &error);
+    let mut netlink = RouteSocket::open().map_err(failed)?;
+    let interfaces = interfaces(&mut netlink).map_err(failed)?;
+    let mut routes = netlink.routes(RouteFilter::main(IpFamily::V4)).map_err(failed)?;
+    // Without IPv6 in the kernel there are none.
+    routes.extend(netlink.routes(RouteFilter::main(IpFamily::V6)).unwrap_or_default());
+    let names = names(&mut netlink);
+    let name_of = |index: Option<u32>| {
+        index
+            .and_then(|index| names.iter().find(|(known, _)| *known == index))
+            .map(|(_, name)| name.as_str())
+    };
+    let shown = routes.iter().filter(|route| is_worth_showing(route)).map(|route| {
+        let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        let dev = name_of(route.oif).map(|name| format!(" dev {name}")).unwrap_or_default();
+        let destination = match route.destination.prefix_len() {
+            0 if route.destination.addr().is_ipv4() => "default".to_owned(),
+            0 => "default (IPv6)".to_owned(),
+            _ => route.destination.to_string(),
+        };
+        format!("{destination}{via}{dev}")
+    });
+    let shown = shown.collect();
+    let waiting = shell.waiting("asking the gateway");
+    let gateways = gateways(&routes);
+    drop(waiting);
+    let waiting = shell.waiting(format!("trying {}", args.to));
+    let outside = outside(&args.to, &host, port, args.home.as_deref());
+    drop(waiting);
+    let findings = Findings { interfaces, routes: shown, gateways, outside };
+    shell.print(&findings);
+    Ok(ExitCode::from(if findings.is_sound() { 0 } else { EXIT_PERMANENT }))
+}
+
+/// Reads `HOST:PORT`; an IPv6 address stands in brackets.
+fn target(text: &str) -> Result<(String, u16), Failure> {
+    let form = || Failure::usage(format!("--to {text:?}: it must be of the form HOST:PORT"));
+    let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() {
+        return Err(form());
+    }
+    Ok((host.to_owned(), port.parse().map_err(|_| form())?))
+}
+
+fn interfaces(netlink: &mut RouteSocket) -> Result<Vec<Interface>, kernel::NetlinkError> {
+    let links = netlink.links()?;
+    let addresses = netlink.addresses(None)?;
+    let of = |index: u32| {
+        let own = addresses.iter().filter(|address| address.ifindex == index);
+        own.map(|address| address.address.to_string()).collect()
+    };
+    Ok(links
+        .into_iter()
+        .map(|link| Interface {
+            up: link.up(),
+            mac: link.mac.filter(|mac| mac.0 != [0; 6]).map(|mac| mac.to_string()),
+            addresses: of(link.index),
+            name: link.name,
+        })
+        .collect())
+}
+
+fn names(netlink: &mut RouteSocket) -> Vec<(u32, String)> {
+    let links = netlink.links().unwrap_or_default();
+    links.into_iter().map(|link| (link.index, link.name)).collect()
+}
+
+/// Leaves out what every interface has: link-local and multicast.
+fn is_worth_showing(route: &Route) -> bool {
+    match route.destination.addr() {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_multicast(),
+    }
+}
+
+fn gateways(routes: &[Route]) -> Vec<Gateway> {
+    let defaults = routes.iter().filter(|route| route.destination.prefix_len() == 0);
+    let mut gateways: Vec<(IpAddr, u32)> = defaults
+        .filter_map(|route| Some((route.gateway?, route.oif.unwrap_or_default())))
+        .collect();
+    gateways.sort_unstable();
+    gateways.dedup();
+    gateways
+        .into_iter()
+        .map(|(address, oif)| match icmp::ping(address, oif, GATEWAY_PATIENCE, GATEWAY_TRIES) {
+            Ok(Some(took)) => Gateway {
+                address,
+                answered: true,
+                round_trip_us: Some(took.as_micros()),
+                error: None,
+            },
+            Ok(None) => Gateway { address, answered: false, round_trip_us: None, error: None },
+            Err(error) => Gateway {
+                address,
+                answered: false,
+                round_trip_us: None,
+                error: Some(error.to_string()),
+            },
+        })
+        .collect()
+}
+
+/// Tries the outside from here; when that fails, from the machine's own namespace.
+fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside {
+    let mut outside = Outside {
+        target: target.to_owned(),
+        reached: false,
+        address: None,
+        error: None,
+        machine_error: None,
+        notes: Vec::new(),
+    };
+    let home = home_namespace(home);
+    let addresses = match resolve(host, home.as_ref(), &mut outside.notes) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            outside.error = Some(error);
+            Vec::new()
+        }
+    };
+    match connect(&addresses, port) {
+        Some(Ok(address)) => {
+            outside.reached = true;
+            outside.address = Some(address);
+            return outside;
+        }
+        Some(Err(error)) => outside.error = Some(error),
+        None => {}
+    }
+    if let Some(home) = &home {
+        let there = within(home, || {
+            let addresses = match dns::resolve(host) {
+                Ok(found) => found.addresses,
+                Err(error) => return Some(error),
+            };
+            connect(&addresses, port).and_then(Result::err)
+        });
+        outside.machine_error = there.ok().flatten();
+    }
+    outside
+}
+
+/// Returns the machine's namespace, unless that is where we are.
+fn home_namespace(given: Option<&Path>) -> Option<Netns> {
+    let home = Netns::open(given.unwrap_or(Path::new("/proc/1/ns/net"))).ok()?;
+    let here = Netns::current().ok()?;
+    (home.id() != here.id()).then_some(home)
+}
+
+/// Resolves a name: here, and where no name server can be reached from here, on the machine.
+fn resolve(
+    host: &str,
+    home: Option<&Netns>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<IpAddr>, String> {
+    let here = match dns::resolve(host) {
+        Ok(found) => {
+            if let Some(server) = found.server {
+                notes.push(format!(
+                    "{host} is {} says name server {server}",
+                    list(&found.addresses)
+                ));
+            }
+            return Ok(found.addresses);
+        }
+        Err(error) => error,
+    };
+    let Some(Ok(Ok(found))) = home.map(|home| within(home, || dns::resolve(host))) else {
+        return Err(here);
+    };
+    let server = found.server.map(|server| format!(" by name server {server}")).unwrap_or_default();
+    notes.push(format!(
+        "{host} is {}, resolved on this machine{server}: from here {here}",
+        list(&found.addresses)
+    ));
+    Ok(found.addresses)
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    texts.join(", ")
+}
+
+/// Connects to one of the addresses; `None` when there are none.
+fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<SocketAddr, String>> {
+    let mut first_error = None;
+    let end = Instant::now() + CONNECT_PATIENCE * 2;
+    for address in addresses.iter().take(ADDRESSES_TRIED) {
+        let address = SocketAddr::new(*address, port);
+        let left = end.saturating_duration_since(Instant::now()).min(CONNECT_PATIENCE);
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(_) => return Some(Ok(address)),
+            Err(error) => {
+                first_error.get_or_insert(format!("connect to {address}: {error}"));
+            }
+        }
+    }
+    first_error.map(Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn findings(reached: bool, machine_error: Option<&str>, answered: bool) -> Findings {
+        let address = "203.0.113.9:80".parse().unwrap();
+        Findings {
+            interfaces: vec![Interface {
+                name: "eth0".to_owned(),
+                mac: Some("02:00:00:00:00:01".to_owned()),
+                up: true,
+                addresses: vec!["10.63.0.2/16".to_owned(), "fd63:b7c4:5e0a::2/64".to_owned()],
+            }],
+            routes: vec!["default via 10.63.0.1 dev eth0".to_owned()],
+            gateways: vec![Gateway {
+                address: "10.63.0.1".parse().unwrap(),
+                answered,
+                round_trip_us: answered.then_some(1234),
+                error: None,
+            }],
+            outside: Outside {
+                target: "example.com:80".to_owned(),
+                reached,
+                address: reached.then_some(address),
+                error: (!reached).then(|| "connect to 203.0.113.9:80: timed out".to_owned()),
+                machine_error: machine_error.map(str::to_owned),
+                notes: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_working_network_is_shown() {
+        let findings = findings(true, None, true);
+        assert!(findings.is_sound());
+        expect![[r#"
+            INTERFACE  STATE  MAC                ADDRESSES
+            eth0       up     02:00:00:00:00:01  10.63.0.2/16, fd63:b7c4:5e0a::2/64
+            route    default via 10.63.0.1 dev eth0
+            gateway  10.63.0.1: answers after 1.234 ms
+            outside  example.com:80: connected to 203.0.113.9:80
+        "#]]
+        .assert_eq(&findings.text());
+    }
+
+    #[test]
+    fn a_machine_without_network_is_told_apart() {
+        let unreachable = Some("connect to 203.0.113.9:80: Network is unreachable (os error 101)");
+        let alone = findings(false, unreachable, true);
+        assert!(alone.is_sound());
+        let last = alone.text().lines().last().unwrap().to_owned();
+        expect!["outside  this machine has no route to the outside: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so the network here works as far as it can"]
+            .assert_eq(&last);
+        assert!(!findings(false, unreachable, false).is_sound());
+        assert!(!findings(false, None, true).is_sound());
+    }
+
+    #[test]
+    fn targets_are_read() {
+        assert_eq!(target("example.com:80").unwrap(), ("example.com".to_owned(), 80));
+        assert_eq!(target("[2001:db8::1]:80").unwrap(), ("2001:db8::1".to_owned(), 80));
+        assert!(target("example.com").is_err());
+        assert!(target(":80").is_err());
+        assert!(target("x:http").is_err());
+    }
+}

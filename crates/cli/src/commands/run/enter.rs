@@ -1,0 +1,41 @@
+//! The last step before the command: a process that dies with `netwright run`.
+//!
+//! Between fork and exec no code of ours may run (it would be unsafe), so the executable starts itself under
+//! another name, sets what a child must set for itself, and becomes the command.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use super::{EXIT_NO_NETWORK, EXIT_NOT_FOUND, EXIT_NOT_STARTED};
+use crate::dispatch::ENTER;
+
+/// Starts the command in the namespace of the calling thread. It is killed when that thread ends.
+#[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
+pub(super) fn spawn(command: &[OsString]) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .arg0(ENTER)
+        .arg(std::process::id().to_string())
+        .args(command)
+        .spawn()
+}
+
+/// Becomes the command. The first argument is the process ID of `netwright run`.
+#[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
+pub(crate) fn enter(arguments: &[OsString]) -> ExitCode {
+    let [parent, program, rest @ ..] = arguments else {
+        return ExitCode::from(EXIT_NO_NETWORK);
+    };
+    let parent = parent.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
+    // When the parent is gone already, its death will send no signal.
+    if set_parent_process_death_signal(Some(Signal::KILL)).is_err() || getppid() != parent {
+        return ExitCode::from(EXIT_NO_NETWORK);
+    }
+    let error = Command::new(program).args(rest).exec();
+    let _ = writeln!(io::stderr(), "error: run {program:?}\ncause: {error}");
+    let missing = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    ExitCode::from(if missing { EXIT_NOT_FOUND } else { EXIT_NOT_STARTED })
+}

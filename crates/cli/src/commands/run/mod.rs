@@ -1,0 +1,269 @@
+//! `run`: a command in a namespace of its own, attached for as long as it runs.
+//!
+//! One thread lives in the namespace and starts the command from there; its `/proc` entry is the path by
+//! which plugins reach the namespace, so that nothing has to be mounted and nothing is left when this process
+//! is killed: the command is killed with it, the namespace ends, and `gc` finds the path leading nowhere.
+
+mod enter;
+mod signals;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use cni::{ContainerId, code};
+use cni_runtime::Attachment;
+use kernel::netns;
+use kernel::route::{Change, LinkSet, RouteSocket};
+
+use super::{Outcome, gc, oci_hook};
+use crate::args::{Common, Run};
+use crate::failure::Failure;
+use crate::net::session::{Network, PluginSource, Session};
+use crate::net::spec::{Addresses, NetworkSpec};
+use crate::net::{attach, default};
+use crate::shell::{Format, Shell};
+use crate::world::World;
+pub(crate) use enter::enter;
+use signals::Signals;
+
+/// The network could not be set up, as container engines say it.
+pub(crate) const EXIT_NO_NETWORK: u8 = 125;
+/// The command was found and could not be started (POSIX sh, "Exit Status for Commands").
+pub(crate) const EXIT_NOT_STARTED: u8 = 126;
+/// The command was not found.
+pub(crate) const EXIT_NOT_FOUND: u8 = 127;
+
+/// What the shell adds to a signal's number.
+const EXIT_SIGNALLED: i32 = 128;
+
+pub(crate) fn main(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let done = run(args, common, world, shell);
+    done.map_err(|failure| failure.exit(EXIT_NO_NETWORK))
+}
+
+fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    // Before anything is made: from here on nothing but SIGKILL keeps us from taking it away again.
+    let signals = Signals::catch()
+        .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("catch signals"))?;
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let id = match &args.name {
+        Some(name) => ContainerId::new(name).map_err(|error| error.context("--name"))?,
+        None => made_up_id()?,
+    };
+    let namespace = Namespace::create()?;
+    let specs = specs(args)?;
+    let planned =
+        oci_hook::plan(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
+    let planned = with_arguments(planned, args, world)?;
+
+    let mut attached: Vec<&(Network, Attachment)> = Vec::new();
+    let mut failure = None;
+    let waiting = shell.waiting("attaching");
+    for one in &planned {
+        let (network, attachment) = one;
+        match session.runtime.add_list(&network.list, attachment, session.deadline()) {
+            Ok(_) => attached.push(one),
+            Err(error) => {
+                failure = Some(Failure::from(error.to_cni()));
+                break;
+            }
+        }
+    }
+    drop(waiting);
+    let outcome = match (failure, signals.fatal()) {
+        (Some(failure), _) => Err(failure),
+        // Somebody wanted us to stop before the command was started.
+        (None, Some(signal)) => Ok(EXIT_SIGNALLED + signal),
+        (None, None) => namespace.run(command(args, common), &signals),
+    };
+    for (network, attachment) in attached.into_iter().rev() {
+        let deleted = session.runtime.del_list(&network.list, attachment, session.deadline());
+        if let Err(error) = deleted {
+            shell.warn(format_args!(
+                "detaching from network {:?} failed: {error}; `netwright gc` tries again",
+                network.list.name
+            ));
+        }
+    }
+    gc::prune(&session, shell);
+    outcome.map(|code| ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+}
+
+/// Returns the networks to attach to. What is said beside `--net` is for the first of them.
+fn specs(args: &Run) -> Result<Vec<NetworkSpec>, Failure> {
+    let mut specs = args.net.clone();
+    if specs.is_empty() {
+        specs.push(NetworkSpec::new(default::NAME));
+    }
+    let first = &mut specs[0].addresses;
+    let Addresses { ip, mac, ifname } = args.attach.addresses.clone();
+    let twice = (mac.is_some() && first.mac.is_some())
+        || (ifname.is_some() && first.ifname.is_some())
+        || (!ip.is_empty() && !first.ip.is_empty());
+    if twice {
+        return Err(Failure::usage(
+            "the first --net says already what --ip, --mac or --ifname say",
+        ));
+    }
+    first.ip.extend(ip);
+    first.mac = first.mac.or(mac);
+    if ifname.is_some() {
+        first.ifname = ifname;
+    }
+    Ok(specs)
+}
+
+/// Adds `--arg` and `--cap`, which every network gets.
+fn with_arguments(
+    planned: Vec<(Network, Attachment)>,
+    args: &Run,
+    world: &World,
+) -> Result<Vec<(Network, Attachment)>, Failure> {
+    if args.attach.args.is_empty() && args.attach.capabilities.is_empty() {
+        return Ok(planned);
+    }
+    let only_arguments = crate::args::Attach {
+        args: args.attach.args.clone(),
+        capabilities: args.attach.capabilities.clone(),
+        ..crate::args::Attach::default()
+    };
+    planned
+        .into_iter()
+        .map(|(network, mut attachment)| {
+            let more = attach::describe(
+                &network.list,
+                attachment.container_id.clone(),
+                attachment.ifname.clone(),
+                &attachment.netns,
+                &only_arguments,
+                world,
+            )?;
+            let both = attachment.args.iter().chain(more.args.iter());
+            let pairs = both.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            attachment.args = cni::Args::from_pairs(pairs);
+            attachment.capability_args.extend(more.capability_args);
+            Ok((network, attachment))
+        })
+        .collect()
+}
+
+/// Makes up a container ID that no other run has.
+fn made_up_id() -> Result<ContainerId, Failure> {
+    use std::io::Read;
+    let mut random = [0_u8; 4];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut random))
+        .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read /dev/urandom"))?;
+    let id = format!("run-{}-{:08x}", std::process::id(), u32::from_ne_bytes(random));
+    Ok(ContainerId::new(&id)?)
+}
+
+/// Returns the command to start: the one given, or the probe.
+fn command(args: &Run, common: &Common) -> Vec<OsString> {
+    if !args.command.is_empty() {
+        return args.command.clone();
+    }
+    let own = std::process::id();
+    let output = if common.output == Format::Json { "json" } else { "text" };
+    [
+        format!("/proc/{own}/exe"),
+        "probe".to_owned(),
+        "--to".to_owned(),
+        args.to.clone(),
+        "--home".to_owned(),
+        format!("/proc/{own}/ns/net"),
+        "--output".to_owned(),
+        output.to_owned(),
+    ]
+    .into_iter()
+    .map(OsString::from)
+    .collect()
+}
+
+/// A namespace that lives as long as its thread, and the processes started from there.
+struct Namespace {
+    /// Where plugins find it.
+    path: String,
+    start: Option<Sender<Vec<OsString>>>,
+    started: Receiver<std::io::Result<Child>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Namespace {
+    fn create() -> Result<Self, Failure> {
+        let (made, is_made) = channel();
+        let (start, to_start) = channel::<Vec<OsString>>();
+        let (report, started) = channel();
+        let thread = std::thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn(move || {
+                let path = enter_namespace();
+                let failed = path.is_err();
+                if made.send(path).is_err() || failed {
+                    return;
+                }
+                let Ok(command) = to_start.recv() else { return };
+                let _ = report.send(enter::spawn(&command));
+                // The namespace and the command's death signal hang on this thread: it stays until told.
+                let _ = to_start.recv();
+            })
+            .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("start a thread"))?;
+        let path = is_made.recv().unwrap_or_else(|_| {
+            Err(Failure::new(code::INTERNAL, "the namespace's thread ended"))
+        })?;
+        Ok(Namespace { path, start: Some(start), started, thread: Some(thread) })
+    }
+
+    /// Runs a command and returns its exit code, as shells count.
+    fn run(&self, command: Vec<OsString>, signals: &Signals) -> Result<i32, Failure> {
+        let start = self.start.as_ref().expect("it is taken when the value is dropped");
+        let gone = || Failure::new(code::INTERNAL, "the namespace's thread ended");
+        start.send(command).map_err(|_| gone())?;
+        let mut child =
+            self.started.recv().map_err(|_| gone())?.map_err(|error| {
+                Failure::of(code::IO_FAILURE, &error).context("start the command")
+            })?;
+        signals.forward_to(&child);
+        let status = child.wait().map_err(|error| {
+            Failure::of(code::IO_FAILURE, &error).context("wait for the command")
+        })?;
+        Ok(code_of(status))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.start.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn code_of(status: ExitStatus) -> i32 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, signal) => EXIT_SIGNALLED + signal.unwrap_or_default(),
+    }
+}
+
+/// Moves this thread into a fresh namespace with `lo` up; returns the path by which others find it.
+fn enter_namespace() -> Result<String, Failure> {
+    let refused = |error: &dyn std::error::Error| {
+        Failure::of(code::INVALID_NETNS, error)
+            .hint("run as root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
+    };
+    netns::unshare_net().map_err(|error| refused(&error))?;
+    let mut netlink = RouteSocket::open().map_err(|error| refused(&error))?;
+    let lo = netlink.link_by_name("lo").map_err(|error| refused(&error))?;
+    if let Some(lo) = lo {
+        let up = Change::SetLink { ifindex: lo.index, set: LinkSet::default().up(true) };
+        netlink.apply(&[up]).map_err(|error| refused(&error))?;
+    }
+    let own = std::fs::read_link("/proc/thread-self").map_err(|error| refused(&error))?;
+    Ok(PathBuf::from("/proc").join(own).join("ns/net").to_string_lossy().into_owned())
+}

@@ -1,0 +1,92 @@
+//! What this process is asked to be.
+//!
+//! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this executable;
+//! then the first argument (`netwright bridge`). No command has a plugin's name, which a test holds.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use cni_plugin::Plugin;
+
+/// The name under which the executable starts the command of `netwright run`; see
+/// [`crate::commands::run::enter`].
+pub(crate) const ENTER: &str = "netwright-enter";
+
+/// What this process is asked to be.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// A plugin.
+    Plugin(&'static dyn Plugin),
+    /// Called by a runtime, but by no plugin's name.
+    NotAPlugin,
+    /// The last step of `netwright run` before the command it runs.
+    Enter,
+    /// The reference's test tool.
+    Cnitool,
+    /// The command line.
+    CommandLine,
+}
+
+/// Decides. `has_verb` says whether `CNI_COMMAND` is set, which only runtimes do.
+pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> Role {
+    let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if let Some(plugin) = plugins::find(base) {
+        return Role::Plugin(plugin);
+    }
+    match base {
+        ENTER => return Role::Enter,
+        "cnitool" => return Role::Cnitool,
+        _ => {}
+    }
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some(first) => match plugins::find(first) {
+            Some(plugin) => Role::Plugin(plugin),
+            None => Role::CommandLine,
+        },
+        None if has_verb => Role::NotAPlugin,
+        None => Role::CommandLine,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(program: &str, arguments: &[&str], has_verb: bool) -> String {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        match role(OsStr::new(program), &arguments, has_verb) {
+            Role::Plugin(plugin) => plugin.name().to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_plugin_is_found_by_either_way() {
+        for plugin in plugins::all() {
+            let own = plugin.name();
+            assert_eq!(name(own, &[], true), own);
+            assert_eq!(name(&format!("/opt/cni/bin/{own}"), &["--help"], false), own);
+            assert_eq!(name("./netwright", &[own], true), own);
+            assert_eq!(name("netwright", &[own], false), own);
+        }
+    }
+
+    #[test]
+    fn other_names_are_the_command_line() {
+        assert_eq!(name("netwright", &[], false), "CommandLine");
+        assert_eq!(name("netwright", &["list"], true), "CommandLine");
+        assert_eq!(name("/usr/bin/nw", &["--list"], false), "CommandLine");
+        assert_eq!(name("", &[], false), "CommandLine");
+        assert_eq!(name("/usr/local/bin/cnitool", &["add"], false), "Cnitool");
+        assert_eq!(name("netwright", &[], true), "NotAPlugin");
+        assert_eq!(name("netwright-enter", &["1", "sh"], false), "Enter");
+    }
+
+    #[test]
+    fn no_command_has_a_plugins_name() {
+        let command = crate::args::command();
+        for subcommand in command.get_subcommands() {
+            assert!(plugins::find(subcommand.get_name()).is_none(), "{}", subcommand.get_name());
+        }
+    }
+}

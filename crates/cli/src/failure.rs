@@ -1,0 +1,216 @@
+//! Why a command failed, for the person who must do something about it.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use cni::{Error, code};
+use cni_plugin::codes;
+
+use crate::panic::EXIT_BUG;
+
+/// Wrong or impossible: trying again changes nothing.
+pub(crate) const EXIT_PERMANENT: u8 = 1;
+/// The command line itself was wrong.
+pub(crate) const EXIT_USAGE: u8 = 2;
+/// Something on this machine is broken or missing.
+pub(crate) const EXIT_ENVIRONMENT: u8 = 3;
+/// Trying again later can help.
+pub(crate) const EXIT_LATER: u8 = 4;
+
+/// What happened, why, and what to do.
+#[derive(Debug)]
+pub(crate) struct Failure(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    error: Error,
+    hints: Vec<String>,
+    exit: Option<u8>,
+    /// Text that stands after the error's first line, such as the place in a file.
+    excerpt: String,
+}
+
+impl Failure {
+    /// Says what happened.
+    pub(crate) fn new(code: u32, message: impl Into<String>) -> Self {
+        Failure::from(Error::new(code, message))
+    }
+
+    /// Says what happened in an error's words; its sources are the causes.
+    pub(crate) fn of(code: u32, error: &dyn std::error::Error) -> Self {
+        let mut failure = Failure::new(code, error.to_string());
+        let mut next = error.source();
+        while let Some(source) = next {
+            failure = failure.because(source);
+            next = source.source();
+        }
+        failure
+    }
+
+    /// The command line was wrong.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure::new(code::INVALID_ENVIRONMENT, message).exit(EXIT_USAGE)
+    }
+
+    /// Adds what led to it.
+    #[must_use]
+    pub(crate) fn because(mut self, cause: impl Display) -> Self {
+        self.0.error = self.0.error.with_details(cause.to_string());
+        self
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hints.push(hint.into());
+        self
+    }
+
+    /// Puts words before the message.
+    #[must_use]
+    pub(crate) fn context(mut self, what: impl Display) -> Self {
+        self.0.error = self.0.error.context(what);
+        self
+    }
+
+    /// Adds lines that are printed between the message and the causes, to people only.
+    #[must_use]
+    pub(crate) fn excerpt(mut self, excerpt: String) -> Self {
+        self.0.excerpt = excerpt;
+        self
+    }
+
+    /// Sets the exit code, where it is not the one that the error's code stands for.
+    #[must_use]
+    pub(crate) fn exit(mut self, exit: u8) -> Self {
+        self.0.exit = Some(exit);
+        self
+    }
+
+    /// Returns the message.
+    pub(crate) fn message(&self) -> &str {
+        &self.0.error.msg
+    }
+
+    /// Returns the error object; the hints end its details.
+    pub(crate) fn to_cni(&self) -> Error {
+        let mut error = self.0.error.clone();
+        for hint in self.all_hints() {
+            error = error.with_details(hint);
+        }
+        error
+    }
+
+    /// Returns the exit code as a number.
+    pub(crate) fn exit_number(&self) -> u8 {
+        self.0.exit.unwrap_or_else(|| exit_for(self.0.error.code))
+    }
+
+    /// Returns the exit code.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.exit_number())
+    }
+
+    /// Returns the lines for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("error: {}\n{}", self.0.error.msg, self.0.excerpt);
+        let causes = self.0.error.details.split("; ").filter(|cause| !cause.is_empty());
+        for cause in causes {
+            text.push_str(&format!("cause: {cause}\n"));
+        }
+        for hint in self.all_hints() {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        text
+    }
+
+    fn all_hints(&self) -> Vec<&str> {
+        let own = self.0.hints.iter().map(String::as_str);
+        let general = hint_for(self.0.error.code).filter(|_| self.0.hints.is_empty());
+        own.chain(general).collect()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure(Box::new(Parts { error, hints: Vec::new(), exit: None, excerpt: String::new() }))
+    }
+}
+
+/// Returns the exit code that an error's code stands for: permanent, environment, later, bug.
+fn exit_for(code: u32) -> u8 {
+    match code {
+        code::TRY_AGAIN_LATER => EXIT_LATER,
+        code::INTERNAL => EXIT_BUG,
+        code::IO_FAILURE
+        | code::PLUGIN_NOT_AVAILABLE
+        | code::LIMITED_CONNECTIVITY
+        | codes::KERNEL
+        | codes::FIREWALL
+        | codes::STATE
+        | codes::DELEGATE => EXIT_ENVIRONMENT,
+        _ => EXIT_PERMANENT,
+    }
+}
+
+/// Returns what to do about an error whose maker had no better advice. `docs/errors.md` has the long form.
+fn hint_for(code: u32) -> Option<&'static str> {
+    Some(match code {
+        code::INCOMPATIBLE_VERSION => {
+            "use a `cniVersion` that every plugin of the network supports"
+        }
+        code::TRY_AGAIN_LATER => "try again",
+        code::INTERNAL => "this is a bug in the plugin: please report it",
+        codes::FIREWALL => "see whether `nft list ruleset` works and names a rule in the way",
+        codes::ADDRESS => "enlarge the range, or run `netwright gc`",
+        codes::HOST_PORT => "choose another port, or detach its holder (`netwright list`)",
+        codes::DRIFT => "detach and attach it again",
+        codes::STATE => "check space and permissions of the named path",
+        codes::EXISTS => "choose another interface name (`--ifname`)",
+        codes::DELEGATE => "check `CNI_PATH` and the mode of the plugin's file",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn people_read_what_why_and_what_to_do() {
+        let failure = Failure::new(code::IO_FAILURE, "write \"/opt/cni/bin/bridge\"")
+            .because("Read-only file system (os error 30)")
+            .hint("choose another folder with --bin-dir");
+        expect![[r#"
+            error: write "/opt/cni/bin/bridge"
+            cause: Read-only file system (os error 30)
+            hint: choose another folder with --bin-dir
+        "#]]
+        .assert_eq(&failure.text());
+        assert_eq!(failure.exit_number(), EXIT_ENVIRONMENT);
+    }
+
+    #[test]
+    fn programs_read_one_object() {
+        let failure =
+            Failure::from(Error::new(codes::HOST_PORT, "port 80 is held").with_details("by x"));
+        expect![[r#"
+            {
+                "code": 103,
+                "msg": "port 80 is held",
+                "details": "by x; choose another port, or detach its holder (`netwright list`)"
+            }"#]]
+        .assert_eq(&String::from_utf8(failure.to_cni().to_json()).unwrap());
+    }
+
+    #[test]
+    fn exit_codes_tell_the_four_kinds_apart() {
+        let exit = |code| Failure::new(code, "").exit_number();
+        assert_eq!(exit(code::INVALID_CONFIG), EXIT_PERMANENT);
+        assert_eq!(exit(codes::KERNEL), EXIT_ENVIRONMENT);
+        assert_eq!(exit(code::TRY_AGAIN_LATER), EXIT_LATER);
+        assert_eq!(exit(code::INTERNAL), EXIT_BUG);
+        assert_eq!(Failure::usage("").exit_number(), EXIT_USAGE);
+    }
+}

@@ -1,0 +1,11 @@
+//! What the commands share.
+
+pub(crate) mod attach;
+pub(crate) mod attachments;
+pub(crate) mod container;
+pub(crate) mod default;
+pub(crate) mod own_plugins;
+pub(crate) mod ports;
+pub(crate) mod presence;
+pub(crate) mod session;
+pub(crate) mod spec;

@@ -1,0 +1,201 @@
+//! A runtime to drive plugins with, and the networks there are.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cni::{Command, NetworkList};
+use cni_runtime::{
+    Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Outcome, Runtime, TraceContext,
+};
+use plugins::Builtins;
+use state::Roots;
+
+use super::default;
+use super::own_plugins::OwnPlugins;
+use crate::args::Common;
+use crate::failure::Failure;
+use crate::nearest::nearest;
+use crate::shell::Shell;
+use crate::world::World;
+use crate::{VERSION, plugin_process};
+
+/// Where network configurations are unless somebody says otherwise.
+const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
+
+/// Where distributions put plugins.
+const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+
+/// What a command works with.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) roots: Roots,
+    pub(crate) runtime: Runtime,
+    pub(crate) conf_dir: PathBuf,
+    timeout: Duration,
+    _own_plugins: Option<OwnPlugins>,
+}
+
+/// A network and where it was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    pub(crate) list: NetworkList,
+    /// The file; `None` for the embedded network.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// Whose plugins are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PluginSource {
+    /// `CNI_PATH` and this executable.
+    WithOwn,
+    /// `CNI_PATH` and nothing else, as cnitool does.
+    PathOnly,
+    /// No plugin will be called.
+    None,
+}
+
+impl Session {
+    /// Prepares for the commands that call plugins.
+    pub(crate) fn open(
+        world: &World,
+        common: &Common,
+        shell: &Shell,
+        source: PluginSource,
+    ) -> Result<Self, Failure> {
+        let roots = world.roots();
+        let own_plugins = match source {
+            PluginSource::WithOwn => Some(OwnPlugins::create(&roots)?),
+            PluginSource::PathOnly | PluginSource::None => None,
+        };
+        let given = world.variable("CNI_PATH");
+        let mut path: Vec<PathBuf> = Vec::new();
+        match (&given, &own_plugins) {
+            (Some(given), own) => {
+                path.extend(std::env::split_paths(given).filter(|dir| !dir.as_os_str().is_empty()));
+                path.extend(own.iter().map(|own| own.dir().to_owned()));
+            }
+            (None, own) => {
+                path.extend(own.iter().map(|own| own.dir().to_owned()));
+                if source != PluginSource::PathOnly {
+                    path.extend(PLUGIN_DIRS.iter().map(PathBuf::from));
+                }
+            }
+        }
+        let builtins = Builtins { roots: roots.clone(), build: VERSION };
+        let executor = Arc::new(plugin_process::mixed(&builtins, &world.environment));
+        let errors = shell.sink();
+        let variables = world.environment.iter().filter_map(|(key, value)| {
+            Some((key.to_str()?.to_owned(), value.to_str()?.to_owned()))
+        });
+        let cache_dir =
+            world.variable("NETWRIGHT_CACHE_DIR").unwrap_or_else(|| DEFAULT_CACHE_DIR.to_owned());
+        let runtime = Runtime::new(path, executor)
+            .with_cache(Cache::new(cache_dir))
+            .with_trace(TraceContext::from_vars(variables))
+            .with_netns_override(world.variable("CNI_NETNS_OVERRIDE").unwrap_or_default())
+            .with_stderr(move |said| {
+                // A plugin run without complaint may still chat; only STATUS is asked so often that it must not.
+                if said.command != Command::Status {
+                    errors(&String::from_utf8_lossy(said.text));
+                }
+            });
+        let conf_dir = common
+            .conf_dir
+            .clone()
+            .or_else(|| world.variable("NETCONFPATH").map(PathBuf::from))
+            .unwrap_or_else(|| DEFAULT_CONF_DIR.into());
+        Ok(Session {
+            roots,
+            runtime,
+            conf_dir: world.absolute(conf_dir),
+            timeout: Duration::from_secs(common.timeout),
+            _own_plugins: own_plugins,
+        })
+    }
+
+    /// Returns the end of the time that an operation starting now may take.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.timeout)
+    }
+
+    /// Reads the folder of configurations.
+    pub(crate) fn scan(&self) -> Result<ConfigFolder, Failure> {
+        ConfigFolder::scan(&self.conf_dir).map_err(|error| load_failure(&error))
+    }
+
+    /// Finds a network; the embedded one stands in for a file of its name.
+    pub(crate) fn network(&self, name: &str) -> Result<Network, Failure> {
+        let folder = self.scan()?;
+        match folder.find(name) {
+            Ok(list) => Ok(Network { list: list.clone(), file: file_of(&folder, name) }),
+            Err(LoadError::Empty { .. } | LoadError::NotFound { .. }) if name == default::NAME => {
+                Ok(Network { list: default::list(), file: None })
+            }
+            Err(error) => {
+                let mut failure = load_failure(&error);
+                if let LoadError::Empty { .. } | LoadError::NotFound { .. } = error {
+                    let mut names: Vec<&str> =
+                        folder.networks().map(|list| list.name.as_str()).collect();
+                    names.push(default::NAME);
+                    failure = failure.hint(match nearest(name, names.iter().copied()) {
+                        Some(near) => format!("did you mean {near:?}?"),
+                        None => format!("there are: {}", names.join(", ")),
+                    });
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Lists every network that can be used, the embedded one last unless a file has its name.
+    pub(crate) fn networks(&self, folder: &ConfigFolder) -> Vec<Network> {
+        let mut networks: Vec<Network> = folder
+            .networks()
+            .map(|list| Network { list: list.clone(), file: file_of(folder, &list.name) })
+            .collect();
+        let broken =
+            folder.refusals().any(|refusal| refusal.network.as_deref() == Some(default::NAME));
+        if !broken && !networks.iter().any(|network| network.list.name == default::NAME) {
+            networks.push(Network { list: default::list(), file: None });
+        }
+        networks
+    }
+}
+
+impl Network {
+    /// Returns the file's path, or what stands in for one.
+    pub(crate) fn origin(&self) -> String {
+        match &self.file {
+            Some(path) => path.display().to_string(),
+            None => "(embedded)".to_owned(),
+        }
+    }
+
+    /// Returns the plugins' types in order.
+    pub(crate) fn chain(&self) -> Vec<String> {
+        self.list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect()
+    }
+}
+
+fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
+    folder.considered().iter().find_map(|considered| match &considered.outcome {
+        Outcome::Network(list) if list.name == name => Some(considered.path.clone()),
+        _ => None,
+    })
+}
+
+/// Says why no network came of a folder; a broken file is shown with its place.
+pub(crate) fn load_failure(error: &LoadError) -> Failure {
+    let failure = Failure::from(error.to_cni());
+    match error {
+        LoadError::Refused { refusal, .. } => {
+            failure.excerpt(crate::commands::lint::excerpt_of_file(
+                Path::new(&refusal.path),
+                refusal.line,
+                refusal.column,
+            ))
+        }
+        _ => failure,
+    }
+}

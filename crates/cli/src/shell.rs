@@ -1,0 +1,225 @@
+//! The only way to the standard files.
+//!
+//! Data goes to standard output, as text for people or as one JSON document; everything else goes to
+//! standard error. A reader that has gone away ends the writing, not the work: an attachment half undone
+//! because somebody quit a pager would be worse than text that nobody reads.
+
+use std::fmt::Display;
+use std::io::{Read, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// How data is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Text and tables for people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// The standard files, as `main` found them.
+pub(crate) struct Stdio {
+    pub(crate) input: Box<dyn Read + Send>,
+    pub(crate) output: Box<dyn Write + Send>,
+    pub(crate) errors: Box<dyn Write + Send>,
+    /// Standard error is a terminal.
+    pub(crate) terminal: bool,
+    /// Standard error takes colours.
+    pub(crate) colour: bool,
+}
+
+/// The standard files, in use.
+pub(crate) struct Shell {
+    input: Box<dyn Read + Send>,
+    output: Option<Box<dyn Write + Send>>,
+    errors: Arc<Mutex<Box<dyn Write + Send>>>,
+    terminal: bool,
+    colour: bool,
+    /// How data is written.
+    pub(crate) format: Format,
+}
+
+/// Something a command found out or did, for people and for programs.
+pub(crate) trait Report: Serialize {
+    /// Returns the text for people, with its line ends.
+    fn text(&self) -> String;
+}
+
+/// How long something may take before it is mentioned.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Shell {
+    pub(crate) fn new(stdio: Stdio) -> Self {
+        Shell {
+            input: stdio.input,
+            output: Some(stdio.output),
+            errors: Arc::new(Mutex::new(stdio.errors)),
+            terminal: stdio.terminal,
+            colour: stdio.colour,
+            format: Format::Text,
+        }
+    }
+
+    /// Reads standard input to its end, at most `limit` bytes.
+    pub(crate) fn read_input(&mut self, limit: u64) -> std::io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        (&mut self.input).take(limit).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    /// Writes a report, as text or as JSON.
+    pub(crate) fn print<R: Report>(&mut self, report: &R) {
+        match self.format {
+            Format::Text => self.raw(report.text().as_bytes()),
+            Format::Json => {
+                let mut document = Vec::new();
+                let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+                let mut serializer =
+                    serde_json::Serializer::with_formatter(&mut document, formatter);
+                report.serialize(&mut serializer).expect("reports have string keys only");
+                document.push(b'\n');
+                self.raw(&document);
+            }
+        }
+    }
+
+    /// Confirms what was done: a message for people, a document for programs.
+    pub(crate) fn confirm<R: Report>(&mut self, report: &R) {
+        match self.format {
+            Format::Text => self.say(report.text().trim_end()),
+            Format::Json => self.print(report),
+        }
+    }
+
+    /// Writes bytes to standard output as they are.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        let Some(output) = &mut self.output else { return };
+        if output.write_all(bytes).and_then(|()| output.flush()).is_err() {
+            // Nobody reads any more, or the disk is full: there is no better place to say so.
+            self.output = None;
+        }
+    }
+
+    /// Writes a message to standard error.
+    pub(crate) fn say(&self, message: impl Display) {
+        write(&self.errors, &format!("{message}\n"));
+    }
+
+    /// Writes something the user should know although the work went on.
+    pub(crate) fn warn(&self, message: impl Display) {
+        self.say(format_args!("{} {message}", self.paint(Colour::Yellow, "warning:")));
+    }
+
+    /// Writes why the command failed: as text on standard error, or as the error object on standard output.
+    pub(crate) fn fail(&mut self, failure: &Failure) {
+        match self.format {
+            Format::Json => {
+                let mut document = failure.to_cni().to_json();
+                document.push(b'\n');
+                self.raw(&document);
+            }
+            Format::Text => {
+                let mut text = failure.text();
+                if self.colour {
+                    for (word, colour) in [
+                        ("error:", Colour::Red),
+                        ("cause:", Colour::Yellow),
+                        ("hint:", Colour::Green),
+                    ] {
+                        text = paint_line_starts(&text, word, colour);
+                    }
+                }
+                write(&self.errors, &text);
+            }
+        }
+    }
+
+    /// Mentions on a terminal what is being waited for, when it takes longer than a second. It ends when
+    /// the value is dropped.
+    pub(crate) fn waiting(&self, what: impl Into<String>) -> Waiting {
+        if !self.terminal {
+            return Waiting { stop: None, thread: None };
+        }
+        let what = what.into();
+        let errors = Arc::clone(&self.errors);
+        let (stop, stopped) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let began = Instant::now();
+            let mut shown = false;
+            while stopped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                shown = true;
+                write(&errors, &format!("\r{what} ({} s)", began.elapsed().as_secs()));
+            }
+            if shown {
+                write(&errors, "\r\x1b[K");
+            }
+        });
+        Waiting { stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Returns a way to standard error for text that plugins wrote.
+    pub(crate) fn sink(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let errors = Arc::clone(&self.errors);
+        move |text| write(&errors, text)
+    }
+
+    fn paint(&self, colour: Colour, text: &str) -> String {
+        if self.colour { colour.paint(text) } else { text.to_owned() }
+    }
+}
+
+/// Somebody is waiting; see [`Shell::waiting`].
+pub(crate) struct Waiting {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Colour {
+    Red,
+    Yellow,
+    Green,
+}
+
+impl Colour {
+    /// Wraps text in SGR sequences (ECMA-48 §8.3.117), bold.
+    fn paint(self, text: &str) -> String {
+        let number = match self {
+            Colour::Red => 31,
+            Colour::Green => 32,
+            Colour::Yellow => 33,
+        };
+        format!("\x1b[1;{number}m{text}\x1b[0m")
+    }
+}
+
+fn paint_line_starts(text: &str, word: &str, colour: Colour) -> String {
+    let lines = text.lines().map(|line| match line.strip_prefix(word) {
+        Some(rest) => format!("{}{rest}\n", colour.paint(word)),
+        None => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+/// Writes to standard error. Nobody can be told of a failure to do so.
+fn write(errors: &Mutex<Box<dyn Write + Send>>, text: &str) {
+    let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = errors.write_all(text.as_bytes()).and_then(|()| errors.flush());
+}

@@ -1,0 +1,88 @@
+//! What `main` read from the process, as values.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use state::Roots;
+
+/// The surroundings of one call of the command line.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// The environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// The current directory, which relative paths start at.
+    pub(crate) directory: PathBuf,
+}
+
+impl World {
+    /// Returns a variable that is set to something, invalid UTF-8 replaced.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        variable(&self.environment, name)
+    }
+
+    /// Returns the folders for our own state.
+    pub(crate) fn roots(&self) -> Roots {
+        roots(&self.environment)
+    }
+
+    /// Makes a path absolute, without looking at the file system.
+    pub(crate) fn absolute(&self, path: impl AsRef<Path>) -> PathBuf {
+        let joined = self.directory.join(path);
+        let mut clean = PathBuf::new();
+        for part in joined.components() {
+            match part {
+                std::path::Component::CurDir => {}
+                std::path::Component::ParentDir => {
+                    clean.pop();
+                }
+                part => clean.push(part),
+            }
+        }
+        clean
+    }
+}
+
+/// Returns the folders for our own state that an environment names.
+pub(crate) fn roots(environment: &[(OsString, OsString)]) -> Roots {
+    let mut roots = Roots::default();
+    if let Some(run) = variable(environment, "NETWRIGHT_RUN_DIR") {
+        roots.run = run.into();
+    }
+    if let Some(lib) = variable(environment, "NETWRIGHT_STATE_DIR") {
+        roots.lib = lib.into();
+    }
+    roots
+}
+
+fn variable(environment: &[(OsString, OsString)], name: &str) -> Option<String> {
+    let (_, value) = environment.iter().find(|(key, _)| key == name)?;
+    (!value.is_empty()).then(|| value.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(directory: &str) -> World {
+        World {
+            environment: vec![("A".into(), "1".into()), ("B".into(), OsString::new())],
+            directory: directory.into(),
+        }
+    }
+
+    #[test]
+    fn paths_become_absolute_as_gos_do() {
+        let world = world("/a/b");
+        assert_eq!(world.absolute("c"), Path::new("/a/b/c"));
+        assert_eq!(world.absolute("./c/../d/"), Path::new("/a/b/d"));
+        assert_eq!(world.absolute("../../../x"), Path::new("/x"));
+        assert_eq!(world.absolute("/run/netns/blue"), Path::new("/run/netns/blue"));
+    }
+
+    #[test]
+    fn an_empty_variable_is_none() {
+        assert_eq!(world("/").variable("A").as_deref(), Some("1"));
+        assert_eq!(world("/").variable("B"), None);
+        assert_eq!(world("/").variable("C"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! A node changes from the reference plugins to ours and back with containers running.
+
+use std::sync::Arc;
+
+use cni::{AddResult, NetworkList};
+use cni_invoke::Exec;
+use cni_runtime::{Attachment, Runtime};
+use testkit::traffic::{Server, assert_pings, assert_tcp};
+use testkit::{Container, Lab, Place, Snapshot};
+
+/// Where Debian puts the reference plugins.
+const GO: &str = "/usr/lib/cni";
+
+/// The executable under test.
+const NETWRIGHT: &str = env!("CARGO_BIN_EXE_netwright");
+
+/// What podman writes for a network, with both families. The newest version that Debian's plugins speak.
+const LIST: &str = r#"{
+  "cniVersion": "1.0.0", "name": "interop",
+  "plugins": [
+    {"type": "bridge", "bridge": "itp0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+              "ranges": [[{"subnet": "10.91.0.0/24"}], [{"subnet": "fd91::/64"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}},
+    {"type": "firewall"},
+    {"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}
+  ]
+}"#;
+
+/// A host with our plugins installed, that routes already, so that nobody has to remember what it was.
+fn lab(name: &str) -> Lab {
+    let lab = Lab::new(name);
+    lab.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    lab.sh(&format!("{NETWRIGHT} install --no-config --bin-dir /opt/cni/bin"));
+    lab
+}
+
+fn ours() -> &'static str {
+    "/opt/cni/bin"
+}
+
+fn runtime(bin: &str) -> Runtime {
+    Runtime::new([bin], Arc::new(Exec::new(std::env::vars_os())))
+}
+
+fn attachment(container: &Container) -> Attachment {
+    Attachment::new(
+        container.name().parse().unwrap(),
+        "eth0".parse().unwrap(),
+        container.netns().to_str().unwrap(),
+    )
+    .with_capabilities_json(r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#)
+    .unwrap()
+}
+
+fn attach(lab: &Lab, bin: &str, container: &Container) -> AddResult {
+    lab.enter(|| {
+        let list = NetworkList::parse(LIST.as_bytes()).unwrap();
+        let added = runtime(bin).add_list(&list, &attachment(container), None);
+        added.unwrap_or_else(|error| panic!("attach with {bin}: {error}")).result
+    })
+}
+
+fn detach(lab: &Lab, bin: &str, container: &Container) {
+    lab.enter(|| {
+        let list = NetworkList::parse(LIST.as_bytes()).unwrap();
+        let deleted = runtime(bin).del_list(&list, &attachment(container), None);
+        deleted.map(drop).unwrap_or_else(|error| panic!("detach with {bin}: {error}"));
+    });
+}
+
+/// Attaches and detaches once with each, so that what the reference leaves for ever is there before.
+fn warm_up(lab: &Lab) {
+    for bin in [ours(), GO] {
+        let container = lab.container("warm");
+        attach(lab, bin, &container);
+        detach(lab, bin, &container);
+    }
+}
+
+/// The next address differs, and what host-local keeps of the last one.
+const ROUND_ROBIN: &str = "last_reserved_ip";
+
+fn serves(lab: &Lab, container: &Container, result: &AddResult) {
+    for ip in &result.ips {
+        assert_pings(lab, &ip.address.addr().to_string());
+    }
+    let _server = Server::tcp(container, "0.0.0.0:80", "web");
+    assert_tcp(lab, "127.0.0.1:8080");
+}
+
+fn differences(before: &Snapshot, after: &Snapshot) -> Vec<String> {
+    before.diff(after).into_iter().filter(|line| !line.contains(ROUND_ROBIN)).collect()
+}
+
+#[test]
+fn attached_by_go_and_detached_by_ours() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-go-ours");
+    warm_up(&lab);
+    let before = Snapshot::take(&lab);
+    let c1 = lab.container("c1");
+    let result = attach(&lab, GO, &c1);
+    serves(&lab, &c1, &result);
+    detach(&lab, ours(), &c1);
+    drop(c1);
+    assert_eq!(differences(&before, &Snapshot::take(&lab)), [""; 0]);
+}
+
+#[test]
+fn attached_by_ours_and_detached_by_go_then_collected() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-ours-go");
+    lab.sh(&format!("mkdir -p /etc/cni/net.d && cat > /etc/cni/net.d/interop.conflist <<'X'\n{LIST}\nX"));
+    warm_up(&lab);
+    lab.sh(&format!("CNI_PATH={} {NETWRIGHT} gc --all", ours()));
+    let before = Snapshot::take(&lab);
+    let c1 = lab.container("c1");
+    let result = attach(&lab, ours(), &c1);
+    serves(&lab, &c1, &result);
+    detach(&lab, GO, &c1);
+    drop(c1);
+    lab.sh(&format!("CNI_PATH={} {NETWRIGHT} gc --all", ours()));
+    assert_eq!(differences(&before, &Snapshot::take(&lab)), [""; 0]);
+}
+
+#[test]
+fn both_on_one_bridge_reach_each_other() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-both");
+    let (c1, c2) = (lab.container("c1"), lab.container("c2"));
+    let theirs = attach(&lab, GO, &c1);
+    let ours_result = lab.enter(|| {
+        let list = NetworkList::parse(LIST.as_bytes()).unwrap();
+        let mut attachment = attachment(&c2);
+        attachment.capability_args.clear();
+        runtime(ours()).add_list(&list, &attachment, None).unwrap().result
+    });
+    for (from, to) in [(&c1, &ours_result), (&c2, &theirs)] {
+        for ip in &to.ips {
+            assert_pings(from, &ip.address.addr().to_string());
+        }
+    }
+    // Each collected by the other's DEL.
+    detach(&lab, GO, &c2);
+    detach(&lab, ours(), &c1);
+}

@@ -1,0 +1,1 @@
+//! Calling the executable, and looking at what it says.
