@@ -76,6 +76,7 @@ type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 pub struct Store {
     directory: PathBuf,
     observer: Option<Observer>,
+    named_temporaries: bool,
 }
 
 impl std::fmt::Debug for Store {
@@ -88,13 +89,24 @@ impl Store {
     /// Names a network's folder. Nothing is touched.
     #[must_use]
     pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
-        Store { directory: data_dir.join(network.as_str()), observer: None }
+        Store {
+            directory: data_dir.join(network.as_str()),
+            observer: None,
+            named_temporaries: false,
+        }
     }
 
     /// Tells `observer` of each step, after it. For tests that stop a call dead in the middle.
     #[must_use]
     pub fn observed(mut self, observer: impl Fn(Step) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Works as on a file system without `O_TMPFILE`. For tests, which have no such file system.
+    #[must_use]
+    pub fn with_named_temporaries(mut self) -> Self {
+        self.named_temporaries = true;
         self
     }
 
@@ -151,6 +163,10 @@ impl Store {
             Some(folder) => folder.addresses(),
             None => Ok(Vec::new()),
         }
+    }
+
+    fn write_nameless(&self, folder: &Folder, content: &str) -> std::io::Result<folder::Nameless> {
+        folder.write_nameless(content, self.named_temporaries)
     }
 
     fn reached(&self, step: Step) {

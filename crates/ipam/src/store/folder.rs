@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,13 +122,13 @@ impl Folder {
         }
     }
 
-    /// Writes and flushes the content of a reservation to a file without a name.
-    pub(crate) fn write_nameless(&self, content: &str) -> io::Result<Nameless> {
-        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let nameless = match rustix::fs::openat(&self.handle, ".", flags, FILE_MODE) {
-            Ok(handle) => Nameless { handle: handle.into(), path: None },
+    /// Writes and flushes the content of a reservation to a file without a name, or beside the folder when
+    /// the file system has no such thing or the caller says so.
+    pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<Nameless> {
+        let nameless = match self.create_nameless() {
+            Ok(handle) if !beside => Nameless { handle: handle.into(), path: None },
             // The file system, or the kernel for it, has no such thing (man 2 open, O_TMPFILE).
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 self.create_beside()?
             }
             Err(errno) => return Err(errno.into()),
@@ -135,6 +136,11 @@ impl Folder {
         (&nameless.handle).write_all(content.as_bytes())?;
         nameless.handle.sync_all()?;
         Ok(nameless)
+    }
+
+    fn create_nameless(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.handle, ".", flags, FILE_MODE)
     }
 
     fn create_beside(&self) -> io::Result<Nameless> {

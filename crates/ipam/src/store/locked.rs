@@ -95,7 +95,7 @@ impl<'s> Locked<'s> {
                 let path = self.folder.path().to_owned();
                 StoreError::Reserve { address, path, source }
             };
-            let nameless = self.folder.write_nameless(&content).map_err(failed)?;
+            let nameless = self.store.write_nameless(&self.folder, &content).map_err(failed)?;
             self.store.reached(Step::Written);
             if !self.folder.link(&nameless, address).map_err(failed)? {
                 return Ok(Some(address));
