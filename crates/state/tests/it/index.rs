@@ -1,0 +1,262 @@
+//! Who owns what, through crashes and garbage.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cni::{AttachmentKey, ContainerId, IfName, NetworkName};
+use serde_json::{Value, json};
+use state::{Hold, Index, NetnsIdentity, Record, Release, Roots};
+use tempfile::TempDir;
+
+use crate::{mode_of, names_in};
+
+struct Place {
+    dir: TempDir,
+    index: Index,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let index = Index::new(&Roots::new(dir.path().join("run"), dir.path().join("lib")));
+        Place { dir, index }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join("run").join(below)
+    }
+}
+
+fn key(network: &str, id: &str) -> AttachmentKey {
+    AttachmentKey {
+        network: NetworkName::new(network).unwrap(),
+        container_id: ContainerId::new(id).unwrap(),
+        ifname: IfName::new("eth0").unwrap(),
+    }
+}
+
+fn record(id: &str, plugin: &str, data: Value) -> Record {
+    Record::new(key("blue", id), plugin, "boot", data)
+}
+
+#[test]
+fn a_record_is_written_read_replaced_and_removed() {
+    let place = Place::new();
+    let index = &place.index;
+    let c1 = key("blue", "c1");
+    assert_eq!(index.get(&c1, "bridge").found, None);
+    assert!(!index.remove(&c1, "bridge").unwrap());
+    let first = record("c1", "bridge", json!({ "veth": "vethA" }))
+        .with_netns("/run/netns/c1", Some(NetnsIdentity { dev: 4, ino: 4_026_532_000 }));
+    index.put(&first).unwrap();
+    assert_eq!(index.get(&c1, "bridge").found.as_ref(), Some(&first));
+    let second = record("c1", "bridge", json!(null));
+    index.put(&second).unwrap();
+    assert_eq!(index.get(&c1, "bridge").found, Some(second));
+    index.put(&record("c1", "tuning", json!(1))).unwrap();
+    assert_eq!(index.of_attachment(&c1).found.len(), 2);
+    assert!(index.remove(&c1, "bridge").unwrap());
+    assert_eq!(names_in(&place.path("owners")), [c1.hash()]);
+    assert!(index.remove(&c1, "tuning").unwrap());
+    assert_eq!(names_in(&place.path("owners")), [""; 0], "the last record takes the folder along");
+}
+
+#[test]
+fn the_format_on_disk_stays() {
+    let place = Place::new();
+    let whole = record("c1", "bridge", json!({ "a": 1 }))
+        .with_netns("/run/netns/c1", Some(NetnsIdentity { dev: 4, ino: 5 }));
+    place.index.put(&whole).unwrap();
+    let path = place.path("owners").join(key("blue", "c1").hash()).join("bridge.json");
+    let text = r#"{"format":1,"bootId":"boot","attachment":{"network":"blue","containerID":"c1","ifname":"eth0"},"netns":"/run/netns/c1","netnsId":{"dev":4,"ino":5},"plugin":"bridge","data":{"a":1}}"#;
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    assert_eq!(mode_of(&path), 0o600);
+    for directory in [path.parent().unwrap(), &place.path("owners"), &place.path("")] {
+        assert_eq!(mode_of(directory), 0o700, "{directory:?}");
+    }
+    // Keys that a later version may add are passed over.
+    fs::write(&path, text.replace("{\"format\"", "{\"later\":true,\"format\"")).unwrap();
+    assert_eq!(place.index.get(&key("blue", "c1"), "bridge").found, Some(whole));
+}
+
+#[test]
+fn lists_are_by_network_and_container() {
+    let place = Place::new();
+    for (network, id) in [("blue", "c1"), ("blue", "c2"), ("red", "c1")] {
+        place.index.put(&Record::new(key(network, id), "bridge", "boot", json!(null))).unwrap();
+    }
+    assert_eq!(place.index.list().found.len(), 3);
+    assert_eq!(place.index.of_network("blue").found.len(), 2);
+    assert_eq!(place.index.of_container("c1").found.len(), 2);
+    assert!(place.index.of_network("green").found.is_empty());
+}
+
+#[test]
+fn damaged_records_are_told_and_passed_over() {
+    let place = Place::new();
+    let c1 = key("blue", "c1");
+    place.index.put(&record("c1", "bridge", json!(null))).unwrap();
+    place.index.put(&record("c2", "bridge", json!(null))).unwrap();
+    let path = place.path("owners").join(c1.hash()).join("bridge.json");
+    let good = fs::read(&path).unwrap();
+    let other =
+        fs::read(path.with_file_name(format!("../{}/bridge.json", key("blue", "c2").hash())));
+    let future = String::from_utf8(good.clone()).unwrap().replace("\"format\":1", "\"format\":2");
+    let mut cases = vec![
+        vec![],
+        b"\0\0\0\0".to_vec(),
+        b"[]".to_vec(),
+        b"null".to_vec(),
+        b"{\"format\":1}".to_vec(),
+        b"{}".to_vec(),
+        b"\xff\xfe".to_vec(),
+        future.into_bytes(),
+        other.unwrap(),
+    ];
+    cases.extend((1..good.len()).map(|length| good[..length].to_vec()));
+    for bytes in cases {
+        fs::write(&path, &bytes).unwrap();
+        let read = place.index.get(&c1, "bridge");
+        let shown = String::from_utf8_lossy(&bytes);
+        assert_eq!((read.found, read.damaged.len()), (None, 1), "{shown}");
+        assert_eq!(read.damaged[0].path, path);
+        if !shown.contains("c2") {
+            let list = place.index.list();
+            assert_eq!((list.found.len(), list.damaged.len()), (1, 1), "{shown}");
+        }
+    }
+    // What cannot be read can be removed and replaced.
+    assert!(place.index.remove(&c1, "bridge").unwrap());
+    place.index.put(&record("c1", "bridge", json!(null))).unwrap();
+    assert!(place.index.get(&c1, "bridge").found.is_some());
+}
+
+#[test]
+fn foreign_files_and_leftovers_hinder_nothing() {
+    let place = Place::new();
+    place.index.put(&record("c1", "bridge", json!(null))).unwrap();
+    let owners = place.path("owners");
+    fs::write(owners.join("foreign"), "x").unwrap();
+    fs::create_dir(owners.join(key("blue", "c1").hash()).join("folder.json")).unwrap();
+    fs::write(owners.join(key("blue", "c1").hash()).join(".bridge.json.1.2.tmp"), "half").unwrap();
+    let list = place.index.list();
+    assert_eq!((list.found.len(), list.damaged.len()), (1, 2), "{list:?}");
+    fs::remove_dir_all(&owners).unwrap();
+    fs::write(&owners, "not even a folder").unwrap();
+    assert_eq!(place.index.list().damaged.len(), 1);
+    assert!(place.index.put(&record("c1", "bridge", json!(null))).is_err());
+}
+
+#[test]
+fn the_first_holds_and_the_last_releases() {
+    let place = Place::new();
+    let index = &place.index;
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|id| key("blue", id));
+    let bridge = "bridge:br0";
+    let lock = index.lock(bridge, Duration::ZERO).unwrap();
+    assert!(index.lock(bridge, Duration::ZERO).unwrap_err().is_busy());
+    assert!(index.lock("bridge:br1", Duration::ZERO).is_ok());
+    assert_eq!(index.release(bridge, &c1).unwrap(), Release::NotHeld);
+    assert_eq!(index.hold(bridge, &c1).unwrap(), Hold { first: true, new: true });
+    index.note(bridge, &json!({ "created": true })).unwrap();
+    assert_eq!(index.hold(bridge, &c1).unwrap(), Hold { first: true, new: false });
+    assert_eq!(index.hold(bridge, &c2).unwrap(), Hold { first: false, new: true });
+    let mut holders = index.holders(bridge).found;
+    holders.sort();
+    assert_eq!(holders, [c1.clone(), c2.clone()]);
+    assert_eq!(index.objects().found, [bridge]);
+    assert_eq!(index.release(bridge, &c3).unwrap(), Release::Held(2));
+    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held(1));
+    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held(1));
+    assert_eq!(index.release(bridge, &c2).unwrap(), Release::Last);
+    assert_eq!(index.release(bridge, &c2).unwrap(), Release::NotHeld);
+    assert_eq!(index.read_note(bridge).found, Some(json!({ "created": true })));
+    assert_eq!(index.take_note(bridge).unwrap().found, Some(json!({ "created": true })));
+    assert_eq!(index.take_note(bridge).unwrap().found, None);
+    assert!(index.objects().found.is_empty());
+    drop(lock);
+}
+
+#[test]
+fn an_object_may_have_any_name() {
+    let place = Place::new();
+    let names =
+        ["", "..", "net/ipv4/ip_forward", "br0.10", "br0.10.made", "ü\n\0", &"long".repeat(99)];
+    for name in names {
+        let _lock = place.index.lock(name, Duration::ZERO).unwrap();
+        assert!(place.index.hold(name, &key("blue", "c1")).unwrap().first, "{name}");
+        place.index.note(name, &json!(name)).unwrap();
+    }
+    for name in names {
+        assert_eq!(place.index.read_note(name).found, Some(json!(name)));
+        assert_eq!(place.index.release(name, &key("blue", "c1")).unwrap(), Release::Last, "{name}");
+    }
+    let objects = place.index.objects();
+    assert_eq!(objects.found.len(), names.len() - 1, "all but the one that was cut");
+    assert_eq!(names_in(place.dir.path()), ["run"]);
+}
+
+#[test]
+fn a_crash_between_release_and_undo_leaves_the_note_for_the_next() {
+    let place = Place::new();
+    let index = &place.index;
+    index.hold("sysctl:x", &key("blue", "c1")).unwrap();
+    index.note("sysctl:x", &json!("0")).unwrap();
+    assert_eq!(index.release("sysctl:x", &key("blue", "c1")).unwrap(), Release::Last);
+    // Stopped dead here. The next one comes and goes.
+    assert!(index.hold("sysctl:x", &key("blue", "c2")).unwrap().first);
+    assert_eq!(index.release("sysctl:x", &key("blue", "c2")).unwrap(), Release::Last);
+    assert_eq!(index.take_note("sysctl:x").unwrap().found, Some(json!("0")));
+}
+
+#[test]
+fn damaged_references_still_count_until_their_owner_goes() {
+    let place = Place::new();
+    let index = &place.index;
+    let (c1, c2) = (key("blue", "c1"), key("blue", "c2"));
+    index.hold("o", &c1).unwrap();
+    index.hold("o", &c2).unwrap();
+    fs::write(place.path("shared/o").join(c1.hash()), "").unwrap();
+    fs::write(place.path("shared/o/foreign"), "").unwrap();
+    fs::write(place.path("shared/o.made"), "{").unwrap();
+    let holders = index.holders("o");
+    assert_eq!((holders.found, holders.damaged.len()), (vec![c2.clone()], 1));
+    let note = index.read_note("o");
+    assert_eq!((note.found, note.damaged.len()), (None, 1));
+    assert_eq!(index.release("o", &c2).unwrap(), Release::Held(1));
+    assert_eq!(index.release("o", &c1).unwrap(), Release::Last);
+    // The foreign file is nobody of ours.
+    assert!(index.hold("o", &c1).unwrap().first);
+}
+
+#[test]
+fn counting_stops_where_nobody_needs_the_number() {
+    let place = Place::new();
+    for number in 0..40 {
+        place.index.hold("o", &key("blue", &format!("c{number}"))).unwrap();
+    }
+    assert_eq!(place.index.release("o", &key("blue", "c0")).unwrap(), Release::Held(32));
+    assert_eq!(place.index.holders("o").found.len(), 39);
+}
+
+#[test]
+fn attachments_come_and_go_at_once() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let index = &place.index;
+            scope.spawn(move || {
+                // All of one attachment, so that the folder is made and removed under each other's hands.
+                let plugin = format!("plugin{thread}");
+                let mine = record("c1", &plugin, json!(thread));
+                for _ in 0..100 {
+                    index.put(&mine).unwrap();
+                    assert_eq!(index.get(&mine.attachment, &plugin).found.as_ref(), Some(&mine));
+                    assert!(index.remove(&mine.attachment, &plugin).unwrap());
+                }
+            });
+        }
+    });
+    assert!(place.index.list().found.is_empty());
+}

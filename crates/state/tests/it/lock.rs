@@ -1,0 +1,79 @@
+//! One at a time, an end to waiting, and a name for whoever holds it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use state::{Lock, LockError};
+
+#[test]
+fn one_thread_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let (inside, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let lock = Lock::acquire(&path, Duration::from_secs(60)).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    drop(lock);
+                }
+            });
+        }
+    });
+    assert_eq!(turns.into_inner(), 400);
+    assert_eq!(std::fs::read(&path).unwrap(), b"", "the reference's lock files stay empty");
+}
+
+#[test]
+fn waiting_ends_and_names_this_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let held = Lock::acquire(&path, Duration::ZERO).unwrap();
+    let begin = Instant::now();
+    let error = Lock::acquire(&path, Duration::from_millis(30)).unwrap_err();
+    assert!(Duration::from_millis(30) <= begin.elapsed());
+    assert!(error.is_busy());
+    let LockError::Busy { holder: Some(holder), waited, .. } = error else { panic!("{error:?}") };
+    assert_eq!(holder.pid, std::process::id());
+    assert!(Duration::from_millis(30) <= waited);
+    drop(held);
+    Lock::acquire(&path, Duration::ZERO).unwrap();
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "another process holds the lock")]
+fn another_process_is_named_and_its_death_frees_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let mut child = Command::new("flock")
+        .arg("--no-fork")
+        .arg(&path)
+        .args(["sh", "-c", "echo held; read forever"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "held");
+    let error = Lock::acquire(&path, Duration::from_millis(5)).unwrap_err();
+    let text = error.to_string();
+    let holder = format!("held by process {} (sh -c echo held; read forever)", child.id());
+    assert!(text.contains(&holder) && text.contains(path.to_str().unwrap()), "{text}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    Lock::acquire(&path, Duration::ZERO).unwrap();
+}
+
+#[test]
+fn a_lock_in_a_missing_directory_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Lock::acquire(&dir.path().join("absent/lock"), Duration::ZERO).unwrap_err();
+    assert!(error.is_not_found() && !error.is_busy());
+    let error = Lock::acquire(dir.path(), Duration::ZERO).unwrap_err();
+    assert!(matches!(error, LockError::Open { .. }));
+}
