@@ -34,13 +34,11 @@ impl Job {
     }
 }
 
-/// Builds all tests and finds those whose names contain one of the filters, or `vm_` when there is none.
-pub(super) fn find(filters: &[&str]) -> Result<Vec<Job>, String> {
+/// Builds the tests of the packages that cargo's options choose, and finds those whose names contain one of the filters, or `vm_` when there is none.
+pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String> {
     let filters = if filters.is_empty() { &[MARK] } else { filters };
-    let messages =
-        Program::new("cargo test --workspace --locked --no-run --quiet --message-format json")
-            .deadline(BUILD)
-            .output()?;
+    let line = format!("cargo test {packages} --locked --no-run --quiet --message-format json");
+    let messages = Program::new(&line).deadline(BUILD).output()?;
     let mut jobs = Vec::new();
     for (directory, program) in messages.lines().filter_map(test_binary) {
         let listed = Command::new(program)
