@@ -62,4 +62,5 @@ mod garbage;
 mod gc;
 mod lab;
 mod load;
+mod spec;
 mod version;

@@ -6,8 +6,11 @@
 extern crate netwright_plugins as plugins;
 
 mod bridge;
+mod firewall;
 mod host_local;
 mod loopback;
+mod portmap;
 mod protocol;
+mod spec;
 mod support;
 mod tuning;
