@@ -30,6 +30,8 @@ pub mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod route;
+#[cfg(test)]
+mod second_opinion;
 pub mod sysctl;
 mod wire;
 
