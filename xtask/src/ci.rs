@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::run::{Program, quiet};
 use crate::skips::{self, Skip};
-use crate::{dependencies, executable, fuzz, setup, suite, vm};
+use crate::{dependencies, executable, fuzz, setup, spec, suite, vm};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +41,14 @@ struct Line {
 type Work = fn(Extent) -> Result<Report, String>;
 
 /// The steps in order. A new one is a line here.
-const STEPS: [(&str, Work); 10] = [
+const STEPS: [(&str, Work); 11] = [
     ("setup", |_| setup::install().map(Report::check)),
     ("format", |_| cargo("cargo fmt --all --check", "fmt")),
     ("clippy", |_| {
         cargo("cargo clippy --workspace --all-targets --locked -- --deny warnings", "clippy")
     }),
     ("docs", |_| docs()),
+    ("spec", |_| spec::check().map(Report::check)),
     ("dependencies", |_| dependencies::check().map(Report::check)),
     ("executable", |_| {
         executable::build().and_then(|path| executable::check(&path)).map(Report::check)

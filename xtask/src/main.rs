@@ -13,6 +13,7 @@ mod fuzz;
 mod run;
 mod setup;
 mod skips;
+mod spec;
 mod suite;
 
 mod vm;
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   demo              build the executable and let a container reach the outside (takes root)
   dist              build the static executable: target/dist/netwright
   deps              check licences, forbidden crates, duplicates and layers
+  spec              check that each rule in docs/spec has a test that exists, or a reason
   vm [-p PACKAGE] [-- FILTER…]
                     run in a virtual machine the tests with vm_ in their names, or those that match
   vm --sh SCRIPT    run a shell script there
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
+        ["spec"] => spec::check().map(|note| println!("{note}")),
         ["vm"] => vm::command("--workspace", &[]),
         ["vm", "--sh", script] => vm::shell(script),
         ["vm", "--", filters @ ..] => vm::command("--workspace", filters),
