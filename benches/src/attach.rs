@@ -44,13 +44,22 @@ struct Case {
 
 const CASES: [Case; 4] = [
     Case { name: "bridge", plugins: |s, d| vec![bridge(s, d, "a", false, false)], ports: false },
-    Case { name: "bridge, dual stack", plugins: |s, d| vec![bridge(s, d, "b", false, true)], ports: false },
-    Case { name: "bridge + masquerade", plugins: |s, d| vec![bridge(s, d, "c", true, false)], ports: false },
+    Case {
+        name: "bridge, dual stack",
+        plugins: |s, d| vec![bridge(s, d, "b", false, true)],
+        ports: false,
+    },
+    Case {
+        name: "bridge + masquerade",
+        plugins: |s, d| vec![bridge(s, d, "c", true, false)],
+        ports: false,
+    },
     Case { name: "bridge + portmap + firewall + tuning", plugins: chain, ports: true },
 ];
 
 fn bridge(subject: &str, data: &Path, case: &str, masquerade: bool, dual: bool) -> String {
-    let third = case.bytes().next().map_or(0, |letter| letter - b'a') * 2 + u8::from(subject == "Go");
+    let third =
+        case.bytes().next().map_or(0, |letter| letter - b'a') * 2 + u8::from(subject == "Go");
     let v6 = if dual { format!(r#",[{{"subnet":"fd00:{third}::/64"}}]"#) } else { String::new() };
     format!(
         r#"{{"type":"bridge","bridge":"{case}{subject}","isDefaultGateway":true,"ipMasq":{masquerade},
@@ -63,7 +72,8 @@ fn chain(subject: &str, data: &Path) -> Vec<String> {
         bridge(subject, data, "d", true, false),
         r#"{"type":"portmap","capabilities":{"portMappings":true}}"#.to_owned(),
         r#"{"type":"firewall"}"#.to_owned(),
-        r#"{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"mtu":1400}"#.to_owned(),
+        r#"{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"mtu":1400}"#
+            .to_owned(),
     ]
 }
 
@@ -78,7 +88,14 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn call(&self, verb: &str, container: &Container, plugin: &PluginConfig, previous: Option<&RawValue>, port: u16) -> Vec<u8> {
+    fn call(
+        &self,
+        verb: &str,
+        container: &Container,
+        plugin: &PluginConfig,
+        previous: Option<&RawValue>,
+        port: u16,
+    ) -> Vec<u8> {
         let mut capabilities = BTreeMap::new();
         if self.ports.is_some() {
             let value = format!(r#"[{{"hostPort":{port},"containerPort":80,"protocol":"tcp"}}]"#);
@@ -174,7 +191,9 @@ fn measure(lab: &Lab, subjects: &[Subject; 2], case: &Case, rounds: usize) {
         network: format!("bench-{}-{}", subject.name, case.name.len()),
         plugins: (case.plugins)(subject.name, &lab.dir().join(subject.name))
             .iter()
-            .map(|json| PluginConfig::parse(json.as_bytes()).unwrap_or_else(|error| panic!("{error}")))
+            .map(|json| {
+                PluginConfig::parse(json.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+            })
             .collect(),
         ports: case.ports.then_some(0),
         exec: Exec::new(std::env::vars_os()),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, IpConfig, Route, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
+use kernel::NetlinkError;
 use kernel::netns::{Netns, within};
 use kernel::route::{
     self, AddressOptions, Change, IpFamily, LinkSet, RouteFilter, RouteSocket, Scope, TABLE_MAIN,
@@ -40,8 +41,7 @@ pub struct Options {
 /// Returns the switches for an interface with these addresses.
 #[must_use]
 pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch> {
-    let best_effort =
-        |key: String, value| Switch { key, value, required: false };
+    let best_effort = |key: String, value| Switch { key, value, required: false };
     let required = |key: String, value| Switch { key, value, required: true };
     let mut switches = vec![best_effort(format!("net/ipv4/conf/{ifname}/arp_notify"), "1")];
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
@@ -90,7 +90,8 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
             options: AddressOptions { nodad: options.skip_dad, ..AddressOptions::default() },
         })
         .collect();
-    changes.push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
+    changes
+        .push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
     let mut planned: Vec<route::Route> = Vec::new();
     for wanted in routes {
         let route = kernel_route(ifindex, wanted, ips);
@@ -145,17 +146,18 @@ fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
 pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
     let deadline = Instant::now() + DAD_PATIENCE;
     loop {
-        let addresses = socket
-            .addresses(Some(ifindex))
-            .map_err(|error| Error::from_chain(codes::KERNEL, &error))?;
+        let addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
         if let Some(duplicate) = addresses.iter().find(|address| address.dad_failed()) {
             return Err(Error::new(
                 codes::CONFLICT,
-                format!("duplicate address detection failed for {} on {ifname:?}", duplicate.address),
+                format!(
+                    "duplicate address detection failed for {} on {ifname:?}",
+                    duplicate.address
+                ),
             )
             .with_details("another host on the link holds the address"));
         }
-        if !addresses.iter().any(|address| address.tentative()) {
+        if !addresses.iter().any(route::Address::tentative) {
             return Ok(());
         }
         if deadline < Instant::now() {
@@ -192,7 +194,6 @@ pub fn check(
     ips: &[&IpConfig],
     routes: &[Route],
 ) -> Result<(), Error> {
-    let kernel = |error: kernel::NetlinkError| Error::from_chain(codes::KERNEL, &error);
     let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
     for ip in ips {
         if !present.iter().any(|address| address.address == ip.address) {
@@ -203,14 +204,14 @@ pub fn check(
         }
     }
     for v4 in [true, false] {
-        let wanted: Vec<_> = routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4).collect();
+        let wanted: Vec<_> =
+            routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4).collect();
         if wanted.is_empty() {
             continue;
         }
         let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
-        let present = socket
-            .routes(RouteFilter { family, table: None, oif: None })
-            .map_err(kernel)?;
+        let present =
+            socket.routes(RouteFilter { family, table: None, oif: None }).map_err(kernel)?;
         for route in wanted {
             if !present.iter().any(|found| satisfies(found, route)) {
                 return Err(Error::new(
@@ -225,6 +226,11 @@ pub fn check(
         }
     }
     Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn kernel(error: NetlinkError) -> Error {
+    Error::from_chain(codes::KERNEL, &error)
 }
 
 /// A default route is satisfied by any default route: a later plugin may have replaced it.

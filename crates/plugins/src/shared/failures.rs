@@ -38,8 +38,11 @@ impl Failures {
             count => {
                 let first = self.0[0].msg.clone();
                 let all: Vec<_> = self.0.iter().map(ToString::to_string).collect();
-                Err(Error::new(codes::SEVERAL, format!("{first} (and {} more failures)", count - 1))
-                    .with_details(all.join("; ")))
+                Err(Error::new(
+                    codes::SEVERAL,
+                    format!("{first} (and {} more failures)", count - 1),
+                )
+                .with_details(all.join("; ")))
             }
         }
     }

@@ -57,10 +57,7 @@ impl HostSwitch {
             index.note(&object, &json!({ "was": "0" })).map_err(|error| file_error(&error))?;
         }
         index.hold(&object, key).map_err(|error| file_error(&error))?;
-        self.sysctl()?
-            .write_if_different("1")
-            .map(drop)
-            .map_err(refused)
+        self.sysctl()?.write_if_different("1").map(drop).map_err(refused)
     }
 
     /// Lets go of it; the last attachment switches it off if the first switched it on.

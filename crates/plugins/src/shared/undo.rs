@@ -20,7 +20,11 @@ impl<'a> Undo<'a> {
     }
 
     /// Records how to undo what was just done. `what` completes "could not …".
-    pub fn record(&mut self, what: impl fmt::Display, step: impl FnOnce() -> Result<(), Error> + 'a) {
+    pub fn record(
+        &mut self,
+        what: impl fmt::Display,
+        step: impl FnOnce() -> Result<(), Error> + 'a,
+    ) {
         self.steps.push((what.to_string(), Box::new(step)));
     }
 

@@ -7,7 +7,8 @@ use testkit::{Container, Place, Snapshot};
 use crate::support::{Node, Run};
 
 /// Addresses for a container without any address plugin's state.
-const ONE_V4: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}"#;
+const ONE_V4: &str =
+    r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}"#;
 const DUAL: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}]}"#;
 
 /// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to `<dir>/verbs`.
@@ -99,7 +100,10 @@ fn host_veth_name() {
     let c1 = node.container("c1");
     let name = host_ifname(&add(&node, &c1).call().ok());
     let digits = name.strip_prefix("veth").unwrap();
-    assert!(digits.len() == 8 && digits.bytes().all(|b| b"0123456789abcdef".contains(&b)), "{name}");
+    assert!(
+        digits.len() == 8 && digits.bytes().all(|b| b"0123456789abcdef".contains(&b)),
+        "{name}"
+    );
     assert_eq!(link(&node.lab, &name)["ifalias"], "netwright:n/c1/eth0");
 }
 
@@ -147,10 +151,8 @@ fn is_gateway() {
 
 #[test]
 fn is_gateway_without_one_from_ipam_takes_the_first_address() {
-    let node = node_with(
-        "bridge-gw1",
-        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}"#,
-    );
+    let node =
+        node_with("bridge-gw1", r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}"#);
     let c1 = node.container("c1");
     let result = add(&node, &c1).config(fixed()).config(json!({ "isGateway": true })).call().ok();
     assert_eq!(result["ips"][0]["gateway"], "10.1.0.1");
@@ -184,16 +186,24 @@ fn v6_gateway_of_another_subnet_is_added() {
     let node = node_with("bridge-v6gw", DUAL);
     let gateway = json!({ "isGateway": true });
     add(&node, &node.container("c1")).config(fixed()).config(gateway.clone()).call().ok();
-    answer_with(&node, r#"{"cniVersion":"1.1.0","ips":[{"address":"fd00:2::2/64","gateway":"fd00:2::1"}]}"#);
+    answer_with(
+        &node,
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"fd00:2::2/64","gateway":"fd00:2::1"}]}"#,
+    );
     add(&node, &node.container("c2")).config(fixed()).config(gateway).call().ok();
     let addresses = node.sh("ip -o -6 address show cni0");
-    assert!(addresses.contains("fd00:1::1/64") && addresses.contains("fd00:2::1/64"), "{addresses}");
+    assert!(
+        addresses.contains("fd00:1::1/64") && addresses.contains("fd00:2::1/64"),
+        "{addresses}"
+    );
 }
 
 #[test]
 fn address_conflict_and_force_address() {
     let node = node_with("bridge-conflict", ONE_V4);
-    node.sh("ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up");
+    node.sh(
+        "ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up",
+    );
     let c1 = node.container("c1");
     let gateway = json!({ "isGateway": true });
     let before = Snapshot::take(&node.lab);
@@ -308,7 +318,10 @@ fn vm_vlan_access_trunk_and_gateway() {
 
     let trunk = json!({ "vlanTrunk": [{ "id": 7 }, { "minID": 10, "maxID": 12 }] });
     let result = add(&node, &c2).config(trunk.clone()).call().ok();
-    assert_eq!(vids(&host_ifname(&result)), [(1, true), (7, false), (10, false), (11, false), (12, false)]);
+    assert_eq!(
+        vids(&host_ifname(&result)),
+        [(1, true), (7, false), (10, false), (11, false), (12, false)]
+    );
 
     let keep = json!({ "vlan": 100, "preserveDefaultVlan": true });
     let result = add(&node, &c3).config(keep.clone()).call().ok();
@@ -344,7 +357,9 @@ fn port_isolation() {
     for (container, address) in [(&c1, "10.1.0.2"), (&c2, "10.1.0.3")] {
         answer_with(
             &node,
-            &format!(r#"{{"cniVersion":"1.1.0","ips":[{{"address":"{address}/24","gateway":"10.1.0.1"}}]}}"#),
+            &format!(
+                r#"{{"cniVersion":"1.1.0","ips":[{{"address":"{address}/24","gateway":"10.1.0.1"}}]}}"#
+            ),
         );
         let config = json!({ "portIsolation": true, "isGateway": true });
         let result = add(&node, container).config(fixed()).config(config).call().ok();
@@ -414,8 +429,7 @@ fn explicit_mac_sources() {
         ),
     ] {
         let container = node.container(id);
-        let result =
-            add(&node, &container).args(&format!("MAC={args}")).config(config).call().ok();
+        let result = add(&node, &container).args(&format!("MAC={args}")).config(config).call().ok();
         assert_eq!(link(&container, "eth0")["address"], want);
         assert_eq!(result["interfaces"][2]["mac"], want);
     }
@@ -495,7 +509,12 @@ fn del_with_netns_gone() {
         add(&node, &c1).config(fixed()).config(config.clone()).call().ok();
         c1.delete();
         for _ in 0..2 {
-            node.run("bridge", "DEL").netns(netns).config(fixed()).config(config.clone()).call().silent();
+            node.run("bridge", "DEL")
+                .netns(netns)
+                .config(fixed())
+                .config(config.clone())
+                .call()
+                .silent();
         }
         // The empty tables stay, as docs/firewall.md says.
         before.assert_same_but(&Snapshot::take(&node.lab), &["inet netwright"]);
@@ -560,13 +579,48 @@ fn check_names_what_is_missing() {
     let mac = result["interfaces"][2]["mac"].as_str().unwrap();
     let bridge_mac = result["interfaces"][0]["mac"].as_str().unwrap();
     for (place, drift, repair, words) in [
-        (&c1 as &dyn Drift, "ip route del default", "ip route add default via 10.1.0.1", "failed to find route 0.0.0.0/0"),
-        (&c1, "ip address del 10.1.0.2/24 dev eth0", "ip address add 10.1.0.2/24 dev eth0; ip route add default via 10.1.0.1", "failed to find IP 10.1.0.2/24"),
-        (&c1, "ip link set eth0 address 02:00:00:00:00:07", &format!("ip link set eth0 address {mac}"), "has MAC address 02:00:00:00:00:07"),
-        (&node.lab, "ip link set cni0 address 02:00:00:00:00:08", &format!("ip link set cni0 address {bridge_mac}"), "has MAC address 02:00:00:00:00:08"),
-        (&node.lab, "ip address del 10.1.0.1/24 dev cni0", "ip address add 10.1.0.1/24 dev cni0", "gateway address 10.1.0.1 is gone"),
-        (&node.lab, &format!("ip link set {port} nomaster"), &format!("ip link set {port} master cni0"), "is not a port of bridge"),
-        (&node.lab, &format!("bridge link set dev {port} hairpin on"), &format!("bridge link set dev {port} hairpin off"), "has hairpin mode on"),
+        (
+            &c1 as &dyn Drift,
+            "ip route del default",
+            "ip route add default via 10.1.0.1",
+            "failed to find route 0.0.0.0/0",
+        ),
+        (
+            &c1,
+            "ip address del 10.1.0.2/24 dev eth0",
+            "ip address add 10.1.0.2/24 dev eth0; ip route add default via 10.1.0.1",
+            "failed to find IP 10.1.0.2/24",
+        ),
+        (
+            &c1,
+            "ip link set eth0 address 02:00:00:00:00:07",
+            &format!("ip link set eth0 address {mac}"),
+            "has MAC address 02:00:00:00:00:07",
+        ),
+        (
+            &node.lab,
+            "ip link set cni0 address 02:00:00:00:00:08",
+            &format!("ip link set cni0 address {bridge_mac}"),
+            "has MAC address 02:00:00:00:00:08",
+        ),
+        (
+            &node.lab,
+            "ip address del 10.1.0.1/24 dev cni0",
+            "ip address add 10.1.0.1/24 dev cni0",
+            "gateway address 10.1.0.1 is gone",
+        ),
+        (
+            &node.lab,
+            &format!("ip link set {port} nomaster"),
+            &format!("ip link set {port} master cni0"),
+            "is not a port of bridge",
+        ),
+        (
+            &node.lab,
+            &format!("bridge link set dev {port} hairpin on"),
+            &format!("bridge link set dev {port} hairpin off"),
+            "has hairpin mode on",
+        ),
     ] {
         place.run(drift);
         check().fails(104, words);
@@ -619,7 +673,10 @@ fn routes_with_attributes() {
 fn status_forwards_to_ipam_and_looks_at_the_bridge() {
     let node = Node::new("bridge-status");
     node.stub("busy", r#"echo '{"code":50,"msg":"pool is exhausted"}'; exit 1"#);
-    node.run("bridge", "STATUS").config(json!({ "ipam": { "type": "busy" } })).call().fails(50, "pool is exhausted");
+    node.run("bridge", "STATUS")
+        .config(json!({ "ipam": { "type": "busy" } }))
+        .call()
+        .fails(50, "pool is exhausted");
     node.run("bridge", "STATUS").call().silent();
     node.sh("ip link add cni0 type veth peer name other");
     node.run("bridge", "STATUS").call().fails(50, "is not a bridge");

@@ -136,7 +136,10 @@ impl Config {
         }
         let bridge = if raw.bridge.is_empty() { "cni0" } else { &raw.bridge };
         let bridge = IfName::new(bridge).map_err(|error| {
-            Error::new(code::INVALID_CONFIG, format!("invalid bridge name {bridge:?}: {}", error.msg))
+            Error::new(
+                code::INVALID_CONFIG,
+                format!("invalid bridge name {bridge:?}: {}", error.msg),
+            )
         })?;
         let vlans = vlans(raw)?;
         let gateway = raw.is_gateway || raw.is_default_gateway;
@@ -211,7 +214,8 @@ fn trunk(entries: &[Option<RawTrunk>]) -> Result<BTreeSet<u16>, Error> {
         match (entry.min_id, entry.max_id) {
             (Some(low), Some(high)) => {
                 let low = vlan_id(low).ok_or_else(|| invalid("incorrect trunk minID parameter"))?;
-                let high = vlan_id(high).ok_or_else(|| invalid("incorrect trunk maxID parameter"))?;
+                let high =
+                    vlan_id(high).ok_or_else(|| invalid("incorrect trunk maxID parameter"))?;
                 if high < low {
                     return Err(invalid("minID is greater than maxID in trunk parameter"));
                 }
@@ -232,9 +236,7 @@ fn trunk(entries: &[Option<RawTrunk>]) -> Result<BTreeSet<u16>, Error> {
 }
 
 fn incomplete(missing: &str) -> Error {
-    invalid(&format!(
-        "minID and maxID should be configured simultaneously, {missing} is missing"
-    ))
+    invalid(&format!("minID and maxID should be configured simultaneously, {missing} is missing"))
 }
 
 fn vlan_id(id: i64) -> Option<u16> {
@@ -273,7 +275,9 @@ mod tests {
         );
         check(
             r#"{"ipMasq":true,"ipMasqBackend":"ipset"}"#,
-            expect![[r#"7 unknown ipmasq backend "ipset"; ipMasqBackend is "nftables" or "iptables""#]],
+            expect![[
+                r#"7 unknown ipmasq backend "ipset"; ipMasqBackend is "nftables" or "iptables""#
+            ]],
         );
     }
 

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
+use kernel::NetlinkError;
 use kernel::mac::MacAddr;
 use kernel::netns::{Netns, NetnsId};
-use kernel::NetlinkError;
 use kernel::route::{
-    BridgeVlan, BridgeVlanSide, Change, LinkKind, LinkSet, NewLink, OperState, RouteSocket, VethPeer,
+    BridgeVlan, BridgeVlanSide, Change, LinkKind, LinkSet, NewLink, OperState, RouteSocket,
+    VethPeer,
 };
 use serde::{Deserialize, Serialize};
 use state::{Index, NetnsIdentity, Record};
@@ -140,8 +141,9 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
         else {
             continue;
         };
-        let mut defaults =
-            routes.iter_mut().filter(|route| route.is_default() && route.dst.addr().is_ipv4() == v4);
+        let mut defaults = routes
+            .iter_mut()
+            .filter(|route| route.is_default() && route.dst.addr().is_ipv4() == v4);
         match defaults.next() {
             Some(route) => {
                 route.gw.get_or_insert(gateway);
@@ -183,7 +185,8 @@ fn attach<'a>(
     let pair = make_pair(host, call, config, bridge.link.index, mac, netns)?;
     if pair.host_ifname != facts.host_ifname {
         facts.host_ifname.clone_from(&pair.host_ifname);
-        facts.filter = filter::plan(key.network.as_str(), config, &facts.ips, mac, &pair.host_ifname);
+        facts.filter =
+            filter::plan(key.network.as_str(), config, &facts.ips, mac, &pair.host_ifname);
         write_down(call, &index, &facts, netns.id())?;
     }
     prepare_port(host, &config.vlans, config, pair.host_index)?;
@@ -198,12 +201,7 @@ fn attach<'a>(
     Ok(report(call, plan, &bridge, &pair, mac))
 }
 
-fn write_down(
-    call: &Call<'_>,
-    index: &Index,
-    facts: &Facts,
-    netns: NetnsId,
-) -> Result<(), Error> {
+fn write_down(call: &Call<'_>, index: &Index, facts: &Facts, netns: NetnsId) -> Result<(), Error> {
     let data = serde_json::to_value(facts).expect("facts have string keys only");
     let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
     let identity = NetnsIdentity { dev: netns.dev, ino: netns.ino };
@@ -337,7 +335,8 @@ fn configure(
     }
     let changes = container::changes(ifindex, &ips, &plan.routes, options);
     inside.apply(&changes).map_err(|error| {
-        kernel(error.source).context(format_args!("configure interface {:?}", call.ifname().as_str()))
+        kernel(error.source)
+            .context(format_args!("configure interface {:?}", call.ifname().as_str()))
     })?;
     if config.detect_duplicates {
         container::wait_for_dad(inside, ifindex, call.ifname().as_str())?;
@@ -367,7 +366,9 @@ fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(
                     codes::KERNEL,
                     format!("bridge port in error state: {state:?}"),
                 )
-                .with_details(format!("port {ifname:?} did not come up within {PORT_PATIENCE:?}")));
+                .with_details(format!(
+                    "port {ifname:?} did not come up within {PORT_PATIENCE:?}"
+                )));
             }
             Some(_) => std::thread::sleep(PORT_PAUSE),
             None => {

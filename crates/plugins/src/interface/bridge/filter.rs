@@ -74,11 +74,13 @@ pub(super) fn remove(
     let mut failures = Failures::new();
     let removed = match facts {
         Some(facts) if facts.filter.is_empty() => Ok(()),
-        Some(facts) => Firewall::open(index)
-            .and_then(|mut firewall| firewall.remove(key, &facts.filter)),
+        Some(facts) => {
+            Firewall::open(index).and_then(|mut firewall| firewall.remove(key, &facts.filter))
+        }
         // Without a record: by the marks on the elements.
-        None => Firewall::open(index)
-            .and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS)),
+        None => {
+            Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
+        }
     };
     failures.note("nftables", removed.map_err(|error| filter_error(&error)));
     let addresses = facts.map(|facts| facts.ips.as_slice()).unwrap_or_default();

@@ -5,12 +5,14 @@
 //! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
 //! else is lost.
 //!
-//! - [`config`]: what may be asked for
-//! - [`switch`]: the bridge itself
-//! - [`connect`]: ADD
-//! - [`remove`]: DEL and GC
-//! - [`verify`]: CHECK and STATUS
-//! - [`filter`]: masquerading and spoof checks
+//! | module | what |
+//! |---|---|
+//! | `config` | what may be asked for |
+//! | `switch` | the bridge itself |
+//! | `connect` | ADD |
+//! | `remove` | DEL and GC |
+//! | `verify` | CHECK and STATUS |
+//! | `filter` | masquerading and spoof checks |
 
 mod config;
 mod connect;

@@ -22,7 +22,8 @@ fn kernel(error: NetlinkError) -> Error {
 /// The addresses are released last, and not at all while the link may still carry them.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let mut failures = Failures::new();
-    let netns = failures.note("open the container's namespace", call.open_netns_if_there()).flatten();
+    let netns =
+        failures.note("open the container's namespace", call.open_netns_if_there()).flatten();
     let removed = all(call, netns.as_ref());
     let link_may_live = removed.is_err() || !failures.is_empty();
     failures.note("remove the attachment", removed);

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
-use kernel::mac::MacAddr;
 use kernel::NetlinkError;
+use kernel::mac::MacAddr;
 use kernel::route::{
-    AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink,
-    RouteSocket, VethPeer,
+    AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet,
+    NewLink, RouteSocket, VethPeer,
 };
 use kernel::sysctl::Sysctl;
 use serde::{Deserialize, Serialize};
@@ -72,11 +72,8 @@ fn require_bridge(link: &Link) -> Result<(), Error> {
     if link.kind.as_deref() == Some("bridge") {
         return Ok(());
     }
-    Err(Error::new(
-        codes::CONFLICT,
-        format!("{:?} already exists but is not a bridge", link.name),
-    )
-    .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
+    Err(Error::new(codes::CONFLICT, format!("{:?} already exists but is not a bridge", link.name))
+        .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
 /// Makes the bridge if need be, gives it the gateways' addresses and holds it for the attachment.
@@ -150,7 +147,11 @@ fn create(host: &mut RouteSocket, config: &Config) -> Result<Link, Error> {
     // Before the bridge is up: a container's router advertisements must not configure the host
     // (CVE-2020-10749).
     refuse_router_advertisements(name);
-    let up = LinkSet { up: Some(true), promiscuous: config.promisc.then_some(true), ..LinkSet::default() };
+    let up = LinkSet {
+        up: Some(true),
+        promiscuous: config.promisc.then_some(true),
+        ..LinkSet::default()
+    };
     host.apply_one(&Change::SetLink { ifindex: link.index, set: up }).map_err(kernel)?;
     Ok(link)
 }
@@ -178,9 +179,8 @@ fn adjust(
             ..BridgeOptions::default()
         },
         // Pin the hardware address, which would otherwise change with the ports; an empty bridge has none.
-        mac: pin_mac.then(|| {
-            link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(MacAddr::random)
-        }),
+        mac: pin_mac
+            .then(|| link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(MacAddr::random)),
         ..LinkSet::default()
     };
     if set == LinkSet::default() {
@@ -246,16 +246,17 @@ fn plan_addresses(
 ) -> Result<AddressPlan, Error> {
     let mut plan = AddressPlan::default();
     for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
-        let conflicts = present.iter().filter(|other| !wanted.contains(other)).filter(|other| {
-            match (gateway, other) {
-                (IpNet::V4(_), IpNet::V4(other)) => !other.addr().is_link_local(),
-                (IpNet::V6(gateway), IpNet::V6(other)) => {
-                    !other.addr().is_unicast_link_local()
-                        && (gateway.contains(other) || other.contains(gateway))
+        let conflicts =
+            present.iter().filter(|other| !wanted.contains(other)).filter(|other| {
+                match (gateway, other) {
+                    (IpNet::V4(_), IpNet::V4(other)) => !other.addr().is_link_local(),
+                    (IpNet::V6(gateway), IpNet::V6(other)) => {
+                        !other.addr().is_unicast_link_local()
+                            && (gateway.contains(other) || other.contains(gateway))
+                    }
+                    _ => false,
                 }
-                _ => false,
-            }
-        });
+            });
         for conflict in conflicts {
             if !force {
                 return Err(Error::new(
@@ -311,7 +312,11 @@ fn ensure_vlan_gateway(
             let side = BridgeVlanSide::Port;
             let mut changes = vec![Change::SetLink { ifindex: peer, set: enslave }];
             if vlan != 1 {
-                changes.push(Change::DelBridgeVlan { ifindex: peer, side, vlan: BridgeVlan::tagged(1) });
+                changes.push(Change::DelBridgeVlan {
+                    ifindex: peer,
+                    side,
+                    vlan: BridgeVlan::tagged(1),
+                });
             }
             changes.push(Change::AddBridgeVlan {
                 ifindex: peer,
@@ -392,8 +397,9 @@ pub(super) fn gateway_of(address: &IpNet, gateway: Option<IpAddr>) -> Result<IpN
                 .with_details("give the subnet a gateway")
         })?,
     };
-    IpNet::new(ip, address.prefix_len())
-        .map_err(|_| Error::new(code::INVALID_CONFIG, format!("gateway {ip} is not of the family of {address}")))
+    IpNet::new(ip, address.prefix_len()).map_err(|_| {
+        Error::new(code::INVALID_CONFIG, format!("gateway {ip} is not of the family of {address}"))
+    })
 }
 
 fn first_of(address: &IpNet) -> Option<IpAddr> {
@@ -428,10 +434,7 @@ mod tests {
         );
         assert_eq!(
             plan(&["192.0.2.1/24"], &["198.51.100.1/24"], true),
-            Ok(AddressPlan {
-                remove: nets(&["192.0.2.1/24"]),
-                add: nets(&["198.51.100.1/24"])
-            })
+            Ok(AddressPlan { remove: nets(&["192.0.2.1/24"]), add: nets(&["198.51.100.1/24"]) })
         );
     }
 

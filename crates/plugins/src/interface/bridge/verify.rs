@@ -119,8 +119,7 @@ fn check_port(
     bridge: &Link,
     container: &Link,
 ) -> Result<Link, Error> {
-    let missing =
-        || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
+    let missing = || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
     let peer = container.peer_index.ok_or_else(missing)?;
     let port = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
     if !result.interfaces.iter().any(|link| link.name == port.name && link.sandbox.is_empty()) {
@@ -132,7 +131,7 @@ fn check_port(
             port.name, bridge.name
         )));
     }
-    let has = port.port.clone().unwrap_or_default();
+    let has = port.port.unwrap_or_default();
     for (what, asked, found) in [
         ("hairpin mode", config.hairpin, has.hairpin),
         ("isolation", config.isolated, has.isolated),
@@ -167,11 +166,7 @@ fn check_vlans(host: &mut RouteSocket, config: &Config, port: &Link) -> Result<(
     Ok(())
 }
 
-fn check_gateway(
-    host: &mut RouteSocket,
-    config: &Config,
-    result: &AddResult,
-) -> Result<(), Error> {
+fn check_gateway(host: &mut RouteSocket, config: &Config, result: &AddResult) -> Result<(), Error> {
     let name = match config.vlans.access {
         Some(vlan) => super::config::gateway_name(&config.bridge, vlan)?,
         None => config.bridge.clone(),
