@@ -25,6 +25,8 @@
 
 pub mod conntrack;
 pub mod host;
+#[cfg(test)]
+mod hostile;
 pub mod mac;
 pub mod netlink;
 pub mod netns;

@@ -19,11 +19,11 @@ pub(crate) type Emit<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
 
 /// Writes messages one behind the other.
 ///
-/// A content too long for its 16-bit length is remembered ([`Writer::overflowed`]) instead of being cut silently.
+/// What cannot be said in netlink is remembered ([`Writer::problem`]) instead of being cut silently.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
-    overflowed: bool,
+    problem: Option<&'static str>,
 }
 
 impl Writer {
@@ -35,8 +35,14 @@ impl Writer {
         &self.bytes
     }
 
-    pub(crate) fn overflowed(&self) -> bool {
-        self.overflowed
+    /// Why what was written must not be sent.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        self.problem
+    }
+
+    /// Notes that what was written must not be sent.
+    pub(crate) fn set_problem(&mut self, problem: &'static str) {
+        self.problem = self.problem.or(Some(problem));
     }
 
     /// Writes one message: header, then what `body` writes, then the length into the header.
@@ -55,7 +61,7 @@ impl Writer {
         self.bytes.extend_from_slice(&[0; 4]);
         body(self);
         let Ok(length) = u32::try_from(self.bytes.len() - start) else {
-            self.overflowed = true;
+            self.set_problem("the message is too large");
             return;
         };
         self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
@@ -94,6 +100,10 @@ impl Writer {
 
     /// Writes a text with the NUL that ends it.
     pub(crate) fn put_text(&mut self, kind: u16, value: &str) {
+        if value.contains('\0') {
+            // The kernel would take the part before it for the whole.
+            self.set_problem("a name contains a NUL byte");
+        }
         self.attribute(kind, |writer| {
             writer.bytes.extend_from_slice(value.as_bytes());
             writer.bytes.push(0);
@@ -117,7 +127,7 @@ impl Writer {
         body(self);
         match u16::try_from(self.bytes.len() - start) {
             Ok(length) => self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes()),
-            Err(_) => self.overflowed = true,
+            Err(_) => self.set_problem("an attribute is too large"),
         }
         self.pad();
     }
@@ -273,9 +283,16 @@ mod tests {
     fn a_too_long_attribute_is_noticed() {
         let mut writer = Writer::new();
         writer.put(1, &vec![0; 0xfffb]);
-        assert!(!writer.overflowed());
+        assert_eq!(writer.problem(), None);
         writer.put(1, &vec![0; 0xfffc]);
-        assert!(writer.overflowed());
+        assert_eq!(writer.problem(), Some("an attribute is too large"));
+    }
+
+    #[test]
+    fn a_text_is_not_cut() {
+        let mut writer = Writer::new();
+        writer.put_text(1, "veth\0");
+        assert_eq!(writer.problem(), Some("a name contains a NUL byte"));
     }
 
     proptest::proptest! {

@@ -60,12 +60,20 @@ pub enum NetlinkError {
         /// How often it was tried.
         tries: u32,
     },
-    /// The request does not fit a netlink message, or its reply not our bound.
-    #[error("{operation}: {what} is too large for netlink")]
+    /// The request, or its reply, is larger than our bound.
+    #[error("{operation}: {what} is too large")]
     TooLarge {
         /// What was asked, with its object.
         operation: String,
         /// What does not fit.
+        what: &'static str,
+    },
+    /// The request cannot be said in netlink, or would not mean what it says. Nothing was sent.
+    #[error("{operation}: {what}")]
+    Unsendable {
+        /// What was asked, with its object.
+        operation: String,
+        /// Why not.
         what: &'static str,
     },
     /// The kernel's reply lacks what it must contain.
@@ -100,6 +108,7 @@ impl NetlinkError {
             | Self::TimedOut { operation, .. }
             | Self::Interrupted { operation, .. }
             | Self::TooLarge { operation, .. }
+            | Self::Unsendable { operation, .. }
             | Self::Incomplete { operation, .. } => operation,
         }
     }

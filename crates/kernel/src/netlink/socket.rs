@@ -205,8 +205,8 @@ impl Socket {
         operation: &dyn Display,
     ) -> Result<(), NetlinkError> {
         let too_large = |what| NetlinkError::TooLarge { operation: operation.to_string(), what };
-        if writer.overflowed() {
-            return Err(too_large("an attribute"));
+        if let Some(what) = writer.problem() {
+            return Err(NetlinkError::Unsendable { operation: operation.to_string(), what });
         }
         // The kernel takes a datagram only if it fits the send buffer, with some space to spare.
         let needed = writer.bytes().len().saturating_add(4096);

@@ -49,6 +49,8 @@ mod userdata;
 pub use batch::{Batch, Mode, Operation};
 pub use expr::{BitwiseExpr, Expr};
 pub use hooks::HookInfo;
+#[cfg(test)]
+pub(crate) use info::decode_elements;
 pub use info::{ChainInfo, RuleInfo, SetInfo, TableInfo};
 pub use key::{Key, KeyType, Value};
 pub use names::{ChainType, Family, Hook, HookPoint, Policy, TableRef, Verdict};

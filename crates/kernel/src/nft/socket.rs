@@ -113,9 +113,10 @@ impl NftSocket {
         }
         for (index, operation) in batch.operations().iter().enumerate() {
             if !operation.comments_fit() {
-                let error =
-                    NetlinkError::TooLarge { operation: operation.to_string(), what: "a comment" };
-                return Err(at(index)(error));
+                return Err(at(index)(NetlinkError::Unsendable {
+                    operation: operation.to_string(),
+                    what: "a comment is too long or contains a NUL byte",
+                }));
             }
         }
         let (writer, begin, messages) = self.encode(batch);

@@ -12,9 +12,9 @@ pub(crate) const SET_KEY_BYTEORDER: u8 = 0;
 pub(crate) const SET_DATA_BYTEORDER: u8 = 1;
 pub(crate) const SET_COMMENT: u8 = 7;
 
-/// Whether nft and the kernel take a comment of this length.
+/// Whether nft and the kernel take a comment, and give all of it back.
 pub(crate) fn fits(comment: Option<&str>) -> bool {
-    comment.is_none_or(|comment| comment.len() <= MAX_COMMENT)
+    comment.is_none_or(|comment| comment.len() <= MAX_COMMENT && !comment.contains('\0'))
 }
 
 /// Writes a text with the NUL that ends it.

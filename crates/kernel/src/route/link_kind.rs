@@ -1,6 +1,7 @@
 //! Kinds of links and what each takes when it is made.
 
 use super::link::{IFINFOMSG, ifla};
+use super::new_link::put_name;
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
@@ -180,7 +181,7 @@ impl VethPeer {
     fn encode(&self, writer: &mut Writer) {
         writer.nest_plain(VETH_INFO_PEER, |writer| {
             writer.raw(&header(super::AF_UNSPEC, 0, 0, 0));
-            writer.put_text(ifla::IFNAME, &self.name);
+            put_name(writer, &self.name);
             if let Some(mac) = self.mac {
                 writer.put(ifla::ADDRESS, &mac.0);
             }

@@ -3,6 +3,7 @@
 use super::AF_UNSPEC;
 use super::link::{iff, ifla};
 use super::link_kind::{BridgeOptions, header, put_netns};
+use super::new_link::put_name;
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
@@ -116,7 +117,7 @@ impl LinkSet {
         let (flags, change) = self.flags();
         writer.raw(&header(AF_UNSPEC, ifindex, flags, change));
         if let Some(name) = &self.name {
-            writer.put_text(ifla::IFNAME, name);
+            put_name(writer, name);
         }
         if let Some(mac) = self.mac {
             writer.put(ifla::ADDRESS, &mac.0);

@@ -74,7 +74,7 @@ impl NewLink {
     /// Writes `struct ifinfomsg` and the attributes.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         writer.raw(&header(AF_UNSPEC, 0, if self.up { iff::UP } else { 0 }, iff::UP));
-        writer.put_text(ifla::IFNAME, &self.name);
+        put_name(writer, &self.name);
         if let Some(mac) = self.mac {
             writer.put(ifla::ADDRESS, &mac.0);
         }
@@ -96,4 +96,13 @@ impl NewLink {
         put_netns(writer, self.netns.as_ref());
         self.kind.encode(writer);
     }
+}
+
+/// Writes IFLA_IFNAME of a new link.
+pub(crate) fn put_name(writer: &mut Writer, name: &str) {
+    if name.contains('%') {
+        // The kernel would put a number there (`dev_alloc_name`), and nobody would know the name.
+        writer.set_problem("a name contains a per cent sign");
+    }
+    writer.put_text(ifla::IFNAME, name);
 }

@@ -290,3 +290,55 @@ fn a_refusal_keeps_the_kernels_words() {
         );
     });
 }
+
+#[test]
+fn names_that_would_become_others_are_not_sent() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        for (name, peer, why) in [
+            ("veth%d", "x", "a name contains a per cent sign"),
+            ("x", "veth%d", "a name contains a per cent sign"),
+            ("veth\0x", "x", "a name contains a NUL byte"),
+        ] {
+            let error = route
+                .create_link(&NewLink::new(name, LinkKind::Veth(VethPeer::new(peer))))
+                .unwrap_err();
+            assert!(error.to_string().ends_with(why), "{error}");
+            let error = route
+                .apply(&[Change::SetLink {
+                    ifindex: 1,
+                    set: LinkSet { name: Some(format!("{name}{peer}")), ..LinkSet::default() },
+                }])
+                .unwrap_err();
+            assert!(error.to_string().ends_with(why), "{error}");
+        }
+        assert_eq!(route.links().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn dumps_while_others_change_things() {
+    in_netns(|| {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let here = kernel::netns::Netns::current().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut route = RouteSocket::open_in(&here).unwrap();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let made = route
+                        .create_link(&NewLink::new("veth1", LinkKind::Veth(VethPeer::new("veth2"))))
+                        .unwrap();
+                    route.delete_link(made.index).unwrap();
+                }
+            });
+            let mut route = RouteSocket::open_in(&here).unwrap();
+            for _ in 0..200 {
+                match route.links() {
+                    Ok(links) => assert!(links.iter().any(|link| link.name == "lo")),
+                    Err(error) => assert!(error.is_transient(), "{error}"),
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}

@@ -472,7 +472,10 @@ fn too_long_a_comment_is_refused_before_anything_happens() {
         let mut nft = NftSocket::open().unwrap();
         let error = nft.commit(&batch).unwrap_err();
         assert_eq!(error.index, Some(1));
-        assert_eq!(error.to_string(), "add chain inet nwt c: a comment is too large for netlink");
+        assert_eq!(
+            error.to_string(),
+            "add chain inet nwt c: a comment is too long or contains a NUL byte"
+        );
         assert_eq!(nft.get_table(&table()).unwrap(), None);
     });
 }

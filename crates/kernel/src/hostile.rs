@@ -1,0 +1,61 @@
+//! Readers against anything: none may panic, whatever the kernel, or whoever pretends to be it, sends.
+
+use proptest::prelude::*;
+
+use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
+use crate::route::{Address, BridgeVlan, Fdb, Link, Neighbour, Route, Rule};
+use crate::wire::{Message, Writer};
+
+/// Has every reader read one message, as each type that one of them takes.
+fn read(body: &[u8]) {
+    for kind in (16..=34).chain(10 << 8..(10 << 8) + 16) {
+        let message = Message { kind, flags: 0, seq: 1, body };
+        let _ = Link::decode(&message);
+        let _ = Address::decode(&message);
+        let _ = Route::decode(&message);
+        let _ = Route::is_cached(&message);
+        let _ = Rule::decode(&message);
+        let _ = Neighbour::decode(&message);
+        let _ = Fdb::decode(&message);
+        let _ = BridgeVlan::decode(&message);
+        let _ = TableInfo::decode(&message);
+        let _ = ChainInfo::decode(&message);
+        let _ = SetInfo::decode(&message);
+        let _ = RuleInfo::decode(&message);
+        let _ = decode_elements(&message);
+    }
+}
+
+/// Attributes three deep, with any contents.
+fn attributes() -> impl Strategy<Value = Vec<(u16, Vec<(u16, Vec<(u16, Vec<u8>)>)>)>> {
+    let leaf = prop::collection::vec((0..70_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..4);
+    let inner = prop::collection::vec((0..45_u16, leaf), 0..4);
+    prop::collection::vec((0..70_u16, inner), 0..6)
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(body: Vec<u8>) {
+        read(&body);
+    }
+
+    #[test]
+    fn any_attributes(family in 0..12_u8, header: [u8; 15], length in 3..=15_usize, outer in attributes()) {
+        let mut body = vec![family];
+        body.extend_from_slice(&header[..length]);
+        let mut writer = Writer::new();
+        writer.raw(&body);
+        for (kind, inner) in outer {
+            writer.nest(kind, |writer| {
+                for (kind, leaves) in inner {
+                    writer.nest(kind, |writer| {
+                        for (kind, value) in leaves {
+                            writer.put(kind, &value);
+                        }
+                    });
+                }
+            });
+        }
+        read(writer.bytes());
+    }
+}
