@@ -1,7 +1,7 @@
 //! The folder's files, one operation each. Nothing here decides.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use super::reservation::{Holder, Reservation};
 pub(crate) const LOCK: &str = "lock";
 const LAST_RESERVED: &str = "last_reserved_ip.";
 
-/// No container ID and interface name come near this size; a larger file is somebody else's.
-const LARGEST_CONTENT: u64 = 4096;
+/// No container ID and interface name come near this size; a larger file is somebody else's, and we write none.
+const LARGEST_CONTENT: usize = 4096;
 
 /// The reference walks sub-folders of any depth; nobody is known to make any.
 const DEEPEST: usize = 4;
@@ -113,10 +113,11 @@ impl Folder {
     fn read(&self, file: &Path) -> io::Result<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let handle = rustix::fs::openat(&self.handle, file, flags, Mode::empty())?;
-        let mut content = Vec::new();
-        File::from(handle).take(LARGEST_CONTENT + 1).read_to_end(&mut content)?;
-        if u64::try_from(content.len()).is_ok_and(|length| length <= LARGEST_CONTENT) {
-            Ok(content)
+        // One read: these are regular files, and a search for an owner reads thousands of them.
+        let mut content = [0; LARGEST_CONTENT + 1];
+        let length = rustix::io::read(&handle, &mut content)?;
+        if length <= LARGEST_CONTENT {
+            Ok(content[..length].to_vec())
         } else {
             Err(io::ErrorKind::FileTooLarge.into())
         }
@@ -125,6 +126,9 @@ impl Folder {
     /// Writes and flushes the content of a reservation to a file without a name, or beside the folder when
     /// the file system has no such thing or the caller says so.
     pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<Nameless> {
+        if LARGEST_CONTENT < content.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let nameless = match self.create_nameless() {
             Ok(handle) if !beside => Nameless { handle: handle.into(), path: None },
             // The file system, or the kernel for it, has no such thing (man 2 open, O_TMPFILE).

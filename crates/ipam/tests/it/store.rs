@@ -155,3 +155,15 @@ fn whatever_lies_under_an_address_keeps_it_from_being_given() {
     left.sort();
     assert_eq!(left, [ip("192.0.2.5"), ip("192.0.2.8")]);
 }
+
+#[test]
+fn no_reservation_is_written_that_could_not_be_read_again() {
+    let (_dir, store) = temporary();
+    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let long = owner(&"x".repeat(4000));
+    locked.allocate(&sets(&["192.0.2.0/29"]), &[], &long).unwrap();
+    assert_eq!(locked.release(&long).unwrap(), [ip("192.0.2.2")]);
+    let longer = owner(&"x".repeat(4100));
+    assert!(locked.allocate(&sets(&["192.0.2.0/29"]), &[], &longer).is_err());
+    assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0]);
+}
