@@ -94,6 +94,22 @@ pub fn remove_hostports(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(),
     Ok(())
 }
 
+/// Says whether the reference's `portmap` forwards ports to an attachment's container, in its iptables form.
+///
+/// # Errors
+/// When the kernel refuses to tell.
+pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
+    let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+    let chain = iptables::hostport::chain_name(key);
+    for family in FAMILIES {
+        let nat = TableRef::new(family, "nat");
+        if socket.get_chain(&nat, &chain).map_err(refused)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Removes the rules for these addresses from the reference's forwarding chain. They carry no other mark.
 ///
 /// # Errors

@@ -329,7 +329,7 @@ mod tests {
             -A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
             -I POSTROUTING 1 -m comment --comment "CNI portfwd requiring masquerade" -j CNI-HOSTPORT-MASQ
             -A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"n\" id: \"c1\"" -m multiport --dports 8080 -j CNI-DN-9b00b9b7c2795a8a61a6e
-            -A CNI-HOSTPORT-DNAT -p udp -m comment --comment "dnat name: \"n\" id: \"c1\"" -m multiport --dports 8081 -j CNI-DN-9b00b9b7c2795a8a61a6e
+            -A CNI-HOSTPORT-DNAT -p udp -m comment --comment "dnat name: \"n\" id: \"c1\"" -m multiport --dports 8081,8082 -j CNI-DN-9b00b9b7c2795a8a61a6e
             -A CNI-DN-9b00b9b7c2795a8a61a6e -s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
             -A CNI-DN-9b00b9b7c2795a8a61a6e -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
             -A CNI-DN-9b00b9b7c2795a8a61a6e -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80

@@ -101,12 +101,21 @@ impl Plugin for Portmap {
         let key = call.attachment();
         let index = Index::new(call.roots());
         let want = want(call, &config, &addresses)?;
-        let mut differences = Firewall::open(&index)
-            .and_then(|mut firewall| firewall.check(key, &want.facts.plan))
-            .map_err(|error| filter_error(&error))?;
-        if let Some(iptables) = &want.iptables {
+        let noted = Facts::read(&index, key).is_some();
+        let by_reference =
+            !noted && reference::has_hostports(key).map_err(|error| filter_error(&error))?;
+        let mut differences = Vec::new();
+        if !by_reference {
+            differences = Firewall::open(&index)
+                .and_then(|mut firewall| firewall.check(key, &want.facts.plan))
+                .map_err(|error| filter_error(&error))?;
+        }
+        // What the reference's plugin made before we came is right as long as it is whole.
+        let theirs = by_reference.then(|| wanted(&config, &Iptables::default(), &addresses));
+        if let Some(iptables) = want.iptables.or(theirs) {
             differences.extend(
-                iptables::hostport::check(key, iptables).map_err(|error| iptables_error(&error))?,
+                iptables::hostport::check(key, &iptables)
+                    .map_err(|error| iptables_error(&error))?,
             );
         }
         drift(&differences)

@@ -65,6 +65,17 @@ pub(super) struct Iptables {
     pub(super) conditions6: Vec<String>,
 }
 
+impl Default for Iptables {
+    fn default() -> Self {
+        Iptables {
+            mark_bit: MARK_BIT,
+            set_mark_chain: None,
+            conditions4: Vec::new(),
+            conditions6: Vec::new(),
+        }
+    }
+}
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
