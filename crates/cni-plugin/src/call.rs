@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Context, Delegate};
 
-/// One call of a plugin after the checks of [`respond`](crate::respond).
+/// One call of a plugin after the checks of [`respond`](crate::respond()).
 #[derive(Debug)]
 pub struct Call<'a> {
     pub(crate) plugin: &'static str,

@@ -24,7 +24,7 @@ pub use serve::{Serve, serve};
 ///
 /// VERSION is answered from [`Plugin::versions`]. Before any method runs, the environment, the network's
 /// name, the version and, for ADD and DEL, the namespace have been checked in the order and with the words
-/// of the reference library; see [`respond`].
+/// of the reference library; see [`respond()`].
 pub trait Plugin: Debug + Send + Sync {
     /// Returns the plugin's type: the name of its executable.
     fn name(&self) -> &'static str;
