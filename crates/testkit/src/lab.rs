@@ -6,7 +6,7 @@ pub(crate) use setup::unshare;
 
 use std::fs;
 use std::io::Read as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, mpsc};
@@ -43,6 +43,16 @@ pub struct Container {
     name: String,
     netns: Arc<OwnedFd>,
     sleeper: Option<Child>,
+}
+
+/// A network namespace in a [`Lab`] that somebody else made and will delete: a place to look from.
+///
+/// It keeps the namespace alive, as any open descriptor does: drop it before the namespace is to go.
+#[derive(Debug)]
+pub struct Visit {
+    lab: Arc<Inner>,
+    name: String,
+    netns: Arc<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -133,6 +143,21 @@ impl Lab {
             name: name.to_owned(),
             netns: Arc::new(netns),
             sleeper: None,
+        }
+    }
+
+    /// Opens a network namespace that something in the lab made. A path below `/proc` is one of the machine's.
+    #[must_use]
+    pub fn visit(&self, netns: impl AsRef<Path>) -> Visit {
+        let path = netns.as_ref();
+        let opened = self.enter(|| fs::File::open(path));
+        let opened = opened.unwrap_or_else(|error| {
+            panic!("lab {}: open netns {}: {error}", self.inner.name, path.display())
+        });
+        Visit {
+            lab: Arc::clone(&self.inner),
+            name: path.display().to_string(),
+            netns: Arc::new(opened.into()),
         }
     }
 
@@ -278,6 +303,28 @@ impl Place for Container {
 
     fn place_name(&self) -> String {
         format!("container {} of lab {}", self.name, self.lab.name)
+    }
+}
+
+impl Place for Visit {
+    fn command(&self, program: &str) -> Command {
+        let fd = format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd());
+        self.lab.command(program, Some(Path::new(&fd)))
+    }
+
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let mount = &self.lab.keeper.mount;
+        enter_namespaces(
+            &[
+                (mount.as_fd(), LinkNameSpaceType::Mount),
+                (self.netns.as_fd(), LinkNameSpaceType::Network),
+            ],
+            work,
+        )
+    }
+
+    fn place_name(&self) -> String {
+        format!("{} of lab {}", self.name, self.lab.name)
     }
 }
 

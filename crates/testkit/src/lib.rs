@@ -4,6 +4,7 @@
 //!   the test process dies.
 //! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
+//! * [`real`]: runtimes from Debian's packages, in a lab.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
 //! This crate is a dev-dependency only. It does not use any other crate of ours: it looks at the kernel through
@@ -30,9 +31,10 @@
 pub mod feature;
 mod lab;
 mod place;
+pub mod real;
 mod snapshot;
 pub mod traffic;
 
-pub use lab::{Container, Lab};
+pub use lab::{Container, Lab, Visit};
 pub use place::{Place, Running};
 pub use snapshot::Snapshot;

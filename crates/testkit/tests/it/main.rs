@@ -3,5 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "a test runs itself as a process that is killed")]
 
 mod lab;
+mod real;
 mod snapshot;
 mod traffic;

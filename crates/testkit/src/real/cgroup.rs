@@ -1,0 +1,84 @@
+//! Control groups: no namespace hides them, so they are named after the test's process and removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PREFIX: &str = "nwt-";
+
+/// Where the hierarchies are: one (version 2), or one a controller (version 1).
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// How long the last process of a group may take to disappear.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// A control group that a runtime will make, in whatever hierarchies; gone when this is dropped.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    name: String,
+}
+
+impl Cgroup {
+    /// Chooses a name that no other test has, and removes what tests that died have left.
+    pub(super) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        remove_stale();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self { name: format!("{PREFIX}{}-{number}", std::process::id()) }
+    }
+
+    /// The path below each hierarchy's root, as an OCI configuration has it.
+    pub(super) fn path(&self) -> String {
+        format!("/{}", self.name)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + DEADLINE;
+        for hierarchy in hierarchies() {
+            let group = hierarchy.join(&self.name);
+            while !remove(&group) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+fn remove_stale() {
+    for hierarchy in hierarchies() {
+        for group in children(&hierarchy) {
+            let name = group.file_name().unwrap_or_default().to_string_lossy();
+            let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                remove(&group);
+            }
+        }
+    }
+}
+
+fn hierarchies() -> Vec<PathBuf> {
+    let mut all = children(Path::new(ROOT));
+    all.retain(|dir| dir.join("cgroup.procs").exists());
+    all.push(PathBuf::from(ROOT));
+    all
+}
+
+/// Removes a group and those in it; true when it is gone.
+fn remove(group: &Path) -> bool {
+    for child in children(group) {
+        remove(&child);
+    }
+    match fs::remove_dir(group) {
+        Ok(()) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| entry.path()).collect()
+}
