@@ -1,6 +1,6 @@
 //! Finding a CNI plugin and calling it.
 //!
-//! A plugin is an executable found by its type in the directories of `CNI_PATH` ([`find`]). Calling it means:
+//! A plugin is an executable found by its type in the directories of `CNI_PATH` ([`find()`]). Calling it means:
 //! an environment and a standard input go in ([`Request`]), a standard output, a standard error and an exit
 //! status come out ([`Output`]). [`Exec`] starts a process for it. [`Mixed`] calls plugins that this very
 //! executable holds without starting anything, and starts a process for all others; a caller cannot tell the
