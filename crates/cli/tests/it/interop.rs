@@ -1,6 +1,7 @@
 //! A node changes from the reference plugins to ours and back with containers running.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cni::{AddResult, NetworkList};
 use cni_invoke::Exec;
@@ -61,12 +62,30 @@ fn attach(lab: &Lab, bin: &str, container: &Container) -> AddResult {
     })
 }
 
-fn detach(lab: &Lab, bin: &str, container: &Container) {
+fn try_detach(lab: &Lab, bin: &str, container: &Container) -> Result<(), String> {
     lab.enter(|| {
         let list = NetworkList::parse(LIST.as_bytes()).unwrap();
         let deleted = runtime(bin).del_list(&list, &attachment(container), None);
-        deleted.map(drop).unwrap_or_else(|error| panic!("detach with {bin}: {error}"));
-    });
+        deleted.map(drop).map_err(|error| error.to_string())
+    })
+}
+
+#[track_caller]
+fn detach(lab: &Lab, bin: &str, container: &Container) {
+    try_detach(lab, bin, container).unwrap_or_else(|error| panic!("detach with {bin}: {error}"));
+}
+
+/// Detaches with Go what ours attached.
+///
+/// Debian's bridge 1.1.1 takes iptables 1.8.9's words for a chain that is not there, and never was, for a
+/// failure: after it has deleted the link and released the addresses. Every runtime repeats a DEL that failed,
+/// and the repeated one succeeds.
+#[track_caller]
+fn detach_with_go_what_ours_attached(lab: &Lab, container: &Container) {
+    if let Err(error) = try_detach(lab, GO, container) {
+        assert!(error.contains("does not exist"), "{error}");
+        detach(lab, GO, container);
+    }
 }
 
 /// Attaches and detaches once with each, so that what the reference leaves for ever is there before.
@@ -89,8 +108,16 @@ fn serves(lab: &Lab, container: &Container, result: &AddResult) {
     assert_tcp(lab, "127.0.0.1:8080");
 }
 
-fn differences(before: &Snapshot, after: &Snapshot) -> Vec<String> {
-    before.diff(after).into_iter().filter(|line| !line.contains(ROUND_ROBIN)).collect()
+/// What is different from `before`, once the kernel has noticed that a bridge has no ports any more.
+fn differences(lab: &Lab, before: &Snapshot) -> Vec<String> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let mut lines = before.diff(&Snapshot::take(lab));
+        lines.retain(|line| !line.contains(ROUND_ROBIN));
+        if lines.is_empty() || deadline < Instant::now() {
+            return lines;
+        }
+    }
 }
 
 #[test]
@@ -104,7 +131,7 @@ fn attached_by_go_and_detached_by_ours() {
     serves(&lab, &c1, &result);
     detach(&lab, ours(), &c1);
     drop(c1);
-    assert_eq!(differences(&before, &Snapshot::take(&lab)), [""; 0]);
+    assert_eq!(differences(&lab, &before), [""; 0]);
 }
 
 #[test]
@@ -118,10 +145,10 @@ fn attached_by_ours_and_detached_by_go_then_collected() {
     let c1 = lab.container("c1");
     let result = attach(&lab, ours(), &c1);
     serves(&lab, &c1, &result);
-    detach(&lab, GO, &c1);
+    detach_with_go_what_ours_attached(&lab, &c1);
     drop(c1);
     lab.sh(&format!("CNI_PATH={} {NETWRIGHT} gc --all", ours()));
-    assert_eq!(differences(&before, &Snapshot::take(&lab)), [""; 0]);
+    assert_eq!(differences(&lab, &before), [""; 0]);
 }
 
 #[test]
@@ -142,6 +169,6 @@ fn both_on_one_bridge_reach_each_other() {
         }
     }
     // Each collected by the other's DEL.
-    detach(&lab, GO, &c2);
+    detach_with_go_what_ours_attached(&lab, &c2);
     detach(&lab, ours(), &c1);
 }
