@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use crate::netlink::{Errno, NetlinkError, Request, Socket};
 use crate::netns::Netns;
 use crate::nft::{NFGENMSG, nfgenmsg};
-use crate::route::{IpFamily, ip_from};
+use crate::route::{IpFamily, ip_bytes, ip_from};
 use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
@@ -33,6 +33,9 @@ const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_REPLY_FLAGS: u16 = 2;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
@@ -42,6 +45,11 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
+/// What of a tuple the kernel compares: `linux net/netfilter/nf_internals.h` CTA_FILTER_F_*.
+const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
+const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 
 /// A blocking socket for connection tracking. It keeps the namespace it was opened in.
 ///
@@ -49,7 +57,7 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 /// CAP_NET_ADMIN in the user namespace that owns the network namespace.
 ///
 /// # Kernel
-/// CONFIG_NF_CT_NETLINK.
+/// 5.8, CONFIG_NF_CT_NETLINK.
 #[derive(Debug)]
 pub struct ConntrackSocket {
     socket: Socket,
@@ -86,6 +94,45 @@ impl FlowFilter {
         }
     }
 
+    /// Writes a request for a dump. The kernel compares what it can, so that only few of many flows are sent.
+    ///
+    /// It does not compare a port without a protocol, and it sends the flows whose IPv6 address is *not* the one asked
+    /// for (`ctnetlink_filter_match_tuple`, seen on 6.18): those are compared only here.
+    fn encode(&self, writer: &mut Writer) {
+        writer.raw(&nfgenmsg(self.family.number(), 0));
+        let port = self.destination_port.filter(|_| self.protocol.is_some());
+        let v4 = |address: Option<IpAddr>| address.filter(IpAddr::is_ipv4);
+        let (source, destination) = (v4(self.source), v4(self.destination));
+        let reply_source = v4(self.reply_source);
+        let original = [
+            (source.is_some(), CTA_FILTER_F_CTA_IP_SRC),
+            (destination.is_some(), CTA_FILTER_F_CTA_IP_DST),
+            (self.protocol.is_some(), CTA_FILTER_F_CTA_PROTO_NUM),
+            (port.is_some(), CTA_FILTER_F_CTA_PROTO_DST_PORT),
+        ];
+        let original = original.iter().filter(|flag| flag.0).fold(0, |all, flag| all | flag.1);
+        let reply = if reply_source.is_some() { CTA_FILTER_F_CTA_IP_SRC } else { 0 };
+        if original | reply == 0 {
+            return;
+        }
+        writer.nest(CTA_TUPLE_ORIG, |writer| {
+            put_addresses(writer, source, destination);
+            if let Some(protocol) = self.protocol {
+                writer.nest(CTA_TUPLE_PROTO, |writer| {
+                    writer.put_u8(CTA_PROTO_NUM, protocol);
+                    if let Some(port) = port {
+                        writer.put(CTA_PROTO_DST_PORT, &port.to_be_bytes());
+                    }
+                });
+            }
+        });
+        writer.nest(CTA_TUPLE_REPLY, |writer| put_addresses(writer, reply_source, None));
+        writer.nest(CTA_FILTER, |writer| {
+            writer.put_u32(CTA_FILTER_ORIG_FLAGS, original);
+            writer.put_u32(CTA_FILTER_REPLY_FLAGS, reply);
+        });
+    }
+
     fn matches(&self, flow: &Flow) -> bool {
         fn fits<T: PartialEq>(wanted: Option<T>, found: Option<T>) -> bool {
             wanted.is_none() || wanted == found
@@ -96,6 +143,20 @@ impl FlowFilter {
             && fits(self.destination_port, flow.original.destination_port)
             && fits(self.reply_source, flow.reply.source)
     }
+}
+
+/// Writes CTA_TUPLE_IP with IPv4 addresses, unless there is nothing to write.
+fn put_addresses(writer: &mut Writer, source: Option<IpAddr>, destination: Option<IpAddr>) {
+    if source.is_none() && destination.is_none() {
+        return;
+    }
+    writer.nest(CTA_TUPLE_IP, |writer| {
+        for (kind, address) in [(CTA_IP_V4_SRC, source), (CTA_IP_V4_DST, destination)] {
+            if let Some(address) = address {
+                writer.put(kind, &ip_bytes(address));
+            }
+        }
+    });
 }
 
 /// A tracked flow.
@@ -153,12 +214,12 @@ impl ConntrackSocket {
         Socket::open_in(netns, NETLINK_NETFILTER).map(|socket| Self { socket })
     }
 
-    /// Lists flows. The kernel goes through all of the IP version.
+    /// Lists flows. The kernel goes through all of the IP version, and sends those that match.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn flows(&mut self, filter: &FlowFilter) -> Result<Vec<Flow>, NetlinkError> {
-        let body = |writer: &mut Writer| writer.raw(&nfgenmsg(filter.family.number(), 0));
+        let body = |writer: &mut Writer| filter.encode(writer);
         let request = Request { operation: &"list flows", kind: CT_GET, flags: 0, body: &body };
         self.socket
             .dump(&request, |message| Flow::decode(message).filter(|flow| filter.matches(flow)))

@@ -26,8 +26,10 @@ fn read(body: &[u8]) {
     }
 }
 
+type Inner = Vec<(u16, Vec<(u16, Vec<u8>)>)>;
+
 /// Attributes three deep, with any contents.
-fn attributes() -> impl Strategy<Value = Vec<(u16, Vec<(u16, Vec<(u16, Vec<u8>)>)>)>> {
+fn attributes() -> impl Strategy<Value = Vec<(u16, Inner)>> {
     let leaf = prop::collection::vec((0..70_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..4);
     let inner = prop::collection::vec((0..45_u16, leaf), 0..4);
     prop::collection::vec((0..70_u16, inner), 0..6)

@@ -1,11 +1,16 @@
 use std::net::UdpSocket;
 
-use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::netns::within;
 use kernel::nft::{Batch, Family, Hook, NewChain, NewRule, NftSocket, TableRef, Value, field};
 use kernel::route::{AddressOptions, Change, IpFamily, LinkSet, RouteSocket};
 
 use crate::guard::{fresh_netns, in_netns, lo_up, sh, veth_to};
+
+/// How many are UDP; the kernel's own neighbour discovery is tracked as well.
+fn udp(flows: Vec<Flow>) -> usize {
+    flows.iter().filter(|flow| flow.original.protocol == Some(17)).count()
+}
 
 /// A host and a container; the host translates UDP port 5353 of itself to port 53 of the container.
 #[test]
@@ -66,6 +71,28 @@ fn flows_of_a_hostport_are_found_and_forgotten() {
                 FlowFilter { reply_source: Some(own.parse().unwrap()), ..port },
             ] {
                 assert_eq!(conntrack.delete_flows(&none).unwrap(), 0, "{none:?}");
+            }
+            // Each condition by itself, and a port of any protocol.
+            for (one, count) in [
+                (FlowFilter { source: Some(own.parse().unwrap()), ..FlowFilter::all(family) }, 2),
+                (
+                    FlowFilter {
+                        destination: Some(own.parse().unwrap()),
+                        ..FlowFilter::all(family)
+                    },
+                    1,
+                ),
+                (FlowFilter { destination_port: Some(5353), ..FlowFilter::all(family) }, 1),
+                (
+                    FlowFilter {
+                        reply_source: Some(remote.parse().unwrap()),
+                        ..FlowFilter::all(family)
+                    },
+                    2,
+                ),
+                (FlowFilter::all(family), 2),
+            ] {
+                assert_eq!(udp(conntrack.flows(&one).unwrap()), count, "{one:?}");
             }
             let exact = FlowFilter {
                 reply_source: Some(remote.parse().unwrap()),
