@@ -12,7 +12,7 @@ use crate::file::{
     Durability, FileError, create_directory, read_optional, remove_file, write_atomic,
     write_atomic_through,
 };
-use crate::lock::{Lock, LockError};
+use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
 use crate::record::{Damaged, Read, Record};
 use crate::roots::Roots;
@@ -265,6 +265,29 @@ impl Index {
             }
         }
         note
+    }
+
+    /// Removes the index's own files and folders when nothing is written in them: no attachment has a record or holds
+    /// anything. Says whether they are gone.
+    ///
+    /// Locks that somebody holds, and so the folder, stay.
+    #[must_use]
+    pub fn tidy(&self) -> bool {
+        let mut damaged = Vec::new();
+        let in_use = [&self.owners, &self.shared]
+            .iter()
+            .any(|path| entries(path, &mut damaged).next().is_some());
+        if in_use {
+            return false;
+        }
+        for lock in entries(&self.locks, &mut damaged) {
+            remove_unless_held(&lock);
+        }
+        // Each fails while something is left in it, which is the answer then.
+        for folder in [&self.owners, &self.shared, &self.locks] {
+            let _ = fs::remove_dir(folder);
+        }
+        self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
     }
 
     /// Reads and removes the note of a shared object, once what it says has been undone.

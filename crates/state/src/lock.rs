@@ -18,7 +18,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 /// same way and stay empty. The file is never removed, for a lock on a removed file excludes nobody.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// The process that holds a lock, as far as procfs tells.
@@ -95,19 +95,14 @@ impl Lock {
     /// # Errors
     /// [`LockError::Busy`] names the holder.
     pub fn acquire(path: &Path, deadline: Duration) -> Result<Lock, LockError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| LockError::Open { path: path.to_owned(), source })?;
+        let mut file = open(path)?;
         let begin = Instant::now();
         let mut wait = FIRST_WAIT;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Lock { _file: file }),
+                // Somebody tidied up between our opening and our locking: others lock another file by now.
+                Ok(()) if is_removed(&file) => file = open(path)?,
+                Ok(()) => return Ok(Lock { file }),
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(TryLockError::Error(source)) => {
                     return Err(LockError::Lock { path: path.to_owned(), source });
@@ -124,6 +119,31 @@ impl Lock {
                 }
             }
         }
+    }
+}
+
+fn open(path: &Path) -> Result<File, LockError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| LockError::Open { path: path.to_owned(), source })
+}
+
+/// Says whether the file has no name any more.
+fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
+/// Removes a lock's file unless somebody holds the lock. Whoever waits for it notices and makes a new one.
+pub(crate) fn remove_unless_held(path: &Path) {
+    if let Ok(lock) = Lock::acquire(path, Duration::ZERO) {
+        // Best effort: a file that stays is an empty one.
+        let _ = std::fs::remove_file(path);
+        drop(lock.file);
     }
 }
 

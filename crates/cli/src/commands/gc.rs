@@ -109,7 +109,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     Ok(first.map_or(ExitCode::SUCCESS, |failed| Failure::from(failed.error).exit_code()))
 }
 
-/// Removes our tables from the packet filter when nothing is left in them.
+/// Removes our tables from the packet filter, and our folder below `/run`, when nothing is left in them.
 pub(crate) fn prune(session: &Session, shell: &Shell) {
     // Without state of ours there are no tables of ours, and nothing is to be made for looking.
     if !session.roots.run.join("locks").exists() {
@@ -117,8 +117,14 @@ pub(crate) fn prune(session: &Session, shell: &Shell) {
     }
     let index = Index::new(&session.roots);
     let pruned = firewall::Firewall::open(&index).and_then(|mut firewall| firewall.prune());
-    if let Err(error) = pruned {
-        shell.warn(format_args!("empty tables stay in the packet filter: {error}"));
+    match pruned {
+        Ok(true) => {
+            let _in_use = !index.tidy();
+        }
+        Ok(false) => {}
+        Err(error) => {
+            shell.warn(format_args!("empty tables stay in the packet filter: {error}"));
+        }
     }
 }
 

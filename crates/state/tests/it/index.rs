@@ -260,3 +260,47 @@ fn attachments_come_and_go_at_once() {
     });
     assert!(place.index.list().found.is_empty());
 }
+
+#[test]
+fn tidy_leaves_nothing_when_nothing_is_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
+    let index = Index::new(&roots);
+    let key = key("blue", "c1");
+    drop(index.lock("bridge nw0", Duration::from_secs(5)).unwrap());
+    index.hold("bridge nw0", &key).unwrap();
+    assert!(!index.tidy(), "an attachment holds something");
+    index.release("bridge nw0", &key).unwrap();
+    let held = index.lock("bridge nw0", Duration::from_secs(5)).unwrap();
+    assert!(!index.tidy(), "a lock is held");
+    drop(held);
+    assert!(index.tidy());
+    assert!(!roots.run.exists());
+}
+
+#[test]
+fn a_lock_excludes_while_others_tidy_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
+    let index = Index::new(&roots);
+    let counter = dir.path().join("counter");
+    std::fs::write(&counter, "0").unwrap();
+    let (threads, rounds) = (4, 200);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    let _lock = index.lock("counter", Duration::from_secs(30)).unwrap();
+                    let count: u32 = std::fs::read_to_string(&counter).unwrap().parse().unwrap();
+                    std::fs::write(&counter, (count + 1).to_string()).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                let _ = index.tidy();
+            }
+        });
+    });
+    assert_eq!(std::fs::read_to_string(&counter).unwrap(), (threads * rounds).to_string());
+}
