@@ -50,7 +50,9 @@ fn attachment(container: &Container) -> Attachment {
         "eth0".parse().unwrap(),
         container.netns().to_str().unwrap(),
     )
-    .with_capabilities_json(r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#)
+    .with_capabilities_json(
+        r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#,
+    )
     .unwrap()
 }
 
@@ -138,7 +140,9 @@ fn attached_by_go_and_detached_by_ours() {
 fn attached_by_ours_and_detached_by_go_then_collected() {
     testkit::require!("root", "file:/usr/lib/cni/bridge");
     let lab = lab("interop-ours-go");
-    lab.sh(&format!("mkdir -p /etc/cni/net.d && cat > /etc/cni/net.d/interop.conflist <<'X'\n{LIST}\nX"));
+    lab.sh(&format!(
+        "mkdir -p /etc/cni/net.d && cat > /etc/cni/net.d/interop.conflist <<'X'\n{LIST}\nX"
+    ));
     warm_up(&lab);
     lab.sh(&format!("CNI_PATH={} {NETWRIGHT} gc --all", ours()));
     let before = Snapshot::take(&lab);

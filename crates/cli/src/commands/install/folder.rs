@@ -45,19 +45,14 @@ impl Folder {
         };
         state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
         let kept = manifest::folder_of(dir);
-        let had_kept = kept.exists();
         // Root may write anywhere but on a read-only file system: only trying tells.
         let probe = dir.join(".netwright-probe");
         state::write_atomic(&probe, b"", 0o600, Durability::Volatile)
             .and_then(|()| state::remove_file(&probe))
             .map_err(|error| refused(&error))?;
         state::create_directory(&kept, 0o755).map_err(|error| refused(&error))?;
-        let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_PATIENCE).map_err(|error| {
-            if !had_kept {
-                let _ = fs::remove_dir(&kept);
-            }
-            Failure::of(code::TRY_AGAIN_LATER, &error)
-        })?;
+        let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_PATIENCE)
+            .map_err(|error| Failure::of(code::TRY_AGAIN_LATER, &error))?;
         Ok(Folder { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -98,8 +93,14 @@ impl Folder {
 
     /// Puts the executable in its place.
     pub(super) fn put_executable(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-        state::write_atomic(&self.dir.join(name), bytes, 0o755, Durability::Synced)
-            .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))
+        let temporary = self.temporary(name);
+        state::write_atomic(&temporary, bytes, 0o755, Durability::Synced)
+            .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))?;
+        // Renamed once more, now that nobody has it open for writing: till then it cannot be executed (ETXTBSY).
+        fs::rename(&temporary, self.dir.join(name)).map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            self.failed("replace", name, &error)
+        })
     }
 
     /// Puts a link in its place.
@@ -136,11 +137,6 @@ impl Folder {
         state::sync_directory(&self.dir).map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
 
-    /// Removes the lock's file, once the folder is nobody's any more.
-    pub(super) fn forget_lock(&self) {
-        let _ = fs::remove_file(manifest::folder_of(&self.dir).join(LOCK_FILE));
-    }
-
     /// Prepares to put everything back.
     pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
         Undo {
@@ -166,6 +162,15 @@ impl Folder {
     fn failed(&self, what: &str, name: &str, error: &io::Error) -> Failure {
         Failure::of(code::IO_FAILURE, error)
             .context(format_args!("{what} {}", self.dir.join(name).display()))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // While the lock is held; whoever waits for it takes the next file's. The folder stays if it keeps something.
+        let kept = manifest::folder_of(&self.dir);
+        let _ = fs::remove_file(kept.join(LOCK_FILE));
+        let _ = fs::remove_dir(kept);
     }
 }
 
@@ -230,10 +235,7 @@ impl Undo {
         }
         match &self.old {
             Some(old) => note(old.write(folder.dir())),
-            None => {
-                folder.forget_lock();
-                note(Manifest::remove(folder.dir()));
-            }
+            None => note(Manifest::remove(folder.dir())),
         }
         first
     }

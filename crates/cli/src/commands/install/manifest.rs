@@ -104,12 +104,11 @@ impl Manifest {
         state::write_atomic(&path, &bytes, 0o644, state::Durability::Synced).map_err(failed)
     }
 
-    /// Removes the folder's manifest, and the folder for it when nothing is kept there.
+    /// Removes the folder's manifest.
     pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
         state::remove_file(&folder_of(dir).join(FILE))
-            .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
-        let _ = std::fs::remove_dir(folder_of(dir));
-        Ok(())
+            .map(drop)
+            .map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
 
     /// Says whether a name is ours.

@@ -87,6 +87,7 @@ pub(crate) fn install(
     let links: Vec<&'static str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
     let folder = Folder::open(&dir)?;
     let outcome = place(&folder, &links, &executable, created, args, &session);
+    drop(folder);
     let (replaced, config, notes) = match outcome {
         Ok(done) => done,
         Err(failure) => {

@@ -89,7 +89,6 @@ pub(crate) fn uninstall(
         }
     }
     folder.sync()?;
-    folder.forget_lock();
     Manifest::remove(&dir)?;
     drop(folder);
     if manifest.created_dir && std::fs::remove_dir(&dir).is_ok() {

@@ -122,8 +122,11 @@ pub(crate) fn main(args: &Lint, common: &Common, world: &World, shell: &mut Shel
     } else if path.exists() {
         lint_file(&path, &session, &mut report);
     } else {
-        return Err(Failure::new(code::IO_FAILURE, format!("{} does not exist", path.display()))
-            .hint("name a file or a folder, or set NETCONFPATH"));
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!("{} does not exist", path.display()),
+        )
+        .hint("name a file or a folder, or set NETCONFPATH"));
     }
     shell.print(&report);
     let errors = report.count(Severity::Error) != 0;

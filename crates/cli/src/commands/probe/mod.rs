@@ -58,7 +58,10 @@ struct Gateway {
 #[serde(rename_all = "camelCase")]
 struct Outside {
     target: String,
+    /// Packets went there and came back.
     reached: bool,
+    /// The other side answered that it does not serve that port.
+    refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +122,10 @@ impl Outside {
         let target = &self.target;
         let error = self.error.as_deref().unwrap_or("no answer");
         match (&self.address, &self.machine_error) {
-            (Some(address), _) if self.reached => format!("{target}: connected to {address}"),
+            (Some(address), _) if self.refused => {
+                format!("{target}: reached {address}, which serves nothing on that port")
+            }
+            (Some(address), _) => format!("{target}: connected to {address}"),
             (_, Some(machine)) if gateway_answered => format!(
                 "this machine has no route to the outside: {machine}. The gateway answered, so the network here works as \
                  far as it can"
@@ -242,6 +248,7 @@ fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside 
     let mut outside = Outside {
         target: target.to_owned(),
         reached: false,
+        refused: false,
         address: None,
         error: None,
         machine_error: None,
@@ -256,8 +263,9 @@ fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside 
         }
     };
     match connect(&addresses, port) {
-        Some(Ok(address)) => {
+        Some(Ok(Reached { address, refused })) => {
             outside.reached = true;
+            outside.refused = refused;
             outside.address = Some(address);
             return outside;
         }
@@ -318,8 +326,16 @@ fn list(addresses: &[IpAddr]) -> String {
     texts.join(", ")
 }
 
+/// An address that answered.
+#[derive(Debug, Clone, Copy)]
+struct Reached {
+    address: SocketAddr,
+    /// It refused the connection.
+    refused: bool,
+}
+
 /// Connects to one of the addresses; `None` when there are none.
-fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<SocketAddr, String>> {
+fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
     let mut first_error = None;
     let end = Instant::now() + CONNECT_PATIENCE * 2;
     for address in addresses.iter().take(ADDRESSES_TRIED) {
@@ -329,7 +345,11 @@ fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<SocketAddr, String>
             break;
         }
         match TcpStream::connect_timeout(&address, left) {
-            Ok(_) => return Some(Ok(address)),
+            Ok(_) => return Some(Ok(Reached { address, refused: false })),
+            // Somebody over there said no: the way there and back is open, which is what is asked here.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return Some(Ok(Reached { address, refused: true }));
+            }
             Err(error) => {
                 first_error.get_or_insert(format!("connect to {address}: {error}"));
             }
@@ -362,6 +382,7 @@ mod tests {
             outside: Outside {
                 target: "example.com:80".to_owned(),
                 reached,
+                refused: false,
                 address: reached.then_some(address),
                 error: (!reached).then(|| "connect to 203.0.113.9:80: timed out".to_owned()),
                 machine_error: machine_error.map(str::to_owned),

@@ -1,0 +1,245 @@
+//! `add`, `del`, `check`, `list`, `inspect`, `status` and `gc`, on a host of their own.
+
+use expect_test::expect;
+use serde_json::Value;
+use testkit::{Lab, Place, Snapshot, traffic};
+
+use crate::support::{assert_as_before, call_in, command_in, said};
+
+/// Writes a network into the laboratory's folder of configurations.
+fn network(lab: &Lab, name: &str, document: &str) {
+    lab.sh("mkdir -p /etc/cni/net.d");
+    std::fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), document).unwrap();
+}
+
+const BLUE: &str = r#"{
+    "cniVersion": "1.1.0", "name": "blue", "plugins": [
+        {"type": "bridge", "bridge": "br-blue", "isGateway": true,
+         "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}}
+    ]}"#;
+
+fn rows(lab: &Lab) -> Vec<Value> {
+    let json = call_in(lab, &["list", "-o", "json"]).succeeded().json();
+    json["attachments"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_container_is_attached_checked_listed_and_detached() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-attach");
+    network(&lab, "blue", BLUE);
+    let before = Snapshot::take(&lab);
+    let c1 = lab.container("c1");
+
+    let said = call_in(&lab, &["add", "blue", "c1"]).succeeded();
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert!(lines[0].starts_with("IFNAME  MAC"), "{said:#?}");
+    assert!(lines[1].starts_with("eth0 "), "{said:#?}");
+    assert!(lines[1].contains("10.9.0.2/24  10.9.0.1"), "{said:#?}");
+    traffic::assert_pings(&c1, "10.9.0.1");
+
+    // Every way of naming it means the same attachment.
+    for name in ["c1", "/run/netns/c1"] {
+        call_in(&lab, &["check", "blue", name]).succeeded();
+        let said = call_in(&lab, &["list", name, "-o", "json"]).succeeded().json();
+        assert_eq!(said["attachments"][0]["addresses"][0], "10.9.0.2/24", "{said}");
+    }
+    let row = &rows(&lab)[0];
+    assert_eq!(row["state"], "alive");
+    let id = row["containerID"].as_str().unwrap();
+    assert!(id.starts_with("cnitool-"), "{row}");
+    let json = call_in(&lab, &["inspect", id, "-o", "json"]).succeeded().json();
+    assert_eq!(json["attachments"][0]["attachment"]["ifname"], "eth0");
+    assert_eq!(json["attachments"][0]["config"]["name"], "blue");
+    assert!(json["attachments"][0]["records"]["bridge"].is_object(), "{json}");
+
+    // A second time is refused, and nothing is broken by it.
+    call_in(&lab, &["add", "blue", "c1"]).failed(1);
+    traffic::assert_pings(&c1, "10.9.0.1");
+
+    call_in(&lab, &["del", "blue", "c1"]).succeeded();
+    let again = call_in(&lab, &["del", "blue", "c1", "-o", "json"]).succeeded().json();
+    assert_eq!(again["outcome"], "absent");
+    let said = call_in(&lab, &["check", "blue", "c1"]).failed(1);
+    assert!(said.stderr.contains("is not attached to network \"blue\""), "{said:#?}");
+    assert!(rows(&lab).is_empty());
+    drop(c1);
+    // Locks stay until somebody looks whether they are still needed.
+    call_in(&lab, &["gc"]).succeeded();
+    assert_as_before(&before, &lab);
+}
+
+#[test]
+fn a_container_can_be_named_by_a_process() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-pid");
+    network(&lab, "blue", BLUE);
+    let mut c1 = lab.container("c1");
+    let pid = c1.pid().to_string();
+    call_in(&lab, &["add", "blue", &pid, "--ifname", "net0", "-o", "json"]).succeeded();
+    let row = &rows(&lab)[0];
+    assert_eq!(row["netns"], format!("/proc/{pid}/ns/net"));
+    assert_eq!(row["ifname"], "net0");
+    // The name of the namespace leads to the same attachment.
+    let said = call_in(&lab, &["list", "c1", "-o", "json"]).succeeded().json();
+    assert_eq!(said["attachments"][0]["ifname"], "net0");
+    call_in(&lab, &["del", "blue", &pid, "--ifname", "net0"]).succeeded();
+    assert!(rows(&lab).is_empty());
+}
+
+#[test]
+fn a_network_whose_configuration_is_gone_can_still_be_left() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-gone-config");
+    network(&lab, "blue", BLUE);
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "blue", "c1", "--container-id", "web"]).succeeded();
+    lab.sh("rm /etc/cni/net.d/blue.conflist");
+    call_in(&lab, &["del", "blue", "web"]).succeeded();
+    assert!(rows(&lab).is_empty());
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+}
+
+#[test]
+fn what_is_asked_for_is_given() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-asked");
+    let c1 = lab.container("c1");
+    let args = [
+        "add",
+        "netwright",
+        "c1",
+        "--ip",
+        "10.63.9.9",
+        "--mac",
+        "02:00:00:00:00:07",
+        "-p",
+        "8080:80",
+    ];
+    let said = call_in(&lab, &args).succeeded();
+    let words: Vec<&str> = said.stdout.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(words, ["eth0", "02:00:00:00:00:07", "10.63.9.9/16", "10.63.0.1"]);
+    let server = traffic::Server::tcp(&c1, "10.63.9.9:80", "web");
+    let answer = traffic::assert_tcp(&lab, "10.63.0.1:8080");
+    drop((server, answer));
+    let row = &rows(&lab)[0];
+    assert_eq!(row["ports"][0], "8080:80/tcp");
+    // The port is taken.
+    let _c2 = lab.container("c2");
+    let said = call_in(&lab, &["add", "netwright", "c2", "-p", "8080:80"]).failed(1);
+    assert!(said.stderr.contains("8080"), "{said:#?}");
+    assert_eq!(rows(&lab).len(), 1);
+    call_in(&lab, &["del", "netwright", "c1"]).succeeded();
+}
+
+#[test]
+fn a_missing_container_is_explained() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-missing");
+    let said = call_in(&lab, &["add", "netwright", "nobody"]).failed(1);
+    expect![[r#"
+        error: failed to open netns "/run/netns/nobody": failed to Statfs "/run/netns/nobody": no such file or directory
+        hint: create it with `ip netns add nobody`, or name the container by the path of its namespace or a process ID
+    "#]]
+    .assert_eq(&said.stderr);
+}
+
+#[test]
+fn status_says_which_networks_are_ready() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-status");
+    network(&lab, "blue", BLUE);
+    network(
+        &lab,
+        "red",
+        r#"{"cniVersion": "1.1.0", "name": "red", "plugins": [{"type": "nwt-none"}]}"#,
+    );
+    let said = call_in(&lab, &["status"]).failed(1);
+    expect![[r#"
+        NETWORK    VERSION  PLUGINS                  STATE      FROM
+        blue       1.1.0    bridge                   ready      /etc/cni/net.d/blue.conflist
+        red        1.1.0    nwt-none                 not ready  /etc/cni/net.d/red.conflist
+        netwright  1.1.0    bridge,portmap,firewall  ready      (embedded)
+    "#]]
+    .assert_eq(&said.stdout.lines().take(4).map(|line| format!("{line}\n")).collect::<String>());
+    assert!(said.stdout.contains("red: [failed to find plugin \"nwt-none\" in path"), "{said:#?}");
+    call_in(&lab, &["status", "blue"]).succeeded();
+}
+
+#[test]
+fn gc_removes_what_containers_that_are_gone_left() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-gc");
+    network(&lab, "blue", BLUE);
+    let before = Snapshot::take(&lab);
+    let gone = lab.container("gone");
+    let alive = lab.container("alive");
+    call_in(&lab, &["add", "blue", "gone"]).succeeded();
+    call_in(&lab, &["add", "netwright", "gone", "--ifname", "eth1", "-p", "8080:80"]).succeeded();
+    call_in(&lab, &["add", "blue", "alive"]).succeeded();
+    drop(gone);
+    let states: Vec<String> =
+        rows(&lab).iter().map(|row| row["state"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(states.iter().filter(|state| *state == "gone").count(), 2, "{states:?}");
+
+    let would = call_in(&lab, &["gc", "--dry-run", "-o", "json"]).succeeded().json();
+    assert_eq!(would["removed"].as_array().unwrap().len(), 2, "{would}");
+    assert_eq!(rows(&lab).len(), 3, "a dry run removes nothing");
+
+    let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
+    assert_eq!(done["removed"], would["removed"]);
+    assert_eq!(done["kept"].as_array().unwrap().len(), 1, "{done}");
+    traffic::assert_pings(&alive, "10.9.0.1");
+    assert_eq!(lab.sh("ls /var/lib/cni/networks/blue | grep -c ^10").trim(), "1");
+
+    call_in(&lab, &["gc", "--all"]).succeeded();
+    assert!(rows(&lab).is_empty());
+    drop(alive);
+    assert_as_before(&before, &lab);
+}
+
+#[test]
+fn gc_keeps_what_is_named_valid() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-gc-valid");
+    network(&lab, "blue", BLUE);
+    let (c1, c2) = (lab.container("c1"), lab.container("c2"));
+    for container in ["c1", "c2"] {
+        call_in(&lab, &["add", "blue", container]).succeeded();
+    }
+    let said = call_in(&lab, &["gc", "blue", "--valid", "c2:eth0", "--dry-run"]).succeeded();
+    assert!(said.stdout.contains("would remove 1, kept 1"), "{said:#?}");
+    call_in(&lab, &["gc", "blue", "--valid", "/run/netns/c2"]).succeeded();
+    let left = rows(&lab);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0]["netns"], "/run/netns/c2");
+    traffic::assert_pings(&c2, "10.9.0.1");
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+    call_in(&lab, &["gc", "blue", "--all", "--valid", "c2"]).failed(2);
+}
+
+#[test]
+fn the_plugins_installed_elsewhere_are_called_too() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-foreign");
+    // Somebody else's last link of the chain: a script that passes on what came before it.
+    let script = "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] || exit 0\n\
+                  echo called >> $(dirname $0)/log\nsed 's/.*\"prevResult\"://; s/}$//'\n";
+    let dir = lab.dir().join("bin");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("theirs"), script).unwrap();
+    lab.sh(&format!("chmod +x {}/theirs", dir.display()));
+    network(
+        &lab,
+        "both",
+        r#"{"cniVersion": "1.1.0", "name": "both", "plugins": [
+            {"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", "subnet": "10.8.0.0/24"}},
+            {"type": "theirs"}]}"#,
+    );
+    let _c1 = lab.container("c1");
+    let mut command = command_in(&lab, &["add", "both", "c1", "-o", "json"]);
+    command.env("CNI_PATH", &dir);
+    let result = said(command).succeeded().json();
+    assert_eq!(result["ips"][0]["address"], "10.8.0.2/24", "{result}");
+    assert_eq!(std::fs::read_to_string(dir.join("log")).unwrap(), "called\n");
+}

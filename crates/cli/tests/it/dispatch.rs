@@ -1,0 +1,98 @@
+//! One executable, many names.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+
+use expect_test::expect;
+
+use crate::support::{EXECUTABLE, Said, Scratch, said, said_with};
+
+const VERBS: &[(&str, &str)] = &[("CNI_COMMAND", "VERSION")];
+
+#[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+fn call_as(program: &str, name: &str, args: &[&str], vars: &[(&str, &str)], input: &[u8]) -> Said {
+    let mut command = std::process::Command::new(program);
+    command.arg0(name).args(args).env_clear().envs(vars.iter().copied());
+    said_with(command, input)
+}
+
+#[test]
+fn list_prints_every_plugin() {
+    let scratch = Scratch::new();
+    let said = scratch.call(&["--list"]).succeeded();
+    let names: Vec<&str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
+    assert_eq!(said.stdout.lines().collect::<Vec<_>>(), names);
+    let json = scratch.call(&["--list", "--output", "json"]).succeeded().json();
+    assert_eq!(json["plugins"][0], names[0]);
+}
+
+#[test]
+fn every_plugin_answers_under_its_name_and_as_first_argument() {
+    let scratch = Scratch::new();
+    for plugin in plugins::all() {
+        let link = scratch.path(plugin.name());
+        symlink(EXECUTABLE, &link).unwrap();
+        let link = link.to_str().unwrap();
+        let by_name = call_as(link, link, &[], VERBS, b"").succeeded();
+        let by_argument =
+            call_as(EXECUTABLE, "netwright", &[plugin.name()], VERBS, b"").succeeded();
+        assert_eq!(by_name.stdout, by_argument.stdout);
+        assert_eq!(by_name.json()["cniVersion"], "1.1.0", "{}", plugin.name());
+
+        let about = call_as(link, plugin.name(), &[], &[], b"").succeeded();
+        assert_eq!(about.stdout, "");
+        assert!(about.stderr.starts_with(&format!("CNI {} plugin 0.1.0\n", plugin.name())));
+    }
+}
+
+#[test]
+fn a_plugins_arguments_are_nobodys_business() {
+    let said = call_as(EXECUTABLE, "bridge", &["--help", "--output", "nonsense"], VERBS, b"");
+    assert_eq!(said.succeeded().json()["cniVersion"], "1.1.0");
+}
+
+#[test]
+fn a_plugin_reports_errors_on_standard_output() {
+    let vars = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "c1"),
+        ("CNI_NETNS", "/nonexistent"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/nonexistent"),
+    ];
+    let said = call_as(EXECUTABLE, "bridge", &[], &vars, b"{").failed(1);
+    assert_eq!(said.json()["code"], 6);
+    assert_eq!(said.stderr, "");
+}
+
+#[test]
+fn a_configuration_that_names_the_executable_gets_an_answer() {
+    let vars = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "c1")];
+    let said = call_as(EXECUTABLE, "/opt/cni/bin/netwright", &[], &vars, b"{}").failed(1);
+    assert_eq!(said.json()["code"], 7);
+    assert_eq!(said.json()["msg"], "netwright is not the type of a plugin");
+}
+
+#[test]
+fn without_a_command_the_help_is_shown() {
+    let said = said(Scratch::new().command(&[])).failed(2);
+    assert!(said.stdout.contains("Usage: netwright"));
+    let said = Scratch::new().call(&["lists"]).failed(2);
+    expect![[r#"
+        error: unrecognized subcommand 'lists'
+
+          tip: some similar subcommands exist: 'status', 'lint', 'list'
+
+        Usage: netwright [OPTIONS] [COMMAND]
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&said.stderr);
+}
+
+#[test]
+fn the_step_before_a_command_is_not_for_people() {
+    assert_eq!(call_as(EXECUTABLE, "netwright-enter", &[], &[], b"").code, 125);
+    // Not started by `run`: the process named is not the parent.
+    assert_eq!(call_as(EXECUTABLE, "netwright-enter", &["1", "true"], &[], b"").code, 125);
+}

@@ -1,0 +1,63 @@
+//! What is made from the program's description is what the repository holds.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{Scratch, listing};
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// Compares a file with what it should be, or writes it when `UPDATE_EXPECT` is set.
+#[track_caller]
+fn check(path: &Path, text: &str) {
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        found == text,
+        "{} is not what the program says; UPDATE_EXPECT=1 cargo test -p netwright writes it anew",
+        path.display()
+    );
+}
+
+#[test]
+fn the_help_of_every_command_is_in_the_docs() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("docs");
+    scratch.call(&["man", "--markdown", dir.to_str().unwrap()]).succeeded();
+    let text = std::fs::read_to_string(dir.join("cli.md")).unwrap();
+    for command in ["run", "gc", "oci-hook", "uninstall"] {
+        assert!(text.contains(&format!("\n## `netwright {command}`\n")), "{command}");
+    }
+    check(&docs().join("cli.md"), &text);
+}
+
+#[test]
+fn the_man_pages_are_current() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("man");
+    scratch.call(&["man", dir.to_str().unwrap()]).succeeded();
+    let names = listing(&dir);
+    assert!(names.contains(&"netwright.1".to_owned()), "{names:?}");
+    assert!(names.contains(&"netwright-oci-hook.1".to_owned()), "{names:?}");
+    for name in &names {
+        check(&docs().join("man").join(name), &std::fs::read_to_string(dir.join(name)).unwrap());
+    }
+    assert_eq!(listing(&docs().join("man")), names, "docs/man holds a page too many");
+}
+
+#[test]
+fn the_completions_are_current() {
+    let scratch = Scratch::new();
+    for (shell, file) in
+        [("bash", "netwright.bash"), ("zsh", "_netwright"), ("fish", "netwright.fish")]
+    {
+        let said = scratch.call(&["completions", shell]).succeeded();
+        assert!(said.stdout.contains("oci-hook"), "{shell}");
+        check(&docs().join("completions").join(file), &said.stdout);
+    }
+}

@@ -1,0 +1,236 @@
+//! `install` and `uninstall`.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use expect_test::expect;
+use testkit::{Lab, Place};
+
+use crate::support::{EXECUTABLE, Said, Scratch, listing, said};
+
+/// Everything in a folder, with content and mode: to see that nothing was changed.
+fn whole(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let metadata = entry.path().symlink_metadata().unwrap();
+        if metadata.is_dir() {
+            for (below, content) in whole(&entry.path()) {
+                found.insert(format!("{name}/{below}"), content);
+            }
+        }
+        let content = if metadata.is_symlink() {
+            std::fs::read_link(entry.path()).unwrap().into_os_string().into_encoded_bytes()
+        } else if metadata.is_dir() {
+            Vec::new()
+        } else {
+            std::fs::read(entry.path()).unwrap()
+        };
+        found.insert(name, (metadata.mode(), content));
+    }
+    found
+}
+
+fn install(scratch: &Scratch, more: &[&str]) -> Said {
+    let dir = scratch.path("opt/bin");
+    let mut args = vec!["install", "--bin-dir", dir.to_str().unwrap()];
+    args.extend(more);
+    scratch.call(&args)
+}
+
+/// Uninstalls inside a laboratory, because that also cleans the packet filter.
+fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
+    let dir = scratch.path("opt/bin");
+    let mut command = lab.command(EXECUTABLE);
+    command.args(["uninstall", "--bin-dir", dir.to_str().unwrap()]).args(more);
+    for (key, value) in scratch.command(&[]).get_envs() {
+        command.env(key, value.unwrap());
+    }
+    said(command)
+}
+
+/// Runs a script in another process: what this one has open for writing, its children have too, for a moment.
+#[expect(clippy::disallowed_methods, reason = "the test needs a copy that nobody has open")]
+fn call_sh(script: &str) -> std::process::ExitStatus {
+    Command::new("sh").args(["-c", script]).status().unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+fn version(plugin: &Path) -> std::io::Result<std::process::Output> {
+    Command::new(plugin).env("CNI_COMMAND", "VERSION").stdin(Stdio::null()).output()
+}
+
+#[test]
+fn every_plugin_is_linked_and_answers() {
+    let scratch = Scratch::new();
+    let said = install(&scratch, &[]).succeeded();
+    assert_eq!(said.stdout, "");
+    assert!(said.stderr.contains("wrote the default network to "), "{said:#?}");
+    let bin = scratch.path("opt/bin");
+    let mut expected: Vec<String> =
+        plugins::all().iter().map(|plugin| format!("{} -> netwright", plugin.name())).collect();
+    expected.extend([".netwright-replaced/".to_owned(), "netwright".to_owned()]);
+    expected.sort();
+    assert_eq!(listing(&bin), expected);
+    for plugin in plugins::all() {
+        assert!(version(&bin.join(plugin.name())).unwrap().status.success());
+    }
+    let mode = std::fs::metadata(bin.join("netwright")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    assert_eq!(listing(&scratch.path("net.d")), ["99-netwright.conflist"]);
+    scratch.call(&["lint", "--strict"]).succeeded();
+}
+
+#[test]
+fn no_config_means_no_config() {
+    let scratch = Scratch::new();
+    install(&scratch, &["--no-config"]).succeeded();
+    assert!(!scratch.path("net.d").exists());
+}
+
+#[test]
+fn an_existing_network_of_that_name_is_left_alone() {
+    let scratch = Scratch::new();
+    let document = r#"{"cniVersion": "1.1.0", "name": "netwright", "plugins": [{"type": "x"}]}"#;
+    scratch.write("net.d/10-mine.conflist", document);
+    let json = install(&scratch, &["-o", "json"]).succeeded().json();
+    assert!(json["config"].is_null(), "{json}");
+    assert_eq!(listing(&scratch.path("net.d")), ["10-mine.conflist"]);
+}
+
+#[test]
+fn install_and_uninstall_leave_everything_as_it_was() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-uninstall");
+    let bridge = scratch.write("opt/bin/bridge", "#!/bin/sh\necho theirs\n");
+    std::fs::set_permissions(&bridge, std::fs::Permissions::from_mode(0o750)).unwrap();
+    scratch.write("opt/bin/dhcp", "somebody's");
+    symlink("/usr/lib/cni/portmap", scratch.path("opt/bin/portmap")).unwrap();
+    scratch.write("net.d/10-podman.conflist", r#"{"name": "podman", "plugins": [{"type": "x"}]}"#);
+    let before = whole(&scratch.path(""));
+
+    let json = install(&scratch, &["-o", "json"]).succeeded().json();
+    assert_eq!(json["replaced"], serde_json::json!(["bridge", "portmap"]));
+    // Again: what is kept is theirs, not our own link.
+    let json = install(&scratch, &["-o", "json"]).succeeded().json();
+    assert_eq!(json["replaced"], serde_json::json!([]));
+
+    let said = uninstall(&scratch, &lab, &[]).succeeded();
+    expect![[r#"
+        removed: firewall, host-local, loopback, tuning, netwright, SCRATCH/net.d/99-netwright.conflist
+        put back: bridge, portmap
+    "#]]
+    .assert_eq(&scratch.plain(&said.stderr));
+    assert_eq!(whole(&scratch.path("")), before);
+    let said = uninstall(&scratch, &lab, &[]).failed(1);
+    assert!(said.stderr.starts_with("error: nothing was installed in "), "{said:#?}");
+}
+
+#[test]
+fn uninstall_removes_a_folder_that_install_made() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-uninstall-dir");
+    install(&scratch, &["--no-config"]).succeeded();
+    uninstall(&scratch, &lab, &[]).succeeded();
+    assert!(!scratch.path("opt/bin").exists());
+    assert!(!scratch.path("run").exists());
+}
+
+#[test]
+fn what_others_changed_since_is_left_and_told() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-uninstall-others");
+    scratch.write("opt/bin/tuning", "the old one");
+    install(&scratch, &[]).succeeded();
+    std::fs::remove_file(scratch.path("opt/bin/tuning")).unwrap();
+    scratch.write("opt/bin/tuning", "a new one");
+    scratch.write("net.d/99-netwright.conflist", "{\"name\": \"mine\"}");
+    let json = uninstall(&scratch, &lab, &["-o", "json"]).succeeded().json();
+    let left = json["left"].to_string();
+    assert!(
+        left.contains("somebody replaced our link; what was there before us is still kept"),
+        "{left}"
+    );
+    assert!(left.contains("99-netwright.conflist: it was changed since we wrote it"), "{left}");
+    assert_eq!(std::fs::read_to_string(scratch.path("opt/bin/tuning")).unwrap(), "a new one");
+    let kept = scratch.path("opt/bin/.netwright-replaced/tuning");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "the old one");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_changed() {
+    let scratch = Scratch::new();
+    scratch.write("opt/bin/bridge", "theirs");
+    std::fs::create_dir_all(scratch.path("opt/bin/tuning")).unwrap();
+    let before = whole(&scratch.path(""));
+    let said = install(&scratch, &[]).failed(3);
+    expect![[r#"
+        error: SCRATCH/opt/bin/tuning is a folder, where a plugin should be
+        hint: move it away, or choose another folder with --bin-dir
+    "#]]
+    .assert_eq(&scratch.plain(&said.stderr));
+    assert_eq!(whole(&scratch.path("")), before);
+
+    // A folder that cannot be made.
+    let said = scratch.call(&["install", "--bin-dir", "/proc/nwt-none"]).failed(3);
+    assert!(said.stderr.starts_with("error: /proc/nwt-none cannot be written: "), "{said:#?}");
+    assert!(said.stderr.contains("\nhint: run as root, or choose another folder"), "{said:#?}");
+}
+
+#[test]
+fn a_failure_at_the_last_step_puts_everything_back() {
+    let scratch = Scratch::new();
+    scratch.write("opt/bin/bridge", "theirs");
+    let before = whole(&scratch.path(""));
+    let mut command = scratch.command(&["install", "--bin-dir"]);
+    command.arg(scratch.path("opt/bin")).env("NETCONFPATH", "/proc/nwt-none/net.d");
+    let said = said(command).failed(3);
+    assert!(said.stderr.contains("\ncause: everything was put back as it was\n"), "{said:#?}");
+    assert_eq!(whole(&scratch.path("")), before);
+}
+
+#[test]
+fn an_older_version_does_not_replace_a_newer() {
+    let scratch = Scratch::new();
+    install(&scratch, &["--no-config"]).succeeded();
+    let path = scratch.path("opt/bin/.netwright-replaced/manifest.json");
+    let manifest = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, manifest.replace("\"0.1.0\"", "\"99.0.0\"")).unwrap();
+    let said = install(&scratch, &["--no-config"]).failed(1);
+    assert!(said.stderr.starts_with("error: version 99.0.0 is installed in "), "{said:#?}");
+    install(&scratch, &["--no-config", "--allow-downgrade"]).succeeded();
+}
+
+#[test]
+fn plugins_can_be_called_at_any_moment_of_an_installation() {
+    const INSTALLATIONS: usize = 10;
+    let scratch = Scratch::new();
+    // Somebody else's plugin is there before. No script: its interpreter opens it a second time, by name.
+    let theirs = scratch.path("opt/bin/bridge");
+    std::fs::create_dir_all(scratch.path("opt/bin")).unwrap();
+    let copied = call_sh(&format!("cp {EXECUTABLE} {}", theirs.display()));
+    assert!(copied.success());
+    let stop = AtomicBool::new(false);
+    let calls = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let output = version(&theirs).expect("the plugin can be executed");
+                    assert!(output.status.success(), "{output:?}");
+                    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                    assert_eq!(answer["cniVersion"], "1.1.0");
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..INSTALLATIONS {
+            install(&scratch, &["--no-config"]).succeeded();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
+}

@@ -1,0 +1,297 @@
+//! Mistakes in configurations.
+
+use expect_test::{Expect, expect};
+
+use crate::support::Scratch;
+
+/// Examines one file; the texts have the scratch folder's name replaced.
+#[track_caller]
+fn check(document: &str, code: i32, expected: Expect) {
+    let scratch = Scratch::new();
+    let path = scratch.write("net.d/10-x.conflist", document);
+    let said = scratch.call(&["lint", path.to_str().unwrap()]).failed(code);
+    assert_eq!(said.stderr, "");
+    expected.assert_eq(&scratch.plain(&said.stdout));
+    // A folder that holds the file says the same.
+    let folder = scratch.call(&["lint"]).failed(code);
+    assert_eq!(folder.stdout, said.stdout);
+}
+
+#[test]
+fn a_sound_file_passes() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+            {"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}},
+            {"type": "portmap", "capabilities": {"portMappings": true}}
+        ]}"#,
+        0,
+        expect![[r#"
+            1 file looked at: 0 errors, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn the_embedded_network_passes() {
+    let scratch = Scratch::new();
+    let document = include_str!("../../src/net/netwright.conflist");
+    scratch.write("net.d/99-netwright.conflist", document);
+    scratch.call(&["lint", "--strict"]).succeeded();
+}
+
+#[test]
+fn broken_json_is_pointed_at() {
+    check(
+        "{\n    \"name\": \"x\",\n    \"plugins\": [\n        {\"type\" \"bridge\"}\n    ]\n}\n",
+        1,
+        expect![[r#"
+            error: error parsing configuration list: expected `:`
+              --> SCRATCH/net.d/10-x.conflist:4:17
+              |
+            4 |         {"type" "bridge"}
+              |                 ^
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+    check(
+        "",
+        1,
+        expect![[r#"
+        error: the file is empty
+          --> SCRATCH/net.d/10-x.conflist
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        "[1, 2]",
+        1,
+        expect![[r#"
+        error: error parsing configuration list: invalid type: sequence, expected an object
+          --> SCRATCH/net.d/10-x.conflist:1:1
+          |
+        1 | [1, 2]
+          | ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+}
+
+#[test]
+fn unknown_keys_are_warned_about_with_the_nearest() {
+    check(
+        r#"{
+    "cniVersion": "1.1.0",
+    "name": "x",
+    "disableGc": true,
+    "disableChek": true,
+    "plugins": [
+        {
+            "type": "bridge",
+            "isGatway": true,
+            "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "gatway": "10.1.0.1"}
+        }
+    ]
+}
+"#,
+        0,
+        expect![[r#"
+            warning: unknown key "disableChek": a network list does not read it
+              --> SCRATCH/net.d/10-x.conflist:5:5
+              |
+            5 |     "disableChek": true,
+              |     ^
+              hint: did you mean "disableCheck"?
+
+            warning: unknown key "isGatway": plugin "bridge" does not read it
+              --> SCRATCH/net.d/10-x.conflist:9:13
+              |
+            9 |             "isGatway": true,
+              |             ^
+              hint: did you mean "isGateway"?
+
+            warning: unknown key "gatway": "ipam" of plugin "host-local" does not read it
+              --> SCRATCH/net.d/10-x.conflist:10:69
+               |
+            10 |             "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "gatway": "10.1.0.1"}
+               |                                                                     ^
+              hint: did you mean "gateway"?
+
+            1 file looked at: 0 errors, 3 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn wrong_types_are_pointed_at() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "bridge",
+     "mtu": "large"}
+]}
+"#,
+        1,
+        expect![[r#"
+            error: mtu: invalid type: string "large", expected u32
+              --> SCRATCH/net.d/10-x.conflist:3:13
+              |
+            3 |      "mtu": "large"}
+              |             ^
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn missing_plugins_are_named() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "brigde", "ipam": {"type": "whereabouts"}}
+]}
+"#,
+        1,
+        expect![[r#"
+            error: failed to find plugin "brigde" in path [SCRATCH/bin]
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "brigde", "ipam": {"type": "whereabouts"}}
+              |              ^
+              hint: did you mean "bridge"?
+
+            error: failed to find plugin "whereabouts" in path [SCRATCH/bin]
+              --> SCRATCH/net.d/10-x.conflist:2:41
+              |
+            2 |     {"type": "brigde", "ipam": {"type": "whereabouts"}}
+              |                                         ^
+              hint: install it, or set CNI_PATH to the folders that hold it
+
+            1 file looked at: 2 errors, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn the_order_of_a_chain_is_looked_at() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "portmap"},
+    {"type": "bridge"},
+    {"type": "host-local"},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+]}
+"#,
+        1,
+        expect![[r#"
+            error: plugin "portmap" changes what the plugins before it made, and is the first
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "portmap"},
+              |              ^
+              hint: put a plugin that makes an interface before it, such as bridge
+
+            warning: plugin "portmap" has nothing to do without the capability "portMappings"
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "portmap"},
+              |              ^
+              hint: add "capabilities": {"portMappings": true}
+
+            warning: plugin "bridge" makes an interface of its own and ignores what "portmap" before it made
+              --> SCRATCH/net.d/10-x.conflist:3:14
+              |
+            3 |     {"type": "bridge"},
+              |              ^
+              hint: a second interface belongs into a network of its own
+
+            error: plugin "host-local" hands out addresses and cannot be a link of the chain
+              --> SCRATCH/net.d/10-x.conflist:4:14
+              |
+            4 |     {"type": "host-local"},
+              |              ^
+              hint: put it into the `ipam` of the plugin that makes the interface: "ipam": {"type": "host-local"}
+
+            warning: plugin "portmap" is in the chain twice
+              --> SCRATCH/net.d/10-x.conflist:5:14
+              |
+            5 |     {"type": "portmap", "capabilities": {"portMappings": true}}
+              |              ^
+
+            1 file looked at: 2 errors, 3 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn names_and_versions_are_looked_at() {
+    check(
+        r#"{"name": "x y", "plugins": [{"type": "loopback"}]}"#,
+        1,
+        expect![[r#"
+        error: invalid characters found in network name
+          --> SCRATCH/net.d/10-x.conflist:1:10
+          |
+        1 | {"name": "x y", "plugins": [{"type": "loopback"}]}
+          |          ^
+          hint: letters, digits, `_`, `.` and `-` are allowed, the first a letter or digit
+
+        warning: without `cniVersion` version 0.1.0 is meant, which has neither CHECK nor GC nor STATUS
+          --> SCRATCH/net.d/10-x.conflist
+          hint: add "cniVersion": "1.1.0"
+
+        1 file looked at: 1 error, 1 warning
+    "#]],
+    );
+    check(
+        r#"{"cniVersion": "1.0", "name": "x", "plugins": [{"type": "loopback"}]}"#,
+        1,
+        expect![[r#"
+            error: no plugin supports version "1.0"
+              --> SCRATCH/net.d/10-x.conflist:1:16
+              |
+            1 | {"cniVersion": "1.0", "name": "x", "plugins": [{"type": "loopback"}]}
+              |                ^
+              hint: the versions are 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
+fn a_shadowed_file_is_told() {
+    let scratch = Scratch::new();
+    let document = r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [{"type": "loopback"}]}"#;
+    scratch.write("net.d/10-a.conflist", document);
+    scratch.write("net.d/20-b.conflist", document);
+    let said = scratch.call(&["lint"]).succeeded();
+    expect![[r#"
+        warning: network "x" is defined by SCRATCH/net.d/10-a.conflist before this file
+          --> SCRATCH/net.d/20-b.conflist
+          hint: runtimes use the first file in the order of names
+
+        2 files looked at: 0 errors, 1 warning
+    "#]]
+    .assert_eq(&scratch.plain(&said.stdout));
+    scratch.call(&["lint", "--strict"]).failed(1);
+}
+
+#[test]
+fn programs_get_places_as_numbers() {
+    let scratch = Scratch::new();
+    scratch.write("net.d/10-a.conflist", "{\n  \"name\": 1}");
+    let json = scratch.call(&["lint", "-o", "json"]).failed(1).json();
+    let finding = &json["findings"][0];
+    assert_eq!(finding["severity"], "error");
+    assert_eq!(finding["line"], 2, "{json}");
+    assert!(finding["message"].as_str().unwrap().contains("invalid name type"), "{json}");
+}
+
+#[test]
+fn a_path_that_leads_nowhere_is_an_error() {
+    let scratch = Scratch::new();
+    let said = scratch.call(&["lint", "/nonexistent/file"]).failed(1);
+    assert!(said.stderr.starts_with("error: /nonexistent/file does not exist\n"));
+}

@@ -1,0 +1,199 @@
+//! `run`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{Lab, Place, Snapshot, traffic};
+
+use crate::support::{Said, assert_as_before, call_in, command_in};
+
+fn run(lab: &Lab, args: &[&str]) -> Said {
+    let mut words = vec!["run"];
+    words.extend(args);
+    call_in(lab, &words)
+}
+
+/// Starts a command that says `ready` and then waits to be ended.
+fn start(lab: &Lab, args: &[&str], script: &str) -> Child {
+    let mut words = vec!["run"];
+    words.extend(args);
+    words.extend(["--", "sh", "-c", script]);
+    let mut child = command_in(lab, &words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    // One byte more than the line may be read: nothing else is written before the signal.
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn attachments(lab: &Lab) -> usize {
+    let json = call_in(lab, &["list", "-o", "json"]).succeeded().json();
+    json["attachments"].as_array().unwrap().len()
+}
+
+#[test]
+fn a_command_has_a_network_and_leaves_nothing() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run");
+    let outside = lab.outside();
+    let before = Snapshot::take(&lab);
+    let said = run(
+        &lab,
+        &["--", "sh", "-c", "ip -br a; ping -nc1 -W5 10.63.0.1 && ping -nc1 -W5 198.51.100.2 && ping -nc1 -W5 2001:db8:ffff::2"],
+    )
+    .succeeded();
+    assert!(said.stdout.contains("10.63.0.2/16 fd63:b7c4:5e0a::2/64"), "{said:#?}");
+    assert_as_before(&before, &lab);
+    assert_eq!(attachments(&lab), 0);
+    lab.sh(
+        "test -z \"$(ls /run/netwright/owners 2>/dev/null)\" && test ! -e /run/netwright/plugins",
+    );
+    drop(outside);
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-code");
+    run(&lab, &["--", "sh", "-c", "exit 7"]).failed(7);
+    run(&lab, &["--", "sh", "-c", "kill -TERM $$"]).failed(128 + 15);
+    let said = run(&lab, &["--", "nwt-none"]).failed(127);
+    assert_eq!(
+        said.stderr,
+        "error: run \"nwt-none\"\ncause: No such file or directory (os error 2)\n"
+    );
+    run(&lab, &["--", "/etc/passwd"]).failed(126);
+    let said = run(&lab, &["--net", "nwt-none", "--", "true"]).failed(125);
+    assert!(said.stderr.starts_with("error: no net configuration"), "{said:#?}");
+    assert_eq!(attachments(&lab), 0);
+}
+
+#[test]
+fn signals_reach_the_command_and_the_network_goes_afterwards() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-signals");
+    let before = Snapshot::take(&lab);
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
+        let script = format!("trap 'exit 42' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut child = start(&lab, &[], &script);
+        send(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(42), "{name}");
+    }
+    let mut child = start(&lab, &[], "echo ready; exec sleep 1000");
+    send(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_as_before(&before, &lab);
+    assert_eq!(attachments(&lab), 0);
+}
+
+#[test]
+fn killed_outright_it_leaves_what_gc_finds() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-killed");
+    let before = Snapshot::take(&lab);
+    let mut child =
+        start(&lab, &["-p", "8080:80", "--name", "victim"], "echo ready; exec sleep 1000");
+    send(&child, Signal::KILL);
+    child.wait().unwrap();
+    let list = call_in(&lab, &["list", "-o", "json"]).succeeded().json();
+    assert_eq!(list["attachments"][0]["containerID"], "victim");
+    assert_eq!(list["attachments"][0]["state"], "gone");
+    let said = call_in(&lab, &["gc"]).succeeded();
+    assert!(said.stdout.contains("removed eth0 of victim on netwright\n"), "{said:#?}");
+    assert_eq!(attachments(&lab), 0);
+    assert_as_before(&before, &lab);
+    lab.sh("test ! -e /run/netwright/plugins");
+}
+
+#[test]
+fn two_at_once_reach_each_other_and_a_published_port() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-two");
+    let before = Snapshot::take(&lab);
+    let serve = "echo ready; exec python3 -m http.server --bind 10.63.0.2 80 >/dev/null 2>&1";
+    let mut server = start(&lab, &["-p", "8080:80", "--ip", "10.63.0.2"], serve);
+    let said = run(&lab, &["--", "ping", "-nc1", "-W5", "10.63.0.2"]).succeeded();
+    assert!(said.stdout.contains("1 received"), "{said:#?}");
+    // From the host and from the other container.
+    let fetch = "for i in $(seq 100); do python3 -c \"import socket; socket.create_connection(('10.63.0.1', 8080), 5)\" \
+                 2>/dev/null && exit 0; sleep 0.05; done; exit 1";
+    lab.sh(fetch);
+    run(&lab, &["--", "sh", "-c", fetch]).succeeded();
+    send(&server, Signal::TERM);
+    server.wait().unwrap();
+    assert_as_before(&before, &lab);
+}
+
+#[test]
+fn several_networks_give_several_interfaces() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-nets");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let blue = r#"{"cniVersion": "1.1.0", "name": "blue", "plugins": [
+        {"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}}]}"#;
+    std::fs::write(lab.path("/etc/cni/net.d/blue.conflist"), blue).unwrap();
+    let said = run(
+        &lab,
+        &[
+            "--net",
+            "netwright",
+            "--net",
+            "blue:ip=10.9.0.77,mac=02:00:00:00:00:09",
+            "--",
+            "ip",
+            "-br",
+            "a",
+        ],
+    )
+    .succeeded();
+    assert!(said.stdout.contains("eth0"), "{said:#?}");
+    let eth1 = said.stdout.lines().find(|line| line.starts_with("eth1")).unwrap().to_owned();
+    assert!(eth1.contains("10.9.0.77/24"), "{said:#?}");
+    // A failure on the second takes the first along.
+    let before = Snapshot::take(&lab);
+    run(&lab, &["--net", "netwright", "--net", "blue:ip=10.8.0.1", "--", "true"]).failed(125);
+    assert_as_before(&before, &lab);
+    assert_eq!(attachments(&lab), 0);
+}
+
+#[test]
+fn without_a_command_the_probe_tells_what_works() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-probe");
+    let said = run(&lab, &["--to", "198.51.100.2:80"]).succeeded();
+    assert!(said.stdout.contains("gateway  10.63.0.1: answers after "), "{said:#?}");
+    assert!(
+        said.stdout.contains("outside  this machine has no route to the outside: connect to 198.51.100.2:80: Network is unreachable"),
+        "{said:#?}"
+    );
+    let outside = lab.outside();
+    let server = traffic::Server::tcp(&outside, "198.51.100.2:80", "web");
+    let said = run(&lab, &["--to", "198.51.100.2:80", "-o", "json"]).succeeded();
+    assert_eq!(said.json()["outside"]["reached"], true, "{said:#?}");
+    drop(server);
+    let said = run(&lab, &["--to", "198.51.100.2:80"]).succeeded();
+    assert!(said.stdout.contains("reached 198.51.100.2:80, which serves nothing"), "{said:#?}");
+}
+
+#[test]
+fn a_name_server_of_the_machine_alone_is_asked_from_there() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-dns");
+    let outside = lab.outside();
+    // Nobody listens there; what matters is that the verdict comes soon and says why.
+    std::fs::write(lab.path("/etc/resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
+    let said = run(&lab, &["--to", "example.com:80"]);
+    assert!(said.stdout.contains("resolve example.com: name server 127.0.0.1: "), "{said:#?}");
+    drop(outside);
+}

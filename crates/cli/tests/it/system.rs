@@ -1,0 +1,124 @@
+//! What the tests on a whole host share: the executable under test, and `netwright run` as a guard.
+
+#![expect(clippy::disallowed_methods, reason = "a test waits in real time")]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::IpAddr;
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testkit::{Lab, Place, Visit};
+
+/// The executable under test.
+pub(crate) const NETWRIGHT: &str = env!("CARGO_BIN_EXE_netwright");
+
+/// How long a process of ours may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// Puts our plugins where runtimes look, without a configuration.
+pub(crate) fn install(lab: &Lab) -> &'static str {
+    lab.sh(&format!("{NETWRIGHT} install --no-config --bin-dir /opt/cni/bin"));
+    "/opt/cni/bin"
+}
+
+/// A `netwright run` whose command waits.
+#[derive(Debug)]
+pub(crate) struct Run<'lab> {
+    lab: &'lab Lab,
+    child: Child,
+}
+
+/// A running `netwright run`, seen from within.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// The namespace. Dropped before the run is to end: a namespace that is looked at stays.
+    pub(crate) netns: Visit,
+    /// The address of eth0.
+    pub(crate) v4: IpAddr,
+    /// The address of eth0 that is not link-local.
+    pub(crate) v6: IpAddr,
+    /// The process ID of the command.
+    pub(crate) command: u32,
+}
+
+impl<'lab> Run<'lab> {
+    /// Starts `netwright run OPTIONS -- COMMAND` and does not wait for it.
+    pub(crate) fn spawn(lab: &'lab Lab, options: &[&str]) -> Self {
+        let child = lab
+            .command(NETWRIGHT)
+            .arg("run")
+            .args(options)
+            .args(["--", "sh", "-c", "echo $$; exec cat >/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { lab, child }
+    }
+
+    /// Waits until the command runs.
+    pub(crate) fn ready(&mut self) -> Running {
+        let mut line = String::new();
+        let stdout = self.child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let pid = line.trim().parse().unwrap_or_else(|_| panic!("the command did not start: {line:?}"));
+        let netns = self.lab.visit(format!("/proc/{pid}/ns/net"));
+        let address = |family| address_of(&netns, "eth0", family);
+        Running { v4: address("inet"), v6: address("inet6"), netns, command: pid }
+    }
+
+    /// The process ID of `netwright run` itself.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets the command end by itself.
+    pub(crate) fn end(mut self) -> ExitStatus {
+        drop(self.child.stdin.take());
+        self.wait()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + END;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "netwright run does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The global address of an interface. `family` is `inet` or `inet6`.
+pub(crate) fn address_of(place: &impl Place, ifname: &str, family: &str) -> IpAddr {
+    let links: Value =
+        serde_json::from_str(&place.sh(&format!("ip -json address show dev {ifname}"))).unwrap();
+    let addresses = links[0]["addr_info"].as_array().unwrap().iter();
+    let mut found = addresses.filter(|at| at["family"] == family && at["scope"] == "global");
+    let address = found.next().unwrap_or_else(|| panic!("no {family} address: {links}"));
+    address["local"].as_str().unwrap().parse().unwrap()
+}
+
+/// The address of the default gateway. `family` is `-4` or `-6`.
+pub(crate) fn gateway_of(place: &impl Place, family: &str) -> IpAddr {
+    let routes = place.sh(&format!("ip -json {family} route show default"));
+    let routes: Value = serde_json::from_str(&routes).unwrap();
+    let gateway = routes[0]["gateway"].as_str();
+    gateway.unwrap_or_else(|| panic!("no default route: {routes}")).parse().unwrap()
+}
+
+/// `ADDRESS:PORT`, with brackets where they belong.
+pub(crate) fn at(address: IpAddr, port: u16) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}

@@ -1,0 +1,166 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_netwright_global_optspecs
+    string join \n o/output= timeout= conf-dir= list h/help V/version
+end
+
+function __fish_netwright_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_netwright_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_netwright_using_subcommand
+    set -l cmd (__fish_netwright_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c netwright -n "__fish_netwright_needs_command" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_needs_command" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_needs_command" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_needs_command" -l list -d 'List the plugins of this executable'
+complete -c netwright -n "__fish_netwright_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_needs_command" -s V -l version -d 'Print version'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "run" -d 'Run a command in a fresh network namespace, attached to networks'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "probe" -d 'Show addresses and routes here, and try the gateway and the outside'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "add" -d 'Attach a container to a network'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "del" -d 'Detach a container from a network. Detaching again is not an error'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "check" -d 'Verify that an attachment is as it was made'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say which networks could serve an attachment now, and why others cannot'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what containers that are gone have left behind'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin into a folder that runtimes look at'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Take back what `install` did, and remove our state from this machine'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "completions" -d 'Write a completion script for a shell to standard output'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "man" -d 'Write a man page for each command into a folder'
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l net -d 'Attach to this network; may be repeated [default: the embedded network "netwright"]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l ip -d 'Ask for this address; may be repeated, one per family' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l mac -d 'Ask for this hardware address' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l name -d 'The container ID [default: made up]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l to -d 'What the probe tries to reach outside' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l to -d 'What to try to reach outside' -r
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l home -d 'The machine\'s own namespace, to tell its troubles from ours [default: that of process 1]' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l container-id -d 'The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace\'s path]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l ip -d 'Ask for this address; may be repeated, one per family' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l mac -d 'Ask for this hardware address' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand add" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l container-id -d 'The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace\'s path]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l ip -d 'Ask for this address; may be repeated, one per family' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l mac -d 'Ask for this hardware address' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand del" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand del" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l container-id -d 'The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace\'s path]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l ip -d 'Ask for this address; may be repeated, one per family' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l mac -d 'Ask for this hardware address' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand check" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand status" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand status" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand status" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l valid -d 'Keep this container\'s attachment, or only that of one interface, and remove all others; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, living containers\' included, and our empty tables'
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l dry-run -d 'Say what would be removed, and remove nothing'
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand list" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand list" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l default -d 'Show the embedded default network'
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -l strict -d 'Fail on warnings too'
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins, such as /opt/cni/bin' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand install" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l no-config -d 'Do not write the default network\'s configuration'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l allow-downgrade -d 'Replace a newer version, too'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder given to `install`' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand completions" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand completions" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand completions" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand man" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand man" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand man" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand man" -l markdown -d 'Write one Markdown page with every command\'s help instead: the file DIR/cli.md'
+complete -c netwright -n "__fish_netwright_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
