@@ -5,6 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,24 +58,47 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
 
 type Facts = BTreeMap<Fact, String>;
 
+/// One script for all programs: starting them one by one takes most of a snapshot's time in the virtual machine.
+///
+/// Each part is named by a line `@@ NAME` before it.
+const SCRIPT: &str = "
+echo '@@ links'; ip -json -details address show
+for family in -4 -6; do
+    echo \"@@ routes $family\"; ip $family route show table all
+    echo \"@@ rules $family\"; ip $family rule show
+done
+echo '@@ neighbours'; ip neigh show nud permanent; ip neigh show proxy
+echo '@@ fdb'; bridge fdb show
+echo '@@ nftables'; nft -json list ruleset
+for program in iptables-save ip6tables-save iptables-legacy-save ip6tables-legacy-save; do
+    command -v $program >/dev/null || continue
+    echo \"@@ iptables $program\"; $program
+done
+echo '@@ tc'; tc -json qdisc show
+echo '@@ end'
+";
+
 pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
+    let output = settled(lab);
     let mut facts = Facts::new();
-    settle(lab);
-    links(lab, &mut facts);
-    for (section, family) in [("routes", "-4"), ("routes", "-6")] {
-        lines(&mut facts, section, &lab.sh(&format!("ip {family} route show table all")), family);
-        lines(&mut facts, "rules", &lab.sh(&format!("ip {family} rule show")), family);
+    for part in output.split("@@ ").skip(1) {
+        let (title, text) = part.split_once('\n').unwrap_or((part, ""));
+        match title.split_once(' ').unwrap_or((title, "")) {
+            ("links", _) => links(text, &mut facts),
+            ("routes", family) => lines(&mut facts, "routes", text, family),
+            ("rules", family) => lines(&mut facts, "rules", text, family),
+            ("neighbours", _) => lines(&mut facts, "neighbours", text, ""),
+            ("fdb", _) => {
+                let permanent =
+                    text.lines().filter(|line| line.split(' ').any(|word| word == "permanent"));
+                lines(&mut facts, "fdb", &permanent.collect::<Vec<_>>().join("\n"), "");
+            }
+            ("nftables", _) => nftables(text, &mut facts),
+            ("iptables", program) => iptables(program, text, &mut facts),
+            ("tc", _) => traffic_control(lab, text, &mut facts),
+            _ => {}
+        }
     }
-    lines(
-        &mut facts,
-        "neighbours",
-        &lab.sh("ip neigh show nud permanent; ip neigh show proxy"),
-        "",
-    );
-    lines(&mut facts, "fdb", &lab.sh("bridge fdb show | grep -w permanent || true"), "");
-    nftables(lab, &mut facts);
-    iptables(lab, &mut facts);
-    traffic_control(lab, &mut facts);
     lab.enter(|| {
         sysctls(Path::new("/proc/sys/net"), &mut facts);
         mounts(&mut facts);
@@ -85,10 +109,23 @@ pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
     facts
 }
 
-/// Waits until no address is tentative.
-fn settle(lab: &Lab) {
+/// What the script prints once no address is tentative any more.
+fn settled(lab: &Lab) -> String {
     let deadline = Instant::now() + SETTLE_DEADLINE;
-    while !lab.sh("ip -o -6 addr show tentative -dadfailed").is_empty() {
+    loop {
+        let output =
+            lab.enter(|| Command::new("sh").args(["-c", SCRIPT]).stdin(Stdio::null()).output());
+        let output = output.unwrap_or_else(|error| panic!("sh in {}: {error}", lab.place_name()));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && text.contains("@@ end"),
+            "looking at {} failed: {}",
+            lab.place_name(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        if !text.contains("\"tentative\":true") || text.contains("\"dadfailed\":true") {
+            return text;
+        }
         assert!(
             Instant::now() < deadline,
             "addresses stay tentative:\n{}",
@@ -120,8 +157,8 @@ fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
     }
 }
 
-fn links(lab: &Lab, facts: &mut Facts) {
-    for mut link in json::list(&lab.sh("ip -json -details address show")) {
+fn links(output: &str, facts: &mut Facts) {
+    for mut link in json::list(output) {
         let name = json::text(&link, "ifname");
         json::without(&mut link, &VOLATILE_LINK);
         if let Some(Value::Array(flags)) = link.get_mut("flags") {
@@ -141,9 +178,8 @@ fn links(lab: &Lab, facts: &mut Facts) {
     }
 }
 
-fn nftables(lab: &Lab, facts: &mut Facts) {
-    let output = lab.sh("nft -json list ruleset");
-    let Ok(ruleset) = serde_json::from_str::<Value>(&output) else { return };
+fn nftables(output: &str, facts: &mut Facts) {
+    let ruleset = json::parse(output);
     let mut rules: BTreeMap<String, usize> = BTreeMap::new();
     for entry in ruleset.get("nftables").and_then(Value::as_array).into_iter().flatten() {
         let Some((kind, object)) = entry.as_object().and_then(|map| map.iter().next()) else {
@@ -170,44 +206,37 @@ fn nftables(lab: &Lab, facts: &mut Facts) {
     }
 }
 
-fn iptables(lab: &Lab, facts: &mut Facts) {
-    for program in
-        ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"]
-    {
-        let output = lab.try_sh(program);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let mut table = String::new();
-        for line in text.lines().filter(|line| !line.starts_with('#') && *line != "COMMIT") {
-            if let Some(name) = line.strip_prefix('*') {
-                name.clone_into(&mut table);
-            }
-            let rule = line.split(" [").next().unwrap_or(line); // chains carry their counters
-            add(facts, "iptables", format!("{program} {table}: {rule}"), "");
+fn iptables(program: &str, output: &str, facts: &mut Facts) {
+    let mut table = String::new();
+    for line in output.lines().filter(|line| !line.starts_with('#') && *line != "COMMIT") {
+        if let Some(name) = line.strip_prefix('*') {
+            name.clone_into(&mut table);
         }
+        let rule = line.split(" [").next().unwrap_or(line); // chains carry their counters
+        add(facts, "iptables", format!("{program} {table}: {rule}"), "");
     }
 }
 
-fn traffic_control(lab: &Lab, facts: &mut Facts) {
-    for mut qdisc in json::list(&lab.sh("tc -json qdisc show")) {
+fn traffic_control(lab: &Lab, output: &str, facts: &mut Facts) {
+    for mut qdisc in json::list(output) {
         let (device, kind) = (json::text(&qdisc, "dev"), json::text(&qdisc, "kind"));
         if DEFAULT_QDISCS.contains(&kind.as_str()) {
             continue;
         }
         json::without(&mut qdisc, &["refcnt"]);
-        add(
-            facts,
-            "tc",
-            format!("{device} qdisc {kind} {}", json::text(&qdisc, "handle")),
-            qdisc.to_string(),
-        );
-        let parent = if matches!(kind.as_str(), "ingress" | "clsact") { "ingress" } else { "root" };
-        for filter in json::list(&lab.sh(&format!("tc -json filter show dev {device} {parent}"))) {
-            add(
-                facts,
-                "tc",
-                format!("{device} filter {}", json::text(&filter, "pref")),
-                filter.to_string(),
-            );
+        let name = format!("{device} qdisc {kind} {}", json::text(&qdisc, "handle"));
+        add(facts, "tc", name, qdisc.to_string());
+        let hooks: &[&str] = match kind.as_str() {
+            "ingress" => &["ingress"],
+            "clsact" => &["ingress", "egress"],
+            _ => &["root"],
+        };
+        for hook in hooks {
+            for filter in json::list(&lab.sh(&format!("tc -json filter show dev {device} {hook}")))
+            {
+                let name = format!("{device} {hook} filter {}", json::text(&filter, "pref"));
+                add(facts, "tc", name, filter.to_string());
+            }
         }
     }
 }

@@ -39,10 +39,22 @@ pub(super) fn text(value: &Value, key: &str) -> String {
     }
 }
 
+/// What a program printed; nothing printed is null.
+///
+/// # Panics
+/// When it is not JSON: what cannot be read must not look like nothing.
+pub(super) fn parse(output: &str) -> Value {
+    let output = output.trim();
+    if output.is_empty() {
+        return Value::Null;
+    }
+    serde_json::from_str(output).unwrap_or_else(|error| panic!("{error} in:\n{output}"))
+}
+
 /// The elements of what a program printed; nothing printed is no elements.
 pub(super) fn list(output: &str) -> Vec<Value> {
-    match serde_json::from_str(output) {
-        Ok(Value::Array(items)) => items,
+    match parse(output) {
+        Value::Array(items) => items,
         _ => Vec::new(),
     }
 }
