@@ -7,7 +7,7 @@ use cni::AttachmentKey;
 use kernel::netns::{Netns, NetnsError};
 use state::{Index, Lock, NetnsIdentity, Record, Release};
 
-use crate::element::{Element, Field, Set, Table, Value};
+use crate::element::{Element, Field, Set, Value};
 use crate::error::FirewallError;
 
 use crate::nft::NftTables;
@@ -163,6 +163,12 @@ impl<'a> Firewall<'a> {
     ) -> Result<Vec<String>, FirewallError> {
         let hash = key.hash();
         let mut differences = Vec::new();
+        for table in plan.tables() {
+            if !self.tables.is_laid_out(table)? {
+                differences
+                    .push(format!("missing: table {table}, or some of its chains and rules"));
+            }
+        }
         for element in &plan.own {
             let Some(found) = self.tables.get(element.set, &element.key)? else {
                 differences.push(format!("missing: {element}"));
@@ -224,15 +230,15 @@ impl<'a> Firewall<'a> {
                 }
             }
         }
-        let changes = self.deletions(doomed, &mut first);
-        self.commit_removal(&changes, &mut first);
+        let mut changes = self.deletions(doomed, &mut first);
         for shared in self.shared_of(concerns) {
             for holder in self.index.holders(&shared.object()).found {
                 if holder.network.as_str() == network && !valid.contains(&holder.hash()) {
-                    self.let_go(&holder, &shared, &mut first);
+                    changes.extend(self.let_go(&holder, &shared, &mut first));
                 }
             }
         }
+        self.commit_removal(&changes, &mut first);
         self.delete_unused_chains(&mut first);
         first.map_or(Ok(collected), Err)
     }
@@ -270,7 +276,8 @@ impl<'a> Firewall<'a> {
         let mut first = None;
         for shared in self.shared_of(Concern::ALL) {
             for holder in self.index.holders(&shared.object()).found {
-                self.let_go(&holder, &shared, &mut first);
+                // Its elements go with the tables.
+                let _ = self.let_go(&holder, &shared, &mut first);
             }
         }
         if let Err(error) = self.tables.delete_tables() {
@@ -285,11 +292,9 @@ impl<'a> Firewall<'a> {
         let hash = key.hash();
         let mut holders = Holders { index: self.index, known: None };
         let mut changes = Vec::new();
-        for table in Table::ALL {
-            if plan.elements().any(|element| element.set.table() == *table)
-                && !self.tables.is_laid_out(*table)?
-            {
-                changes.push(Change::Layout(*table));
+        for table in plan.tables() {
+            if !self.tables.is_laid_out(table)? {
+                changes.push(Change::Layout(table));
             }
         }
         let mut chains = BTreeSet::new();
@@ -399,11 +404,12 @@ impl<'a> Firewall<'a> {
         doomed: Vec<(Set, Found)>,
         mut first: Option<FirewallError>,
     ) -> Result<(), FirewallError> {
-        let changes = self.deletions(doomed, &mut first);
-        self.commit_removal(&changes, &mut first);
+        // One transaction: each one that deletes costs the kernel a grace period when the socket is closed.
+        let mut changes = self.deletions(doomed, &mut first);
         for shared in shared {
-            self.let_go(key, shared, &mut first);
+            changes.extend(self.let_go(key, shared, &mut first));
         }
+        self.commit_removal(&changes, &mut first);
         first.map_or(Ok(()), Err)
     }
 
@@ -456,37 +462,40 @@ impl<'a> Firewall<'a> {
         })
     }
 
-    /// Lets go of a shared object; the last one undoes it: the switch, then the element, then the note.
-    fn let_go(&mut self, key: &AttachmentKey, shared: &Shared, first: &mut Option<FirewallError>) {
+    /// Lets go of a shared object. The last one switches off what goes with it and returns the elements to be deleted
+    /// then: what they drop must be dropped until there is no need to.
+    fn let_go(
+        &mut self,
+        key: &AttachmentKey,
+        shared: &Shared,
+        first: &mut Option<FirewallError>,
+    ) -> Vec<Change> {
         let object = shared.object();
-        let state = |source| FirewallError::State { object: object.clone(), source };
         match self.index.release(&object, key) {
             Ok(Release::Last) => {}
-            // A crash may have left the object without a holder.
-            Ok(Release::NotHeld) if !shared.elements().is_empty() => {}
-            Ok(_) => return,
+            // A crash, or a failure of what follows, may have left the object without a holder.
+            Ok(Release::NotHeld) => {}
+            Ok(Release::Held(_)) => return Vec::new(),
             Err(source) => {
-                first.get_or_insert(state(source));
-                return;
+                first.get_or_insert(FirewallError::State { object, source });
+                return Vec::new();
             }
         }
         if let Err(error) = self.switches.off(self.index, shared) {
             first.get_or_insert(error);
-            return;
+            return Vec::new();
         }
         let mut changes = Vec::new();
-        for element in shared.elements() {
-            match self.tables.get(element.set, &element.key) {
-                Ok(Some(_)) => {
-                    changes.push(Change::DeleteElement { set: element.set, key: element.key });
-                }
+        for Element { set, key, .. } in shared.elements() {
+            match self.tables.get(set, &key) {
+                Ok(Some(_)) => changes.push(Change::DeleteElement { set, key }),
                 Ok(None) => {}
                 Err(error) => {
                     first.get_or_insert(error.into());
                 }
             }
         }
-        self.commit_removal(&changes, first);
+        changes
     }
 
     fn delete_unused_chains(&mut self, first: &mut Option<FirewallError>) {
@@ -576,3 +585,7 @@ fn same_value(element: &Element, found: &Found) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -2,6 +2,8 @@
 //!
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use kernel::nft::{
     Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
@@ -51,16 +53,37 @@ pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     for set in Set::ALL.iter().filter(|set| set.table() == table) {
         batch.add_set(new_set(&own, *set));
     }
-    let (chains, rules) = match table {
-        Table::Inet => inet(&own),
-        Table::Bridge => bridge(&own),
-    };
+    let (chains, rules) = chains_and_rules(table);
     for chain in &chains {
         batch.add_chain(chain.clone());
         batch.flush_chain(&own, chain.name.clone());
     }
     for rule in rules {
         batch.add_rule(rule);
+    }
+}
+
+/// Returns how often the kernel says that each chain of a table is used when the table is as it should be: once for
+/// each of its rules and for each rule that jumps to it.
+pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
+    let (chains, rules) = chains_and_rules(table);
+    let mut uses: BTreeMap<String, u32> = chains.into_iter().map(|chain| (chain.name, 0)).collect();
+    for rule in rules {
+        let targets = rule.exprs.iter().filter_map(|expr| match expr {
+            Expr::Verdict(verdict) => verdict.chain(),
+            _ => None,
+        });
+        for chain in targets.chain([rule.chain.as_str()]) {
+            *uses.entry(chain.to_owned()).or_default() += 1;
+        }
+    }
+    uses
+}
+
+fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {
+    match table {
+        Table::Inet => inet(&table_ref(table)),
+        Table::Bridge => bridge(&table_ref(table)),
     }
 }
 

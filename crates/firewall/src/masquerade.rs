@@ -40,7 +40,7 @@ const DIGITS: usize = 16;
 /// let plan = masquerade::plan("blue", "cni0", "10.1.0.2/24".parse()?);
 /// assert_eq!(
 ///     plan.to_string(),
-///     "inet netwright masquerade4 { \"cni0\" . 10.1.0.2 : jump masquerade-fdb88e99fec2ba61 }\n"
+///     "inet netwright masquerade4 { \"cni0\" . 10.1.0.2 : jump masquerade-3fa00219006beb80 }\n"
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -39,8 +39,18 @@ impl NftTables {
 
 impl Tables for NftTables {
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
-        let found = self.socket.get_table(&table_ref(table)).map_err(refused)?;
-        Ok(found.is_some_and(|found| found.comment.as_deref() == Some(layout::COMMENT)))
+        let own = table_ref(table);
+        let found = self.socket.get_table(&own).map_err(refused)?;
+        if found.is_none_or(|found| found.comment.as_deref() != Some(layout::COMMENT)) {
+            return Ok(false);
+        }
+        for (chain, expected) in layout::uses(table) {
+            let found = self.socket.get_chain(&own, &chain).map_err(refused)?;
+            if found.is_none_or(|found| found.used != expected) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {

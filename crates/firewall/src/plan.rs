@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::element::{Element, Protocol, Set, ifname};
+use crate::element::{Element, Protocol, Set, Table, ifname};
 use crate::{hostport, masquerade, policy, spoof};
 
 /// Everything one attachment wants of the firewall: what is its own, and what it shares.
@@ -163,9 +163,12 @@ impl Plan {
         self.own.is_empty() && self.shared.is_empty()
     }
 
-    /// Lists all elements, the attachment's own and the shared ones.
-    pub fn elements(&self) -> impl Iterator<Item = Element> {
-        self.own.iter().cloned().chain(self.shared.iter().flat_map(Shared::elements))
+    /// Lists the tables that its elements are in.
+    pub fn tables(&self) -> impl Iterator<Item = Table> {
+        Table::ALL.iter().copied().filter(|table| {
+            self.own.iter().any(|element| element.set.table() == *table)
+                || self.shared.iter().flat_map(Shared::elements).any(|e| e.set.table() == *table)
+        })
     }
 
     /// Adds another plan of the same attachment, without what is there already.

@@ -1,1 +1,104 @@
-//! Later.
+//! Many at once, and tables that vanish.
+
+use std::thread;
+
+use firewall::{Firewall, Plan, masquerade, spoof};
+use netwright_firewall as firewall;
+use testkit::{Place, Snapshot, traffic};
+
+use crate::support::{Node, key};
+
+fn masqueraded(last: u8) -> Plan {
+    masquerade::plan("n", "cni0", format!("10.1.0.{last}/24").parse().unwrap())
+}
+
+#[test]
+fn many_at_once_leave_nothing_behind() {
+    testkit::require!("root");
+    let node = Node::new("many");
+    thread::scope(|scope| {
+        for worker in 0..8_u8 {
+            let node = &node;
+            scope.spawn(move || {
+                for round in 0..10_u8 {
+                    let key = key("n", &format!("c{worker}-{round}"));
+                    let mut plan = masqueraded(worker + 10);
+                    plan.join(spoof::plan(&format!("veth{worker}"), &[[2, 0, 0, 0, 0, worker]]));
+                    node.add(&key, &plan);
+                    assert_eq!(node.check(&key, &plan), Vec::<String>::new());
+                    node.remove(&key, &plan);
+                }
+            });
+        }
+    });
+    assert_eq!(node.elements(), "");
+}
+
+/// netavark#1258, CVE-2025-54388: a reload of somebody's firewall takes ours along.
+#[test]
+fn tables_that_vanish_are_told_and_made_again() {
+    testkit::require!("root");
+    let node = Node::new("flush");
+    node.add(&key("n", "c1"), &masqueraded(2));
+    node.lab.sh("nft flush ruleset");
+    assert!(
+        node.check(&key("n", "c1"), &masqueraded(2))[0].contains("missing: table inet netwright")
+    );
+    node.remove(&key("n", "c1"), &masqueraded(2));
+    for damage in [
+        "nft flush chain inet netwright postrouting",
+        "nft delete chain inet netwright forward",
+        "nft add rule inet netwright prerouting counter",
+        "nft delete table inet netwright",
+    ] {
+        node.add(&key("n", "c1"), &masqueraded(2));
+        assert_eq!(node.check(&key("n", "c1"), &masqueraded(2)), Vec::<String>::new());
+        node.lab.sh(damage);
+        assert_ne!(node.check(&key("n", "c1"), &masqueraded(2)), Vec::<String>::new(), "{damage}");
+    }
+    // Those that are there already are kept when the rest is mended.
+    node.add(&key("n", "c1"), &masqueraded(2));
+    node.lab.sh("nft flush chain inet netwright postrouting");
+    node.add(&key("n", "c2"), &masqueraded(3));
+    assert_eq!(node.check(&key("n", "c1"), &masqueraded(2)), Vec::<String>::new());
+}
+
+#[test]
+fn remove_all_takes_everything_of_ours_and_nothing_else() {
+    testkit::require!("root");
+    let node = Node::new("removeall");
+    node.lab.sh("nft add table inet mine; nft add table bridge mine");
+    let before = Snapshot::take(&node.lab);
+    let mut plan = masqueraded(2);
+    plan.join(spoof::plan("vc1", &[[2, 0, 0, 0, 0, 1]]));
+    node.add(&key("n", "c1"), &plan);
+    node.firewall(Firewall::remove_all).unwrap();
+    before.assert_same(&Snapshot::take(&node.lab));
+    node.firewall(Firewall::remove_all).unwrap();
+}
+
+#[test]
+fn a_forged_hardware_address_goes_nowhere() {
+    testkit::require!("root");
+    let node = Node::new("spoof");
+    let mac = node.c1.sh("ip -br link show eth0 | awk '{print $3}'");
+    let bytes: Vec<u8> =
+        mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let plan = spoof::plan("vc1", &[bytes.try_into().unwrap()]);
+    node.add(&key("n", "c1"), &plan);
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        traffic::assert_pings(&node.c1, "10.1.0.3");
+        node.c1.sh("ip link set eth0 address 02:00:00:00:00:99");
+        traffic::assert_no_ping(&node.c1, "10.1.0.3");
+        traffic::assert_no_ping(&node.c1, "10.1.0.1");
+        node.c1.sh(&format!("ip link set eth0 address {mac}"));
+        traffic::assert_pings(&node.c1, "10.1.0.1");
+    }
+    // Others are none of its business.
+    node.c2.sh("ip link set eth0 address 02:00:00:00:00:98");
+    traffic::assert_pings(&node.c2, "10.1.0.1");
+    node.remove(&key("n", "c1"), &plan);
+    node.c1.sh("ip link set eth0 address 02:00:00:00:00:99");
+    traffic::assert_pings(&node.c1, "10.1.0.3");
+}

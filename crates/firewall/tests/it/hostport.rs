@@ -105,7 +105,7 @@ fn everything_is_as_before_afterwards() {
     assert_eq!(node.lab.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet"), "1\n");
     node.remove(&key("n", "c2"), &plan(3, &[forward(Protocol::Tcp, 9090, None)], Snat::All));
     assert_eq!(node.elements(), "");
-    assert!(node.firewall(|firewall| firewall.prune()).unwrap());
+    assert!(node.firewall(firewall::Firewall::prune).unwrap());
     before.assert_same(&Snapshot::take(&node.lab));
 }
 

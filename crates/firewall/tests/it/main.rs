@@ -6,6 +6,4 @@
 mod engine;
 mod hostport;
 mod masquerade;
-mod policy;
-mod reference;
 mod support;

@@ -218,8 +218,8 @@ fn nothing_of_ours_is_left_after_the_last() {
     let node = Node::new("masqprune");
     let before = Snapshot::take(&node.lab);
     node.add(&key("n", "c1"), &both("n", 2));
-    assert!(!node.firewall(|firewall| firewall.prune()).unwrap());
+    assert!(!node.firewall(firewall::Firewall::prune).unwrap());
     node.remove(&key("n", "c1"), &both("n", 2));
-    assert!(node.firewall(|firewall| firewall.prune()).unwrap());
+    assert!(node.firewall(firewall::Firewall::prune).unwrap());
     before.assert_same(&Snapshot::take(&node.lab));
 }

@@ -41,9 +41,9 @@ impl Node {
     }
 
     /// Runs with the firewall of the lab's host.
-    pub(crate) fn firewall<T: Send>(
-        &self,
-        work: impl FnOnce(&mut Firewall<'_>) -> Result<T, FirewallError> + Send,
+    pub(crate) fn firewall<'n, T: Send>(
+        &'n self,
+        work: impl FnOnce(&mut Firewall<'n>) -> Result<T, FirewallError> + Send,
     ) -> Result<T, FirewallError> {
         self.lab.enter(|| Firewall::open(&self.index).and_then(|mut firewall| work(&mut firewall)))
     }
