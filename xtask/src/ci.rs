@@ -56,12 +56,7 @@ const STEPS: [(&str, Work); 11] = [
     ("tests", suite::unit_and_integration),
     ("doctests", suite::doctests),
     ("vm", vm::tests),
-    ("fuzz", |extent| match extent {
-        Extent::Full => fuzz::smoke(),
-        Extent::EveryChange => {
-            Ok(Report { note: "only with --full".to_owned(), ..Report::default() })
-        }
-    }),
+    ("fuzz", fuzz::run),
 ];
 
 /// Runs every step, whatever the others did, and sums up.

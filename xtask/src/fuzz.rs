@@ -1,40 +1,54 @@
-//! A short run of every fuzz target.
+//! Throwing inputs at every parser.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use crate::ci::Report;
-use crate::run::{Program, exists, root};
+use crate::ci::{Extent, Report};
+use crate::run::{Program, exists, quiet, root};
 
-/// How long each target runs.
-const SECONDS: u64 = 20;
+/// Inputs a target for every change: a few seconds for all of them.
+const ITERATIONS: u64 = 100_000;
+
+/// Inputs a target, and seconds a target of the fuzzer that is guided by coverage, when everything is run.
+const FULL_ITERATIONS: u64 = 2_000_000;
+const FULL_SECONDS: u64 = 30;
 
 /// Building the fuzzer and its targets on a small machine.
-const BUILD: Duration = Duration::from_secs(900);
+const DEADLINE: Duration = Duration::from_secs(900);
 
-/// Runs each target for a while. Without sanitizers: those take a nightly compiler, and there is no unsafe code to watch.
-pub(crate) fn smoke() -> Result<Report, String> {
-    let dir = root().join("fuzz/fuzz_targets");
-    let entries = fs::read_dir(&dir).map_err(|error| format!("read {}: {error}", dir.display()))?;
-    let mut targets: Vec<String> = entries
-        .flatten()
-        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned()))
-        .collect();
-    targets.sort();
-    if !exists("cargo-fuzz") {
-        println!("cargo install cargo-fuzz");
-        Program::new("cargo install --quiet --locked cargo-fuzz")
-            .deadline(BUILD)
-            .logged("fuzz-install", |_| false)?;
+/// Random changes of the seeds; when everything is run also libFuzzer, if this machine has it.
+pub(crate) fn run(extent: Extent) -> Result<Report, String> {
+    let iterations = if extent == Extent::Full { FULL_ITERATIONS } else { ITERATIONS };
+    let line = format!(
+        "cargo run --release --locked --manifest-path fuzz/Cargo.toml --no-default-features --bin smoke -- \
+         --iterations {iterations}"
+    );
+    Program::new(&line).deadline(DEADLINE).logged("fuzz", quiet)?;
+    let mut report =
+        Report { passed: 1, note: format!("{iterations} inputs a target"), ..Report::default() };
+    if extent == Extent::Full {
+        if exists("cargo-fuzz") && exists("c++") {
+            guided(&mut report)?;
+        } else {
+            report.note.push_str(", no cargo-fuzz or c++ here");
+        }
     }
-    let mut report = Report::default();
-    for target in targets {
+    Ok(report)
+}
+
+/// Without sanitizers: those take a nightly compiler, and the parsers hold no unsafe code to watch.
+fn guided(report: &mut Report) -> Result<(), String> {
+    let fuzz = root().join("fuzz");
+    for target in targets(&fuzz.join("fuzz_targets"))? {
+        let corpus = fuzz.join("corpus").join(&target);
+        fs::create_dir_all(&corpus)
+            .map_err(|error| format!("create {}: {error}", corpus.display()))?;
         let line = format!(
-            "cargo fuzz run --sanitizer none {target} -- -max_total_time={SECONDS} -verbosity=0"
+            "cargo fuzz run --fuzz-dir fuzz --sanitizer none {target} fuzz/corpus/{target} fuzz/seeds/{target} -- \
+             -max_total_time={FULL_SECONDS} -max_len=4096 -verbosity=0"
         );
-        let result =
-            Program::new(&line).deadline(BUILD).logged(&format!("fuzz-{target}"), |_| false);
-        match result {
+        match Program::new(&line).deadline(DEADLINE).logged(&format!("fuzz-{target}"), quiet) {
             Ok(_) => report.passed += 1,
             Err(failed) => {
                 report.failed += 1;
@@ -42,5 +56,14 @@ pub(crate) fn smoke() -> Result<Report, String> {
             }
         }
     }
-    Ok(report)
+    Ok(())
+}
+
+fn targets(dir: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(dir).map_err(|error| format!("read {}: {error}", dir.display()))?;
+    let name =
+        |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned());
+    let mut targets: Vec<String> = entries.flatten().filter_map(name).collect();
+    targets.sort();
+    Ok(targets)
 }
