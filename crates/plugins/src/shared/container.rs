@@ -233,11 +233,15 @@ fn kernel(error: NetlinkError) -> Error {
     Error::from_chain(codes::KERNEL, &error)
 }
 
-/// A default route is satisfied by any default route: a later plugin may have replaced it.
+/// A default route is satisfied by any default route: a later plugin may have replaced it. Of IPv6 routes to one
+/// destination the kernel makes a single one with several next hops.
 fn satisfies(found: &route::Route, wanted: &Route) -> bool {
     let destination: IpNet = wanted.dst.trunc();
     found.destination == destination
-        && (wanted.is_default() || wanted.gw.is_none() || found.gateway == wanted.gw)
+        && (wanted.is_default()
+            || wanted.gw.is_none()
+            || found.gateway == wanted.gw
+            || found.next_hops.iter().any(|hop| hop.gateway == wanted.gw))
 }
 
 #[cfg(test)]
