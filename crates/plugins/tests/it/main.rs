@@ -11,6 +11,7 @@ mod host_local;
 mod loopback;
 mod portmap;
 mod protocol;
+mod rows;
 mod spec;
 mod support;
 mod tuning;
