@@ -243,3 +243,54 @@ fn the_plugins_installed_elsewhere_are_called_too() {
     assert_eq!(result["ips"][0]["address"], "10.8.0.2/24", "{result}");
     assert_eq!(std::fs::read_to_string(dir.join("log")).unwrap(), "called\n");
 }
+
+#[test]
+fn gc_finds_attachments_that_no_cache_knows() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-gc-records");
+    network(&lab, "blue", BLUE);
+    let before = Snapshot::take(&lab);
+    let gone = lab.container("gone");
+    call_in(&lab, &["add", "blue", "gone", "--container-id", "web"]).succeeded();
+    // As when another runtime attached it, whose cache is elsewhere.
+    lab.sh("rm /var/lib/cni/results/*");
+    assert_eq!(rows(&lab)[0]["containerID"], "web");
+    call_in(&lab, &["gc"]).succeeded();
+    assert_eq!(rows(&lab).len(), 1, "it is alive");
+    drop(gone);
+    let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
+    assert_eq!(done["removed"][0]["containerID"], "web", "{done}");
+    assert_as_before(&before, &lab);
+}
+
+#[test]
+fn garbage_in_the_state_is_told_and_stops_nothing() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-garbage");
+    network(&lab, "blue", BLUE);
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "blue", "c1"]).succeeded();
+    lab.sh("echo '{' > /var/lib/cni/results/blue-broken-eth0");
+    lab.sh("mkdir /run/netwright/owners/x && : > /run/netwright/owners/x/bridge.json");
+    let said = call_in(&lab, &["list"]).succeeded();
+    assert!(
+        said.stderr.contains("warning: passed over \"/var/lib/cni/results/blue-broken-eth0\""),
+        "{said:#?}"
+    );
+    assert!(said.stderr.contains("/run/netwright/owners/x/bridge.json"), "{said:#?}");
+    assert!(said.stdout.contains("10.9.0.2/24"), "{said:#?}");
+    call_in(&lab, &["gc"]).succeeded();
+    call_in(&lab, &["del", "blue", "c1"]).succeeded();
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+}
+
+#[test]
+fn a_container_is_never_the_host() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-host");
+    let before = Snapshot::take(&lab);
+    let said = call_in(&lab, &["add", "netwright", "/proc/self/ns/net"]).failed(1);
+    assert!(said.stderr.contains("should not be the same"), "{said:#?}");
+    call_in(&lab, &["gc"]).succeeded();
+    assert_as_before(&before, &lab);
+}

@@ -161,6 +161,34 @@ fn what_others_changed_since_is_left_and_told() {
 }
 
 #[test]
+fn uninstall_refuses_while_containers_are_attached_unless_forced() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-attached");
+    let before = testkit::Snapshot::take(&lab);
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let c1 = lab.container("c1");
+    call(&["add", "netwright", "c1", "--container-id", "web", "-p", "8080:80"]).succeeded();
+    let said = call(&["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);
+    expect![[r#"
+        error: containers are still attached
+        cause: netwright/web/eth0
+        hint: stop them first, or give --force to detach them now
+    "#]]
+    .assert_eq(&said.stderr);
+    testkit::traffic::assert_pings(&c1, "10.63.0.1");
+    lab.sh("test -L /opt/cni/bin/bridge");
+
+    let json = call(&["uninstall", "--bin-dir", "/opt/cni/bin", "--force", "-o", "json"])
+        .succeeded()
+        .json();
+    assert_eq!(json["detached"], serde_json::json!(["netwright/web/eth0"]));
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+    drop(c1);
+    crate::support::assert_as_before(&before, &lab);
+}
+
+#[test]
 fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     let scratch = Scratch::new();
     scratch.write("opt/bin/bridge", "theirs");

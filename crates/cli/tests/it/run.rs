@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Lab, Place, Snapshot, traffic};
@@ -196,4 +197,87 @@ fn a_name_server_of_the_machine_alone_is_asked_from_there() {
     let said = run(&lab, &["--to", "example.com:80"]);
     assert!(said.stdout.contains("resolve example.com: name server 127.0.0.1: "), "{said:#?}");
     drop(outside);
+}
+
+/// Kills `run` after every whole number of milliseconds below this: an attachment takes about ten.
+const MOMENTS_MS: u64 = 40;
+
+/// Sends a signal to one run after another, each at another moment of its life.
+fn interrupt_at_every_moment(lab: &Lab, signal: Signal) {
+    for moment_ms in 0..MOMENTS_MS {
+        let mut child = command_in(lab, &["run", "-p", "8080:80", "--", "true"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Not a wait for something to happen: the moment is what is varied.
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        send(&child, signal);
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn ended_at_any_moment_it_leaves_nothing() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-ended");
+    let before = Snapshot::take(&lab);
+    interrupt_at_every_moment(&lab, Signal::TERM);
+    assert_eq!(attachments(&lab), 0);
+    // What is not an attachment's: the folders of a process that never caught the signal.
+    call_in(&lab, &["gc"]).succeeded();
+    assert_as_before(&before, &lab);
+}
+
+#[test]
+fn killed_at_any_moment_it_leaves_nothing_that_gc_does_not_find() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-killed-any");
+    let before = Snapshot::take(&lab);
+    interrupt_at_every_moment(&lab, Signal::KILL);
+    call_in(&lab, &["gc"]).succeeded();
+    assert_eq!(attachments(&lab), 0);
+    assert_as_before(&before, &lab);
+}
+
+/// A plugin that writes down, for each verb, whether the namespace existed when it was called.
+const WITNESS: &str = r#"#!/bin/sh
+if [ -n "$CNI_NETNS" ] && [ -e "$CNI_NETNS" ]; then there=yes; else there=no; fi
+echo "$CNI_COMMAND $there $CNI_NETNS" >> "$(dirname "$0")/log"
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.1.0"}'
+exit 0
+"#;
+
+/// Runs `true` on a network of one witness; returns what it wrote down, without the namespace's path, and that path.
+fn witnessed(name: &str) -> (Vec<String>, String) {
+    let lab = Lab::new(name);
+    let dir = lab.dir().join("bin");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("witness"), WITNESS).unwrap();
+    lab.sh(&format!("chmod +x {}/witness && mkdir -p /etc/cni/net.d", dir.display()));
+    let seen = r#"{"cniVersion": "1.1.0", "name": "seen", "plugins": [{"type": "witness"}]}"#;
+    std::fs::write(lab.path("/etc/cni/net.d/seen.conflist"), seen).unwrap();
+    let mut command = command_in(&lab, &["run", "--net", "seen", "--", "true"]);
+    command.env("CNI_PATH", &dir);
+    crate::support::said(command).succeeded();
+    let log = std::fs::read_to_string(dir.join("log")).unwrap();
+    let netns = log.split_whitespace().nth(2).unwrap().to_owned();
+    let lines = log.lines().map(|line| line.replace(&netns, "").trim().to_owned()).collect();
+    (lines, netns)
+}
+
+#[test]
+fn the_namespace_exists_before_the_first_plugin_is_called() {
+    testkit::require!("root");
+    let (calls, _) = witnessed("cli-run-first");
+    assert_eq!(calls.first().map(String::as_str), Some("ADD yes"), "{calls:?}");
+}
+
+#[test]
+fn the_namespace_goes_after_the_last_plugin_was_called() {
+    testkit::require!("root");
+    let (calls, netns) = witnessed("cli-run-last");
+    assert_eq!(calls, ["ADD yes", "DEL yes"]);
+    assert!(!std::path::Path::new(&netns).exists(), "{netns}");
 }

@@ -30,9 +30,9 @@ pub(super) struct Manifest {
     /// The configuration that was written.
     #[serde(default)]
     pub(super) config: Option<Config>,
-    /// The folder itself is ours.
+    /// The folders that were made, the outer ones first.
     #[serde(default)]
-    pub(super) created_dir: bool,
+    pub(super) created_dirs: Vec<PathBuf>,
 }
 
 /// A configuration that was written.
@@ -60,6 +60,19 @@ struct OnDisk {
     format: u32,
     #[serde(rename = "netwright")]
     manifest: Manifest,
+}
+
+/// Lists what has to be made for a folder to exist, the outer ones first.
+pub(super) fn missing(dir: &Path) -> Vec<PathBuf> {
+    let missing = dir.ancestors().take_while(|dir| dir.symlink_metadata().is_err());
+    let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
+    missing.reverse();
+    missing
+}
+
+/// Removes folders that were made, as far as nothing is in them; returns those.
+pub(super) fn remove_created(created: &[PathBuf]) -> Vec<PathBuf> {
+    created.iter().rev().filter(|dir| std::fs::remove_dir(dir).is_ok()).cloned().collect()
 }
 
 /// Returns the folder that keeps what was replaced in `dir`.

@@ -83,18 +83,20 @@ pub(crate) fn install(
     let dir = world.absolute(&args.bin_dir);
     let executable = std::fs::read("/proc/self/exe")
         .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read this executable"))?;
-    let created = !dir.exists();
+    let mut created = manifest::missing(&dir);
+    if !args.no_config {
+        created.extend(manifest::missing(&session.conf_dir));
+    }
     let links: Vec<&'static str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
-    let folder = Folder::open(&dir)?;
-    let outcome = place(&folder, &links, &executable, created, args, &session);
+    let folder = Folder::open(&dir).inspect_err(|_| {
+        manifest::remove_created(&created);
+    })?;
+    let outcome = place(&folder, &links, &executable, &created, args, &session);
     drop(folder);
     let (replaced, config, notes) = match outcome {
         Ok(done) => done,
         Err(failure) => {
-            if created {
-                // Fails when something is in there, which is then not ours.
-                let _ = std::fs::remove_dir(&dir);
-            }
+            manifest::remove_created(&created);
             return Err(failure);
         }
     };
@@ -108,7 +110,7 @@ fn place(
     folder: &Folder,
     links: &[&'static str],
     executable: &[u8],
-    created: bool,
+    created: &[PathBuf],
     args: &Install,
     session: &Session,
 ) -> Result<Done, Failure> {
@@ -151,7 +153,12 @@ fn place(
         links: links.iter().map(|name| (*name).to_owned()).collect(),
         replaced,
         config: written.or_else(|| old.as_ref().and_then(|old| old.config.clone())),
-        created_dir: created || old.as_ref().is_some_and(|old| old.created_dir),
+        created_dirs: old
+            .iter()
+            .flat_map(|old| old.created_dirs.iter())
+            .chain(created)
+            .cloned()
+            .collect(),
     };
     // A plugin that an older version had and this one has not.
     let obsolete: Vec<String> = old

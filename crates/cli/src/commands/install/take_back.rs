@@ -8,7 +8,7 @@ use serde::Serialize;
 use state::Index;
 
 use super::folder::{Entry, Folder};
-use super::manifest::Manifest;
+use super::manifest::{self, Manifest};
 use super::{EXECUTABLE, Outcome};
 use crate::args::{Common, Uninstall};
 use crate::commands::gc;
@@ -56,8 +56,8 @@ pub(crate) fn uninstall(
     shell: &mut Shell,
 ) -> Outcome {
     let dir = world.absolute(&args.bin_dir);
-    let manifest = if dir.is_dir() { Manifest::read(&dir)? } else { None };
-    let Some(manifest) = manifest else {
+    let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
+    let Some(installed) = installed else {
         return Err(Failure::new(
             code::INVALID_CONFIG,
             format!("nothing was installed in {} by `netwright install`", dir.display()),
@@ -70,7 +70,7 @@ pub(crate) fn uninstall(
         detach(args, &session, &mut report)?;
     }
     let folder = Folder::open(&dir)?;
-    for name in &manifest.links {
+    for name in &installed.links {
         match folder.look(name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, &mut report)?,
             Ok(Entry::Foreign) => leave(&folder, name, &mut report),
@@ -78,7 +78,7 @@ pub(crate) fn uninstall(
         }
     }
     give_back(&folder, EXECUTABLE, &mut report)?;
-    if let Some(config) = &manifest.config {
+    if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
             state::remove_file(&config.path)
@@ -91,7 +91,7 @@ pub(crate) fn uninstall(
     folder.sync()?;
     Manifest::remove(&dir)?;
     drop(folder);
-    if manifest.created_dir && std::fs::remove_dir(&dir).is_ok() {
+    for dir in manifest::remove_created(&installed.created_dirs) {
         report.removed.push(dir.display().to_string());
     }
     // Another session: the first one's folder of links was below the state that goes now.
