@@ -60,6 +60,7 @@ mod del;
 mod faults;
 mod garbage;
 mod gc;
+mod kill;
 mod lab;
 mod load;
 mod spec;

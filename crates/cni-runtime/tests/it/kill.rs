@@ -1,0 +1,103 @@
+//! Killed at any moment: a file of the cache is the old one or the new one, never a part.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cni::NetworkList;
+use cni_invoke::{Executor, InvokeError, Output, Request};
+use netwright_cni_runtime::{Cache, Runtime};
+use serde_json::json;
+
+use crate::lab::container;
+
+/// Tells the child which folder is its own.
+const CHILD: &str = "NWT_RUNTIME_CHILD";
+
+/// How many bytes a configuration has, so that writing it takes a while.
+const LENGTH: usize = 300_000;
+
+/// A plugin that costs nothing: the time goes into the cache.
+#[derive(Debug)]
+struct Free;
+
+impl Executor for Free {
+    fn call(&self, _: &Path, _: &Request, _: Option<Instant>) -> Result<Output, InvokeError> {
+        Ok(Output { stdout: br#"{"cniVersion":"1.0.0"}"#.to_vec(), ..Output::default() })
+    }
+}
+
+fn runtime(dir: &Path) -> Runtime {
+    Runtime::new([dir.join("bin")], Arc::new(Free))
+        .with_cache(Cache::new(dir.join("cache")).volatile())
+}
+
+fn network() -> NetworkList {
+    let document = json!({ "name": "net", "cniVersion": "1.0.0",
+        "plugins": [{ "type": "a", "unheard": "x".repeat(LENGTH) }] });
+    NetworkList::parse(document.to_string().as_bytes()).unwrap()
+}
+
+/// What the child does. Without its variable, as in an ordinary run, nothing.
+#[test]
+fn the_child() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let (runtime, network) = (runtime(Path::new(&dir)), network());
+    println!("busy");
+    for turn in 0_u64.. {
+        let container = container(&format!("c{}", turn % 3));
+        // The first writes a file, the second and third replace it.
+        runtime.add_list(&network, &container, None).unwrap();
+        if turn % 2 == 0 {
+            runtime.del_list(&network, &container, None).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bin")).unwrap();
+    std::fs::write(dir.path().join("bin/a"), "").unwrap();
+    let (runtime, network) = (runtime(dir.path()), network());
+    let (mut whole, mut cut_off) = (0, 0);
+    for cycle in 0_u64..30 {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a process of its own is what is to be killed"
+        )]
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "kill::the_child", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("busy")));
+        // Not a wait for something: the moment of death, different in each cycle.
+        std::thread::sleep(Duration::from_micros(20_000 + cycle * 1613 % 15_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let listing = runtime.cached_attachments(None).unwrap();
+        assert!(listing.passed_over.is_empty(), "cycle {cycle}: {:?}", listing.passed_over);
+        for cached in &listing.attachments {
+            assert_eq!(cached.list().unwrap().plugins.len(), 1, "cycle {cycle}");
+            assert!(cached.config.len() > LENGTH, "cycle {cycle}");
+            whole += 1;
+        }
+        let files = || std::fs::read_dir(dir.path().join("cache/results")).unwrap().flatten();
+        cut_off +=
+            files().filter(|file| file.file_name().to_string_lossy().ends_with(".tmp")).count();
+        // DEL is enough, whatever was going on.
+        for id in ["c0", "c1", "c2"] {
+            runtime.del_list(&network, &container(id), None).unwrap();
+        }
+        let left: Vec<_> = files().map(|file| file.file_name()).collect();
+        assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".tmp")), "{left:?}");
+    }
+    assert!(0 < whole, "it was always killed before it wrote anything");
+    eprintln!("{whole} files were whole; {cut_off} were on their way");
+}
