@@ -78,7 +78,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand add" -s o -l output 
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand add" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand add" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand del" -l container-id -d 'The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace\'s path]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand del" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand del" -l ip -d 'Ask for this address; may be repeated, one per family' -r
@@ -90,7 +90,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand del" -s o -l output 
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand del" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand del" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand del" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand del" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand check" -l container-id -d 'The container ID [default: "cnitool-" and 20 digits of the SHA-512 of the namespace\'s path]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand check" -s p -l publish -d 'Publish a container\'s port on the host; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand check" -l ip -d 'Ask for this address; may be repeated, one per family' -r
@@ -102,12 +102,12 @@ complete -c netwright -n "__fish_netwright_using_subcommand check" -s o -l outpu
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand check" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand check" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand check" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand status" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand status" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand status" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand status" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l valid -d 'Keep this container\'s attachment, or only that of one interface, and remove all others; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -120,19 +120,19 @@ complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand list" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand list" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand inspect" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand inspect" -l default -d 'Show the embedded default network'
-complete -c netwright -n "__fish_netwright_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand inspect" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l strict -d 'Fail on warnings too'
-complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins, such as /opt/cni/bin' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -147,7 +147,7 @@ json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -157,10 +157,10 @@ complete -c netwright -n "__fish_netwright_using_subcommand completions" -s o -l
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand completions" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand completions" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand man" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand man" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand man" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand man" -l markdown -d 'Write one Markdown page with every command\'s help instead: the file DIR/cli.md'
-complete -c netwright -n "__fish_netwright_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand man" -s h -l help -d 'Print help'

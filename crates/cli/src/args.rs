@@ -8,30 +8,35 @@ use crate::net::ports::PortMapping;
 use crate::net::spec::{Addresses, NetworkSpec};
 use crate::shell::Format;
 
+/// The heading over what every command takes.
+const COMMON: &str = "Common options";
+
 const AFTER_HELP: &str = "\
-A CONTAINER is named by the path of its network namespace, by the name `ip netns` knows, by the ID of a process in it or,
-where attachments are looked up, by the container ID of the runtime.
+A CONTAINER is named by the path of its network namespace, by the name `ip netns` knows, by the
+ID of a process in it or, where attachments are looked up, by the runtime's container ID.
 
 Environment:
-  NETCONFPATH           folder of network configurations [default: /etc/cni/net.d]
-  CNI_PATH              folders that hold plugins, separated by colons; the plugins of this executable stand in for those
-                        missing [default: those of this executable, then /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni]
-  CNI_ARGS, CAP_ARGS    arguments (K=V;K=V) and capability arguments (a JSON object) for plugins
-  CNI_IFNAME            interface name [default: eth0]
-  NETWRIGHT_RUN_DIR     our state until the next boot [default: /run/netwright]
-  NETWRIGHT_STATE_DIR   our state beyond it [default: /var/lib/netwright]
-  NETWRIGHT_CACHE_DIR   results of attachments, in libcni's format [default: /var/lib/cni]
-  NO_COLOR              no colours
+  NETCONFPATH          folder of network configurations [default: /etc/cni/net.d]
+  CNI_PATH             folders that hold plugins, separated by colons; the plugins of this
+                       executable stand in for those missing [default: those of this executable,
+                       then /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni]
+  CNI_ARGS             arguments for plugins: K=V;K=V
+  CAP_ARGS             capability arguments for plugins: a JSON object
+  CNI_IFNAME           interface name [default: eth0]
+  NETWRIGHT_RUN_DIR    our state until the next boot [default: /run/netwright]
+  NETWRIGHT_STATE_DIR  our state beyond it [default: /var/lib/netwright]
+  NETWRIGHT_CACHE_DIR  results of attachments, in libcni's format [default: /var/lib/cni]
+  NO_COLOR             no colours
 
 Exit codes:
-  0  done
-  1  refused or failed: the request, a configuration or the network's state must change
-  2  the command line is wrong
-  3  something on this machine is broken or missing
-  4  try again later
-  70 a bug of ours
-  `run` exits with the code of its command (128 plus the signal that ended it), with 125 when the network could not be set
-  up, 126 or 127 when the command could not be started";
+  0   done
+  1   refused or failed: the request, a configuration or the network's state must change
+  2   the command line is wrong
+  3   something on this machine is broken or missing
+  4   try again later
+  70  a bug of ours
+  `run` exits with the code of its command (128 plus the signal that ended it), with 125 when the
+  network could not be set up, with 126 or 127 when the command could not be started.";
 
 /// Connects containers to networks.
 ///
@@ -53,13 +58,35 @@ pub(crate) struct CommandLine {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// How to write data: text and tables, or one JSON document.
-    #[arg(long, short, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
+    #[arg(
+        long,
+        short,
+        global = true,
+        help_heading = COMMON,
+        value_enum,
+        default_value = "text",
+        hide_possible_values = true,
+        value_name = "text|json"
+    )]
     pub(crate) output: Format,
     /// How long the plugins of one operation may take, in seconds.
-    #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(
+        long,
+        global = true,
+        help_heading = COMMON,
+        default_value_t = 60,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
     pub(crate) timeout: u64,
     /// Folder of network configurations, in place of NETCONFPATH.
-    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(
+        long,
+        global = true,
+        help_heading = COMMON,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath
+    )]
     pub(crate) conf_dir: Option<PathBuf>,
 }
 

@@ -55,7 +55,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
         None => made_up_id()?,
     };
     let namespace = Namespace::create()?;
-    let specs = specs(args)?;
+    let specs = specs(args, world)?;
     let planned =
         oci_hook::plan(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
     let planned = with_arguments(planned, args, world)?;
@@ -94,7 +94,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
 }
 
 /// Returns the networks to attach to. What is said beside `--net` is for the first of them.
-fn specs(args: &Run) -> Result<Vec<NetworkSpec>, Failure> {
+fn specs(args: &Run, world: &World) -> Result<Vec<NetworkSpec>, Failure> {
     let mut specs = args.net.clone();
     if specs.is_empty() {
         specs.push(NetworkSpec::new(default::NAME));
@@ -111,8 +111,9 @@ fn specs(args: &Run) -> Result<Vec<NetworkSpec>, Failure> {
     }
     first.ip.extend(ip);
     first.mac = first.mac.or(mac);
-    if ifname.is_some() {
-        first.ifname = ifname;
+    if first.ifname.is_none() {
+        let chosen = Addresses { ifname, ..Addresses::default() };
+        first.ifname = Some(attach::ifname(&chosen, world)?);
     }
     Ok(specs)
 }

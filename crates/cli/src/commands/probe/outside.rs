@@ -1,0 +1,171 @@
+//! Reaching the outside, and telling our own troubles from the machine's.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kernel::netns::{Netns, within};
+use serde::Serialize;
+
+use super::dns;
+
+/// How long a connection to the outside may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+/// How many addresses of one name are tried.
+const ADDRESSES_TRIED: usize = 4;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Outside {
+    pub(super) target: String,
+    /// Packets went there and came back.
+    pub(super) reached: bool,
+    /// The other side answered that it does not serve that port.
+    pub(super) refused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) address: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// Why this machine cannot reach it either, when that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) machine_error: Option<String>,
+    #[serde(skip)]
+    pub(super) notes: Vec<String>,
+}
+
+impl Outside {
+    /// Says in words what was found.
+    pub(super) fn verdict(&self, gateway_answered: bool) -> String {
+        let target = &self.target;
+        let error = self.error.as_deref().unwrap_or("no answer");
+        match (&self.address, &self.machine_error) {
+            (Some(address), _) if self.refused => {
+                format!("{target}: reached {address}, which serves nothing on that port")
+            }
+            (Some(address), _) => format!("{target}: connected to {address}"),
+            (_, Some(machine)) if gateway_answered => format!(
+                "this machine has no route to the outside: {machine}. The gateway answered, so the network here works as \
+                 far as it can"
+            ),
+            (_, Some(machine)) => {
+                format!("this machine has no route to the outside: {machine}. From here: {error}")
+            }
+            _ => format!("{target}: {error}"),
+        }
+    }
+}
+
+/// Tries the outside from here; when that fails, from the machine's own namespace.
+pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside {
+    let mut outside = Outside {
+        target: target.to_owned(),
+        reached: false,
+        refused: false,
+        address: None,
+        error: None,
+        machine_error: None,
+        notes: Vec::new(),
+    };
+    let home = home_namespace(home);
+    let addresses = match resolve(host, home.as_ref(), &mut outside.notes) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            outside.error = Some(error);
+            Vec::new()
+        }
+    };
+    match connect(&addresses, port) {
+        Some(Ok(Reached { address, refused })) => {
+            outside.reached = true;
+            outside.refused = refused;
+            outside.address = Some(address);
+            return outside;
+        }
+        Some(Err(error)) => outside.error = Some(error),
+        None => {}
+    }
+    if let Some(home) = &home {
+        let there = within(home, || {
+            let addresses = match dns::resolve(host) {
+                Ok(found) => found.addresses,
+                Err(error) => return Some(error),
+            };
+            connect(&addresses, port).and_then(Result::err)
+        });
+        outside.machine_error = there.ok().flatten();
+    }
+    outside
+}
+
+/// Returns the machine's namespace, unless that is where we are.
+fn home_namespace(given: Option<&Path>) -> Option<Netns> {
+    let home = Netns::open(given.unwrap_or(Path::new("/proc/1/ns/net"))).ok()?;
+    let here = Netns::current().ok()?;
+    (home.id() != here.id()).then_some(home)
+}
+
+/// Resolves a name: here, and where no name server can be reached from here, on the machine.
+fn resolve(
+    host: &str,
+    home: Option<&Netns>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<IpAddr>, String> {
+    let here = match dns::resolve(host) {
+        Ok(found) => {
+            if let Some(server) = found.server {
+                notes.push(format!(
+                    "{host} is {} says name server {server}",
+                    list(&found.addresses)
+                ));
+            }
+            return Ok(found.addresses);
+        }
+        Err(error) => error,
+    };
+    let Some(Ok(Ok(found))) = home.map(|home| within(home, || dns::resolve(host))) else {
+        return Err(here);
+    };
+    let server = found.server.map(|server| format!(" by name server {server}")).unwrap_or_default();
+    notes.push(format!(
+        "{host} is {}, resolved on this machine{server}: from here {here}",
+        list(&found.addresses)
+    ));
+    Ok(found.addresses)
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    texts.join(", ")
+}
+
+/// An address that answered.
+#[derive(Debug, Clone, Copy)]
+struct Reached {
+    address: SocketAddr,
+    /// It refused the connection.
+    refused: bool,
+}
+
+/// Connects to one of the addresses; `None` when there are none.
+fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
+    let mut first_error = None;
+    let end = Instant::now() + CONNECT_PATIENCE * 2;
+    for address in addresses.iter().take(ADDRESSES_TRIED) {
+        let address = SocketAddr::new(*address, port);
+        let left = end.saturating_duration_since(Instant::now()).min(CONNECT_PATIENCE);
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(_) => return Some(Ok(Reached { address, refused: false })),
+            // Somebody over there said no: the way there and back is open, which is what is asked here.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return Some(Ok(Reached { address, refused: true }));
+            }
+            Err(error) => {
+                first_error.get_or_insert(format!("connect to {address}: {error}"));
+            }
+        }
+    }
+    first_error.map(Err)
+}
