@@ -4,6 +4,7 @@
 
 mod attach;
 mod cnitool;
+mod cnitool_rows;
 mod dispatch;
 mod docs;
 mod install;
