@@ -16,13 +16,14 @@
 //! `docs/firewall.md` shows the tables and their priorities.
 //!
 //! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
-//! them, [`reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets.
+//! them, [`mod@reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets.
 //!
 //! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
 //! those of iptables, and those only when it must.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
+mod close;
 pub mod element;
 mod engine;
 pub mod error;

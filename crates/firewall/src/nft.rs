@@ -3,6 +3,7 @@
 use kernel::netlink::NetlinkError;
 use kernel::nft::{self, Batch, ElementData, Key, NftSocket, Verdict};
 
+use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::layout::{self, MASQUERADE_RULES, table_ref};
@@ -26,12 +27,12 @@ pub fn usable() -> Result<(), FirewallError> {
 /// The tables of the network namespace the caller was in when it opened them.
 #[derive(Debug)]
 pub(crate) struct NftTables {
-    socket: NftSocket,
+    socket: LateSocket,
 }
 
 impl NftTables {
     pub(crate) fn open() -> Result<Self, FirewallError> {
-        NftSocket::open()
+        LateSocket::open()
             .map(|socket| NftTables { socket })
             .map_err(|error| FirewallError::Open(Box::new(error)))
     }
@@ -40,12 +41,12 @@ impl NftTables {
 impl Tables for NftTables {
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
         let own = table_ref(table);
-        let found = self.socket.get_table(&own).map_err(refused)?;
+        let found = self.socket.ask().get_table(&own).map_err(refused)?;
         if found.is_none_or(|found| found.comment.as_deref() != Some(layout::COMMENT)) {
             return Ok(false);
         }
         for (chain, expected) in layout::uses(table) {
-            let found = self.socket.get_chain(&own, &chain).map_err(refused)?;
+            let found = self.socket.ask().get_chain(&own, &chain).map_err(refused)?;
             if found.is_none_or(|found| found.used != expected) {
                 return Ok(false);
             }
@@ -55,14 +56,15 @@ impl Tables for NftTables {
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
         let table = table_ref(set.table());
-        let found = self.socket.get_element(&table, set.name(), &key_of(key)).map_err(refused)?;
+        let found =
+            self.socket.ask().get_element(&table, set.name(), &key_of(key)).map_err(refused)?;
         Ok(found.map(|element| found_element(set, key.to_vec(), element)))
     }
 
     fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
         let table = table_ref(set.table());
         let types = layout::key_types(set);
-        let elements = self.socket.elements(&table, set.name()).map_err(refused)?;
+        let elements = self.socket.ask().elements(&table, set.name()).map_err(refused)?;
         let known = elements.into_iter().filter_map(|element| {
             let key = element.key.values(&types)?;
             let key = key.into_iter().map(field_of).collect::<Option<Vec<Field>>>()?;
@@ -72,13 +74,13 @@ impl Tables for NftTables {
     }
 
     fn jumps_to(&mut self, chain: &str) -> Result<Option<usize>, TablesError> {
-        let found = self.socket.get_chain(&table_ref(Table::Inet), chain).map_err(refused)?;
+        let found = self.socket.ask().get_chain(&table_ref(Table::Inet), chain).map_err(refused)?;
         Ok(found.map(|chain| jumps(chain.used)))
     }
 
     fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError> {
         let table = table_ref(Table::Inet);
-        let chains = self.socket.chains(Some(table.family)).map_err(refused)?;
+        let chains = self.socket.ask().chains(Some(table.family)).map_err(refused)?;
         let own = chains
             .into_iter()
             .filter(|chain| chain.table == table && chain.name.starts_with(MASQUERADE));
@@ -101,7 +103,7 @@ impl Tables for NftTables {
         let mut batch = Batch::new();
         for table in Table::ALL {
             let table = table_ref(*table);
-            if self.socket.get_table(&table).map_err(refused)?.is_some() {
+            if self.socket.ask().get_table(&table).map_err(refused)?.is_some() {
                 batch.delete_table(&table);
             }
         }

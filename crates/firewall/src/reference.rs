@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, Value, Verdict};
 
+use crate::close::LateSocket;
 use crate::error::FirewallError;
 use crate::iptables::{self, Family as IpVersion, IptablesError};
 use crate::tables::TablesError;
@@ -237,13 +238,13 @@ fn comment_of(rule: &RuleInfo) -> Option<String> {
 
 /// What was found, to be removed in one transaction.
 struct Findings {
-    socket: NftSocket,
+    socket: LateSocket,
     batch: Batch,
 }
 
 impl Findings {
     fn open() -> Result<Self, FirewallError> {
-        let socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+        let socket = LateSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
         Ok(Findings { socket, batch: Batch::new() })
     }
 
@@ -261,10 +262,10 @@ impl Findings {
         chain: &str,
         addresses: &[Vec<u8>],
     ) -> Result<(), FirewallError> {
-        if self.socket.get_chain(table, chain).map_err(refused)?.is_none() {
+        if self.socket.ask().get_chain(table, chain).map_err(refused)?.is_none() {
             return Ok(());
         }
-        let rules = self.socket.rules(table, from).map_err(refused)?;
+        let rules = self.socket.ask().rules(table, from).map_err(refused)?;
         let jumps = |rule: &&RuleInfo| rule.targets().any(|target| target == chain);
         let (own, others): (Vec<&RuleInfo>, Vec<&RuleInfo>) = rules
             .iter()
@@ -287,10 +288,10 @@ impl Findings {
         chain: &str,
         doomed: impl Fn(&RuleInfo) -> bool,
     ) -> Result<(), FirewallError> {
-        if self.socket.get_chain(table, chain).map_err(refused)?.is_none() {
+        if self.socket.ask().get_chain(table, chain).map_err(refused)?.is_none() {
             return Ok(());
         }
-        for rule in self.socket.rules(table, chain).map_err(refused)? {
+        for rule in self.socket.ask().rules(table, chain).map_err(refused)? {
             if doomed(&rule) {
                 self.batch.delete_rule(table, chain, rule.handle);
             }
@@ -308,11 +309,11 @@ impl Findings {
         prefix: &str,
         valid: &[AttachmentKey],
     ) -> Result<Vec<String>, FirewallError> {
-        if self.socket.get_chain(table, from).map_err(refused)?.is_none() {
+        if self.socket.ask().get_chain(table, from).map_err(refused)?.is_none() {
             return Ok(Vec::new());
         }
         let mut chains = Vec::new();
-        for rule in self.socket.rules(table, from).map_err(refused)? {
+        for rule in self.socket.ask().rules(table, from).map_err(refused)? {
             let Some(comment) = comment_of(&rule) else { continue };
             let Some(rest) = comment.strip_prefix(comment_begin) else { continue };
             // A comment that was cut does not tell whose it is.
