@@ -17,9 +17,10 @@
 //! name is replaced by `<dataDir>/.netwright.*.tmp`, beside the network's folder and not in it, because the
 //! reference reads every file in the folder.
 //!
-//! Before [`Locked::allocate`] returns, the folder is flushed: what a caller was told survives a power cut.
-//! Before [`Locked::release`] returns it is flushed too, or a power cut would bring back the reservation of a
-//! container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
+//! Before [`Locked::allocate`] returns, what a reservation says is on the disk, so that a power cut leaves it whole
+//! or not at all. Its name is not waited for: a power cut ends every container, and a reservation that is lost
+//! with its container is what should be. Before [`Locked::release`] returns the folder is flushed, or a power cut
+//! would bring back the reservation of a container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
 //! garbled, the next search begins at the start of the set.
 //!
 //! # What other hands leave

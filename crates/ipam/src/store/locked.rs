@@ -105,8 +105,6 @@ impl<'s> Locked<'s> {
             self.folder.write_last_reserved(assignment.set, address)?;
             self.store.reached(Step::Noted);
         }
-        self.folder.flush()?;
-        self.store.reached(Step::Flushed);
         Ok(None)
     }
 
