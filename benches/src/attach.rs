@@ -25,6 +25,9 @@ use serde_json::value::RawValue;
 use testkit::{Container, Lab, Place};
 
 const ROUNDS: usize = 40;
+/// How long the kernel is given to take down a namespace, which holds the lock for links meanwhile: what one
+/// subject leaves to the kernel must not be charged to the next.
+const SETTLE: Duration = Duration::from_millis(80);
 const REFERENCE: &str = "/usr/lib/cni";
 /// The newest version that Debian's plugins speak.
 const CNI_VERSION: &str = "1.0.0";
@@ -213,7 +216,9 @@ fn measure(lab: &Lab, subjects: &[Subject; 2], case: &Case, rounds: usize) {
         for which in order {
             let container = lab.container(&format!("c{round}x{which}"));
             let port = 30_000 + u16::try_from(which).unwrap_or_default();
+            std::thread::sleep(SETTLE);
             let (add, result) = benches[which].add(&container, port);
+            std::thread::sleep(SETTLE);
             let del = benches[which].del(&container, &result, port);
             times[which][0].push(add);
             times[which][1].push(del);
