@@ -18,14 +18,13 @@ use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, 
 
 use crate::close::LateSocket;
 use crate::error::FirewallError;
-use crate::iptables::{self, Family as IpVersion, IptablesError};
+use crate::iptables::{self, IptablesError};
+use crate::owner::Owner;
 use crate::tables::TablesError;
 
 /// The kernel lists here which tables legacy iptables uses in the caller's namespace.
-const LEGACY: [(&str, IpVersion); 2] = [
-    ("/proc/thread-self/net/ip_tables_names", IpVersion::V4),
-    ("/proc/thread-self/net/ip6_tables_names", IpVersion::V6),
-];
+const LEGACY: [&str; 2] =
+    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
 /// The families of iptables' tables.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The chain of the reference's nftables masquerade.
@@ -137,19 +136,36 @@ pub fn remove_forward(addresses: &[IpAddr]) -> Result<(), FirewallError> {
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
 pub fn remove_accepts(key: &AttachmentKey) -> Result<(), FirewallError> {
+    let hash = key.hash();
+    remove_accepts_of(&|owner| owner.is(&hash))
+}
+
+/// Removes the same for all attachments of a network that are not among `valid`.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn gc_accepts(network: &str, valid: &[AttachmentKey]) -> Result<(), FirewallError> {
+    let valid: Vec<String> = valid.iter().map(AttachmentKey::hash).collect();
+    remove_accepts_of(&|owner| {
+        owner.is_of_network(network) && !valid.iter().any(|hash| owner.is(hash))
+    })
+}
+
+fn remove_accepts_of(doomed: &dyn Fn(&Owner) -> bool) -> Result<(), FirewallError> {
     let mut found = Findings::open()?;
-    let tag = iptables::filter::tag(&key.hash());
     for family in FAMILIES {
         let filter = TableRef::new(family, "filter");
         for chain in ["DOCKER-USER", "FORWARD"] {
-            found.rules_where(&filter, chain, |rule| comment_of(rule).as_deref() == Some(&tag))?;
+            found.rules_where(&filter, chain, |rule| {
+                let owner =
+                    comment_of(rule).and_then(|text| iptables::filter::owner_of_comment(&text));
+                accepts(rule) && owner.is_some_and(|owner| doomed(&owner))
+            })?;
         }
     }
     found.commit()?;
     if legacy_uses("filter") {
-        let hash = key.hash();
-        let is_own = |other: &str| other == hash;
-        iptables::filter::remove_accept(IpVersion::ALL, &is_own, true).map_err(legacy_failed)?;
+        iptables::filter::remove_accept(doomed, true).map_err(legacy_failed)?;
     }
     Ok(())
 }
@@ -203,7 +219,7 @@ fn masquerade_tag(key: &AttachmentKey) -> String {
 
 /// Says whether legacy iptables uses a table in the caller's namespace, in either family.
 pub(crate) fn legacy_uses(table: &str) -> bool {
-    LEGACY.iter().any(|(path, _)| {
+    LEGACY.iter().any(|path| {
         std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == table))
     })
 }

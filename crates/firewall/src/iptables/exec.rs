@@ -95,6 +95,11 @@ impl Tool {
     /// # Errors
     /// [`IptablesError`]; nothing has changed then.
     pub fn restore(self, restore: &Restore) -> Result<(), IptablesError> {
+        for chain in restore.created() {
+            let args = ["-w", LOCK_WAIT_S, "-t", restore.table(), "-N", chain];
+            // It may be there by now; if it is not, what follows says so.
+            let _ = run(&self.name(""), &args, None);
+        }
         let text = restore.text();
         let args = ["--noflush", "-w", LOCK_WAIT_S];
         run(&self.name("-restore"), &args, Some(&text)).map(drop)

@@ -2,12 +2,18 @@
 
 use std::net::IpAddr;
 
+use cni::AttachmentKey;
+use state::Index;
+
 use super::text::target;
-use super::{Family, IptablesError, Observed, Restore, Tool};
+use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool, quote};
+use crate::owner::Owner;
 
 const TABLE: &str = "filter";
 const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
+/// What the comments of our rules among others' begin with.
+const TAG: &str = "netwright ";
 /// Docker's chain for rules of others; Docker promises to leave it alone and to visit it first.
 const DOCKER_USER: &str = "DOCKER-USER";
 
@@ -16,8 +22,9 @@ const DOCKER_USER: &str = "DOCKER-USER";
 /// A family is touched only when there is an address of it: a host without `ip6tables` serves IPv4.
 ///
 /// # Errors
-/// [`IptablesError`]; the families done before stay as they are.
-pub fn add(addresses: &[IpAddr], admin_chain: &str) -> Result<(), IptablesError> {
+/// [`ChangeError`]; the families done before stay as they are.
+pub fn add(index: &Index, addresses: &[IpAddr], admin_chain: &str) -> Result<(), ChangeError> {
+    let _lock = super::lock(index)?;
     for (family, own) in by_family(addresses) {
         Tool::host(family)
             .change(TABLE, |observed, restore| plan_add(&own, admin_chain, observed, restore))?;
@@ -70,11 +77,15 @@ pub fn check(addresses: &[IpAddr], admin_chain: &str) -> Result<Vec<String>, Ipt
 ///
 /// # Errors
 /// [`IptablesError`]; the families done before stay as they are.
-pub fn accept(addresses: &[IpAddr], hash: &str, legacy: bool) -> Result<(), IptablesError> {
+pub fn accept(
+    addresses: &[IpAddr],
+    key: &AttachmentKey,
+    legacy: bool,
+) -> Result<(), IptablesError> {
     for (family, own) in by_family(addresses) {
         Tool { family, legacy }.change(TABLE, |observed, restore| {
             let place = if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD };
-            for rule in own.iter().flat_map(|address| accept_rules(*address, hash)) {
+            for rule in own.iter().flat_map(|address| accept_rules(*address, key)) {
                 restore.ensure_first(observed, place, &rule);
             }
         })?;
@@ -82,22 +93,19 @@ pub fn accept(addresses: &[IpAddr], hash: &str, legacy: bool) -> Result<(), Ipta
     Ok(())
 }
 
-/// Removes what [`accept`] made, found by the owner's hash.
+/// Removes what [`accept`] made for the owners that `doomed` picks.
 ///
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
 /// The first [`IptablesError`]; the other family was tried all the same.
-pub fn remove_accept(
-    families: &[Family],
-    hashes: &dyn Fn(&str) -> bool,
-    legacy: bool,
-) -> Result<(), IptablesError> {
+pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
-    for family in families {
+    for family in Family::ALL {
         let done = Tool { family: *family, legacy }.change(TABLE, |observed, restore| {
             for chain in [DOCKER_USER, FORWARD] {
-                restore.delete_rules(observed, chain, |rule| owner(rule).is_some_and(hashes));
+                restore
+                    .delete_rules(observed, chain, |rule| owner(rule).is_some_and(|o| doomed(&o)));
             }
         });
         match done {
@@ -114,13 +122,13 @@ pub fn remove_accept(
 /// [`IptablesError`].
 pub fn check_accept(
     addresses: &[IpAddr],
-    hash: &str,
+    key: &AttachmentKey,
     legacy: bool,
 ) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for (family, own) in by_family(addresses) {
         let observed = Tool { family, legacy }.observe(TABLE)?;
-        for rule in own.iter().flat_map(|address| accept_rules(*address, hash)) {
+        for rule in own.iter().flat_map(|address| accept_rules(*address, key)) {
             if ![DOCKER_USER, FORWARD].iter().any(|chain| observed.has_rule(chain, &rule)) {
                 missing.push(format!("missing: {rule}"));
             }
@@ -151,9 +159,9 @@ fn rules(address: IpAddr) -> [String; 2] {
     ]
 }
 
-fn accept_rules(address: IpAddr, hash: &str) -> [String; 2] {
+fn accept_rules(address: IpAddr, key: &AttachmentKey) -> [String; 2] {
     let host = Family::host(address);
-    let comment = format!("-m comment --comment {}", tag(hash));
+    let comment = format!("-m comment --comment {}", quote(&tag(&Owner::of(key))));
     [
         format!("-s {host} {comment} -j ACCEPT"),
         format!("-d {host} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT {comment} -j ACCEPT"),
@@ -161,15 +169,21 @@ fn accept_rules(address: IpAddr, hash: &str) -> [String; 2] {
 }
 
 /// Returns the comment of the rules that [`accept`] makes for an owner.
-pub(crate) fn tag(hash: &str) -> String {
-    format!("netwright-{hash}")
+fn tag(owner: &Owner) -> String {
+    format!("{TAG}{owner}")
 }
 
-/// Returns the hash of the owner of a rule of ours.
-fn owner(rule: &str) -> Option<&str> {
-    let (_, rest) = rule.split_once("--comment netwright-")?;
+/// Returns the owner that a comment of ours names.
+pub(crate) fn owner_of_comment(comment: &str) -> Option<Owner> {
+    comment.strip_prefix(TAG).map(Owner::parse)
+}
+
+/// Returns the owner of a rule of ours.
+fn owner(rule: &str) -> Option<Owner> {
     target(rule).filter(|target| *target == "ACCEPT")?;
-    rest.split(' ').next()
+    let (_, comment) = rule.split_once("--comment \"")?;
+    // Neither hashes nor network names hold quotes.
+    comment.split_once('"').and_then(|(comment, _)| owner_of_comment(comment))
 }
 
 fn plan_add(addresses: &[IpAddr], admin_chain: &str, observed: &Observed, restore: &mut Restore) {
@@ -196,8 +210,6 @@ mod tests {
         // What `iptables-save` printed after the reference's firewall plugin 1.1.1 had run.
         expect![[r#"
             *filter
-            :CNI-ADMIN - [0:0]
-            :CNI-FORWARD - [0:0]
             -I FORWARD 1 -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
             -I CNI-FORWARD 1 -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
             -A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
@@ -209,10 +221,19 @@ mod tests {
 
     #[test]
     fn accepts_carry_their_owner() {
-        let [source, destination] = accept_rules("10.1.0.2".parse().unwrap(), "0123");
-        assert_eq!(owner(&source), Some("0123"));
-        assert_eq!(owner(&destination), Some("0123"));
-        assert_eq!(owner("-m comment --comment netwright-0123 -j DROP"), None);
+        let key = AttachmentKey {
+            network: "blue.net".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        };
+        let [source, destination] = accept_rules("10.1.0.2".parse().unwrap(), &key);
+        assert_eq!(owner(&source), Some(Owner::of(&key)));
+        assert_eq!(owner(&destination), Some(Owner::of(&key)));
+        assert_eq!(owner(&source.replace("ACCEPT", "DROP")), None);
         assert_eq!(owner("-s 10.1.0.2/32 -j ACCEPT"), None);
+        assert_eq!(
+            owner("-m comment --comment \"netwright is nice\" -j ACCEPT"),
+            Some(Owner::Foreign)
+        );
     }
 }

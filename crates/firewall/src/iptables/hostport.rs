@@ -13,9 +13,10 @@ use std::net::IpAddr;
 use cni::AttachmentKey;
 use cni::owner::sha512_hex;
 use ipnet::IpNet;
+use state::Index;
 
 use super::text::target;
-use super::{Family, IptablesError, Observed, Restore, Tool, quote};
+use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool, quote};
 use crate::element::Protocol;
 use crate::hostport::{Forward, Snat};
 
@@ -64,8 +65,9 @@ pub fn old_snat_chain_name(key: &AttachmentKey) -> String {
 /// Forwards ports. What an earlier call for the same container and network made is replaced.
 ///
 /// # Errors
-/// [`IptablesError`]; the families done before stay as they are.
-pub fn add(key: &AttachmentKey, wanted: &Wanted) -> Result<(), IptablesError> {
+/// [`ChangeError`]; the families done before stay as they are.
+pub fn add(index: &Index, key: &AttachmentKey, wanted: &Wanted) -> Result<(), ChangeError> {
+    let _lock = super::lock(index)?;
     for address in &wanted.addresses {
         let tool = Tool::host(Family::of(address.addr()));
         tool.change(TABLE, |observed, restore| plan(key, wanted, *address, observed, restore))?;
@@ -320,9 +322,6 @@ mod tests {
         expect![[r#"
             *nat
             :CNI-DN-9b00b9b7c2795a8a61a6e - [0:0]
-            :CNI-HOSTPORT-DNAT - [0:0]
-            :CNI-HOSTPORT-MASQ - [0:0]
-            :CNI-HOSTPORT-SETMARK - [0:0]
             -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
@@ -342,9 +341,6 @@ mod tests {
         expect![[r#"
             *nat
             :CNI-DN-9b00b9b7c2795a8a61a6e - [0:0]
-            :CNI-HOSTPORT-DNAT - [0:0]
-            :CNI-HOSTPORT-MASQ - [0:0]
-            :CNI-HOSTPORT-SETMARK - [0:0]
             -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
@@ -366,9 +362,6 @@ mod tests {
         expect![[r#"
             *nat
             :CNI-DN-9b00b9b7c2795a8a61a6e - [0:0]
-            :CNI-HOSTPORT-DNAT - [0:0]
-            :CNI-HOSTPORT-MASQ - [0:0]
-            :CNI-HOSTPORT-SETMARK - [0:0]
             -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x20/0x20
@@ -384,7 +377,6 @@ mod tests {
         expect![[r#"
             *nat
             :CNI-DN-9b00b9b7c2795a8a61a6e - [0:0]
-            :CNI-HOSTPORT-DNAT - [0:0]
             -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"n\" id: \"c1\"" -m multiport --dports 8080 -d 192.0.2.0/24 -j CNI-DN-9b00b9b7c2795a8a61a6e
@@ -397,7 +389,6 @@ mod tests {
         expect![[r#"
             *nat
             :CNI-DN-9b00b9b7c2795a8a61a6e - [0:0]
-            :CNI-HOSTPORT-DNAT - [0:0]
             -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
             -A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"n\" id: \"c1\"" -m multiport --dports 8080 -d 192.0.2.0/24 -j CNI-DN-9b00b9b7c2795a8a61a6e

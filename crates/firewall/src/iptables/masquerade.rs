@@ -153,7 +153,6 @@ mod tests {
         // What `iptables-save` printed after the reference's bridge plugin 1.1.1 had run.
         expect![[r#"
             *nat
-            :CNI-9b00b9b7c2795a8a61a6eec1 - [0:0]
             -A CNI-9b00b9b7c2795a8a61a6eec1 -d 10.1.0.0/24 -m comment --comment "name: \"n\" id: \"c1\"" -j ACCEPT
             -A CNI-9b00b9b7c2795a8a61a6eec1 ! -d 224.0.0.0/4 -m comment --comment "name: \"n\" id: \"c1\"" -j MASQUERADE
             -A POSTROUTING -s 10.1.0.2/32 -m comment --comment "name: \"n\" id: \"c1\"" -j CNI-9b00b9b7c2795a8a61a6eec1

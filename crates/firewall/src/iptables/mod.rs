@@ -20,6 +20,8 @@ pub use text::{Observed, Restore, quote};
 
 use std::net::IpAddr;
 
+use state::{Index, Lock, LockError};
+
 /// An address family, each with programs of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -48,6 +50,24 @@ impl Family {
         let length = if address.is_ipv4() { 32 } else { 128 };
         format!("{address}/{length}")
     }
+}
+
+/// Why a change of chains that attachments share was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Others were at it for too long.
+    #[error("lock the chains of iptables")]
+    Lock(#[source] LockError),
+    /// A program failed.
+    #[error(transparent)]
+    Iptables(#[from] IptablesError),
+}
+
+/// Keeps others of ours from looking at the shared chains while we change them: two who both miss a rule would both
+/// make it.
+fn lock(index: &Index) -> Result<Lock, ChangeError> {
+    index.lock("iptables", crate::LOCK_PATIENCE).map_err(ChangeError::Lock)
 }
 
 /// Says whether `iptables` and its table can be used, in at least one family.

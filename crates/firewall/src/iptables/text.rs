@@ -64,6 +64,7 @@ impl Observed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restore {
     table: String,
+    created: BTreeSet<String>,
     declared: BTreeSet<String>,
     lines: Vec<String>,
 }
@@ -72,13 +73,18 @@ impl Restore {
     /// Starts with no changes of a table.
     #[must_use]
     pub fn new(table: &str) -> Self {
-        Restore { table: table.to_owned(), declared: BTreeSet::new(), lines: Vec::new() }
+        Restore {
+            table: table.to_owned(),
+            created: BTreeSet::new(),
+            declared: BTreeSet::new(),
+            lines: Vec::new(),
+        }
     }
 
     /// Says whether there is nothing to change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.declared.is_empty() && self.lines.is_empty()
+        self.created.is_empty() && self.declared.is_empty() && self.lines.is_empty()
     }
 
     /// Makes a chain, or empties it when it exists: `iptables-restore` flushes the chains that are declared.
@@ -86,11 +92,22 @@ impl Restore {
         self.declared.insert(chain.to_owned());
     }
 
-    /// Makes a chain unless it exists.
+    /// Makes a chain unless it exists. It is made beforehand by a command of its own: declared, it would be emptied if
+    /// somebody else made and filled it meanwhile.
     pub fn ensure_chain(&mut self, observed: &Observed, chain: &str) {
         if !observed.has_chain(chain) {
-            self.reset_chain(chain);
+            self.created.insert(chain.to_owned());
         }
+    }
+
+    /// Lists the chains to be made beforehand.
+    pub(crate) fn created(&self) -> impl Iterator<Item = &str> {
+        self.created.iter().map(String::as_str)
+    }
+
+    /// Returns the table.
+    pub(crate) fn table(&self) -> &str {
+        &self.table
     }
 
     /// Appends a rule.
@@ -137,7 +154,7 @@ impl Restore {
         self.lines.push(format!("-X {chain}"));
     }
 
-    /// Returns the text for standard input.
+    /// Returns the text for standard input, without the chains to be made beforehand.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("*{}\n", self.table);
@@ -168,9 +185,14 @@ pub(crate) fn target(rule: &str) -> Option<&str> {
     found
 }
 
-/// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it.
+/// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it (`xtables_save_string`): only where there
+/// is something to quote.
 #[must_use]
 pub fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {
@@ -225,6 +247,13 @@ mod tests {
             COMMIT
         "]]
         .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn only_what_needs_it_is_quoted() {
+        assert_eq!(quote("netwright-0123_n"), "netwright-0123_n");
+        assert_eq!(quote("a.b"), "\"a.b\"");
+        assert_eq!(quote("say \"x\""), "\"say \\\"x\\\"\"");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use state::{FileError, Index, NetnsIdentity, Record};
 
 use self::config::{Backend, Config};
 use crate::shared::failures::Failures;
-use crate::shared::filter::{drift, filter_error, iptables_error, valid_keys};
+use crate::shared::filter::{change_error, drift, filter_error, iptables_error, valid_keys};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -115,9 +115,7 @@ impl Plugin for FirewallPlugin {
         }
         let missing = match (config.backend, wanted.accepted_legacy) {
             (Backend::Iptables, _) => filter::check(&wanted.addresses, &config.admin_chain),
-            (Backend::Auto, Some(legacy)) => {
-                filter::check_accept(&wanted.addresses, &key.hash(), legacy)
-            }
+            (Backend::Auto, Some(legacy)) => filter::check_accept(&wanted.addresses, key, legacy),
             (Backend::Auto, None) => Ok(Vec::new()),
         };
         differences.extend(missing.map_err(|error| iptables_error(&error))?);
@@ -139,6 +137,8 @@ impl Plugin for FirewallPlugin {
         let collected = Firewall::open(&index)
             .and_then(|mut firewall| firewall.gc(call.network().as_str(), &valid, CONCERNS));
         failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+        let left = reference::gc_accepts(call.network().as_str(), &valid);
+        failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
         failures.into_result()
     }
 
@@ -292,12 +292,11 @@ fn put_in_place(
             .map_err(|error| filter_error(&error))?;
     }
     if wanted.iptables {
-        filter::add(&wanted.addresses, &config.admin_chain)
-            .map_err(|error| iptables_error(&error))?;
+        filter::add(index, &wanted.addresses, &config.admin_chain)
+            .map_err(|error| change_error(&error))?;
     }
     if let Some(legacy) = wanted.accepted_legacy {
-        filter::accept(&wanted.addresses, &key.hash(), legacy)
-            .map_err(|error| iptables_error(&error))?;
+        filter::accept(&wanted.addresses, key, legacy).map_err(|error| iptables_error(&error))?;
     }
     Ok(())
 }

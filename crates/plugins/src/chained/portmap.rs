@@ -30,7 +30,7 @@ use self::config::{Backend, Config, Iptables};
 use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{drift, filter_error, iptables_error, valid_keys};
+use crate::shared::filter::{change_error, drift, filter_error, iptables_error, valid_keys};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -249,7 +249,7 @@ fn put_in_place(
     }
     match &want.iptables {
         Some(wanted) => {
-            iptables::hostport::add(key, wanted).map_err(|error| iptables_error(&error))
+            iptables::hostport::add(index, key, wanted).map_err(|error| change_error(&error))
         }
         None => Ok(()),
     }

@@ -3,7 +3,7 @@
 use cni::{AttachmentKey, ContainerId, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use firewall::FirewallError;
-use firewall::iptables::IptablesError;
+use firewall::iptables::{ChangeError, IptablesError};
 
 /// Returns the error object for a failure of the packet filter.
 #[must_use]
@@ -20,6 +20,16 @@ pub fn filter_error(error: &FirewallError) -> Error {
 #[must_use]
 pub fn iptables_error(error: &IptablesError) -> Error {
     Error::from_chain(codes::FIREWALL, error)
+}
+
+/// Returns the error object for a change of iptables' chains that was not made.
+#[must_use]
+pub fn change_error(error: &ChangeError) -> Error {
+    let code = match error {
+        ChangeError::Lock(lock) if lock.is_busy() => code::TRY_AGAIN_LATER,
+        _ => codes::FIREWALL,
+    };
+    Error::from_chain(code, error)
 }
 
 /// Reports differences that CHECK found, the first as the message and all as the details.
