@@ -195,6 +195,8 @@ impl Lab {
             addresses("eth0", 2)
         ));
         self.sh(&addresses("up0", 1));
+        // The kernel makes the address's own route a moment after the address, in its own time.
+        self.sh("timeout 5 sh -c 'until ip -6 route show table local | grep -q 2001:db8:ffff::1; do :; done'");
         self.sh("ip route add default via 198.51.100.2 && \
                  ip -6 route add default via 2001:db8:ffff::2");
         outside

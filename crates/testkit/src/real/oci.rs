@@ -89,7 +89,8 @@ impl<'lab> Bundle<'lab> {
     }
 
     fn configuration(&self) -> Value {
-        let capabilities = json!(["CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_KILL"]);
+        let capabilities =
+            json!(["CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_RAW"]);
         json!({
             "ociVersion": "1.0.2",
             "process": {
