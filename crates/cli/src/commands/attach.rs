@@ -11,6 +11,7 @@ use crate::args::{Add, Attach, Check, Common, Del, Which};
 use crate::failure::Failure;
 use crate::net::attach;
 use crate::net::container::{self, ContainerName, Kind};
+use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
 use crate::shell::{Format, Report, Shell};
 use crate::table::Table;
@@ -52,6 +53,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     let added = session.runtime.add_list(&network.list, &attachment, session.deadline());
     drop(waiting);
     let added = added.map_err(|error| Failure::from(error.to_cni()))?;
+    forwarding::warn(&network.list, shell);
     match shell.format {
         Format::Json => {
             shell.raw(added.document.get().as_bytes());

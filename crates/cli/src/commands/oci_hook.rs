@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
 use crate::net::session::{Network, PluginSource, Session};
 use crate::net::spec::NetworkSpec;
-use crate::net::{attach, default, ports, spec};
+use crate::net::{attach, default, forwarding, ports, spec};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -121,6 +121,7 @@ fn attach_all(
     for (network, attachment) in &planned {
         let added = session.runtime.add_list(&network.list, attachment, session.deadline());
         let Err(error) = added else {
+            forwarding::warn(&network.list, shell);
             attached.push((network, attachment));
             continue;
         };

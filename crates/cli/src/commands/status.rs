@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Outcome;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_PERMANENT, Failure};
+use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
 use crate::shell::{Report, Shell};
 use crate::table::Table;
@@ -30,6 +31,9 @@ struct State {
     ready: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<cni::Error>,
+    /// What does not stop ADD, and will be missed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     #[serde(skip)]
     origin: String,
     #[serde(skip)]
@@ -53,6 +57,9 @@ impl Report for Networks {
         for state in &self.networks {
             if let Some(error) = &state.error {
                 text.push_str(&format!("{}: {error} (code {})\n", state.network, error.code));
+            }
+            for warning in &state.warnings {
+                text.push_str(&format!("warning: {warning}\n"));
             }
         }
         for broken in &self.broken {
@@ -97,6 +104,7 @@ fn state(session: &Session, network: &Network) -> State {
         plugins: network.chain(),
         ready: failure.is_none(),
         error: failure,
+        warnings: forwarding::warnings(&network.list),
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
     }

@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod attachments;
 pub(crate) mod container;
 pub(crate) mod default;
+pub(crate) mod forwarding;
 pub(crate) mod own_plugins;
 pub(crate) mod ports;
 pub(crate) mod presence;

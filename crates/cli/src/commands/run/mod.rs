@@ -24,7 +24,7 @@ use crate::args::{Common, Run};
 use crate::failure::Failure;
 use crate::net::session::{Network, PluginSource, Session};
 use crate::net::spec::{Addresses, NetworkSpec};
-use crate::net::{attach, default};
+use crate::net::{attach, default, forwarding};
 use crate::shell::{Format, Shell};
 use crate::world::World;
 pub(crate) use enter::enter;
@@ -66,7 +66,10 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     for one in &planned {
         let (network, attachment) = one;
         match session.runtime.add_list(&network.list, attachment, session.deadline()) {
-            Ok(_) => attached.push(one),
+            Ok(_) => {
+                forwarding::warn(&network.list, shell);
+                attached.push(one);
+            }
             Err(error) => {
                 failure = Some(Failure::from(error.to_cni()));
                 break;

@@ -1,0 +1,75 @@
+//! Whether the host forwards what a network's containers send beyond it.
+//!
+//! A `firewall` plugin in the list opens the way where somebody else's chain drops what is forwarded. A plugin does not know
+//! whether it is there: one sees its own configuration, not the list. So it is the command line that tells.
+
+use cni::NetworkList;
+use firewall::forward;
+use serde::Deserialize;
+
+use crate::shell::Shell;
+
+/// The plugin that opens the way, or says itself that it cannot.
+const OPENER: &str = "firewall";
+
+/// The keys of `bridge` that make the host the containers' router.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Gateway {
+    is_gateway: bool,
+    is_default_gateway: bool,
+}
+
+/// Says who will drop what the containers of a network send beyond the host; empty when nobody does.
+pub(crate) fn warnings(list: &NetworkList) -> Vec<String> {
+    if !is_routed(list) || list.plugins.iter().any(|plugin| plugin.plugin_type == OPENER) {
+        return Vec::new();
+    }
+    // Best effort: ADD has succeeded without this answer.
+    let blockers = forward::blockers().unwrap_or_default();
+    let told = |blocker: &forward::Blocker| {
+        format!(
+            "network {:?} may reach no further than this host: {blocker}; {}",
+            list.name,
+            blocker.hint().unwrap_or("add {\"type\": \"firewall\"} to the network's plugins")
+        )
+    };
+    blockers.iter().map(told).collect()
+}
+
+/// Warns of what [`warnings`] finds.
+pub(crate) fn warn(list: &NetworkList, shell: &Shell) {
+    warnings(list).into_iter().for_each(|warning| shell.warn(warning));
+}
+
+fn is_routed(list: &NetworkList) -> bool {
+    list.plugins.iter().any(|plugin| match plugin.plugin_type.as_str() {
+        "ptp" => true,
+        "bridge" => {
+            let object = plugin.object.to_vec();
+            let keys: Gateway = cni::json::from_slice(&object).unwrap_or_default();
+            keys.is_gateway || keys.is_default_gateway
+        }
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_routed_by_its_gateway() {
+        for (plugin, routed) in [
+            (r#"{"type": "ptp"}"#, true),
+            (r#"{"type": "bridge"}"#, false),
+            (r#"{"type": "bridge", "isGateway": true}"#, true),
+            (r#"{"type": "bridge", "isDefaultGateway": true}"#, true),
+            (r#"{"type": "macvlan", "isGateway": true}"#, false),
+        ] {
+            let list = format!(r#"{{"cniVersion": "1.1.0", "name": "n", "plugins": [{plugin}]}}"#);
+            let list = NetworkList::parse(list.as_bytes()).unwrap();
+            assert_eq!(is_routed(&list), routed, "{plugin}");
+        }
+    }
+}
