@@ -1,10 +1,9 @@
-//! `oci-hook`, with the states that runc and crun were seen to send.
+//! `oci-hook`, with the states that runc and crun were seen to send. [`crate::oci_runtimes`] has the runtimes themselves.
 
 use serde_json::json;
-use testkit::real::Bundle;
 use testkit::{Lab, Place, Snapshot, traffic};
 
-use crate::support::{EXECUTABLE, Said, assert_as_before, command_in, said_with};
+use crate::support::{Said, assert_as_before, command_in, said_with};
 
 fn hook(lab: &Lab, args: &[&str], state: &serde_json::Value) -> Said {
     let mut words = vec!["oci-hook"];
@@ -104,48 +103,4 @@ fn hostile_states_are_refused_before_anything_is_changed() {
     }
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
     assert_eq!(lab.sh("ip -br link | wc -l").trim(), "1");
-}
-
-#[test]
-fn runc_and_crun_give_their_containers_a_network() {
-    testkit::require!("root", "file:/usr/bin/busybox", "program:runc", "program:crun");
-    for runtime in ["runc", "crun"] {
-        let lab = Lab::with_processes(&format!("cli-{runtime}"));
-        let before = Snapshot::take(&lab);
-        let script =
-            "ip -4 -o address show dev net0; ping -c1 -W5 10.63.0.1 >/dev/null && echo pinged";
-        let bundle = Bundle::new(&lab, runtime, "c1", script)
-            .annotation("dev.netwright.networks", "netwright:ifname=net0,ip=10.63.5.5")
-            .hook("createRuntime", &[EXECUTABLE, "oci-hook", "createRuntime"])
-            .hook("poststop", &[EXECUTABLE, "oci-hook", "poststop"]);
-        let output = bundle.run();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{runtime}: {said}{errors}");
-        assert!(
-            said.contains("10.63.5.5/16") && said.contains("pinged"),
-            "{runtime}: {said}{errors}"
-        );
-        drop(bundle);
-        crate::support::call_in(&lab, &["gc", "--all"]).succeeded();
-        assert_as_before(&before, &lab);
-    }
-}
-
-#[test]
-fn a_hook_that_fails_keeps_the_container_from_starting_and_leaves_nothing() {
-    testkit::require!("root", "file:/usr/bin/busybox", "program:runc", "program:crun");
-    for runtime in ["runc", "crun"] {
-        let lab = Lab::with_processes(&format!("cli-{runtime}-bad"));
-        let before = Snapshot::take(&lab);
-        // The second network does not exist; poststop is left out, as crun leaves it out after a failure.
-        let bundle = Bundle::new(&lab, runtime, "c1", "echo started")
-            .annotation("dev.netwright.networks", "netwright,nwt-none")
-            .hook("createRuntime", &[EXECUTABLE, "oci-hook"]);
-        let output = bundle.run();
-        assert!(!output.status.success(), "{runtime}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{runtime}");
-        drop(bundle);
-        assert_as_before(&before, &lab);
-    }
 }

@@ -1,7 +1,5 @@
 //! What the tests on a whole host share: the executable under test, and `netwright run` as a guard.
 
-#![expect(clippy::disallowed_methods, reason = "a test waits in real time")]
-
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::process::{Child, ExitStatus, Stdio};
@@ -9,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::{Lab, Place, Visit};
+use testkit::{Lab, Place, Snapshot, Visit};
+
+use crate::support::assert_as_before;
 
 /// The executable under test.
 pub(crate) const NETWRIGHT: &str = env!("CARGO_BIN_EXE_netwright");
@@ -63,7 +63,8 @@ impl<'lab> Run<'lab> {
         let mut line = String::new();
         let stdout = self.child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
-        let pid = line.trim().parse().unwrap_or_else(|_| panic!("the command did not start: {line:?}"));
+        let pid =
+            line.trim().parse().unwrap_or_else(|_| panic!("the command did not start: {line:?}"));
         let netns = self.lab.visit(format!("/proc/{pid}/ns/net"));
         let address = |family| address_of(&netns, "eth0", family);
         Running { v4: address("inet"), v6: address("inet6"), netns, command: pid }
@@ -98,6 +99,15 @@ impl Drop for Run<'_> {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Asserts that nothing is left of attachments that runtimes made and removed.
+///
+/// The packet filter's tables may stay, empty: `gc` removes tables that are, and must find nothing else to do.
+pub(crate) fn assert_nothing_left(before: &Snapshot, lab: &Lab) {
+    let collected = lab.sh(&format!("{NETWRIGHT} gc"));
+    assert!(collected.contains("removed 0, kept 0"), "{collected}");
+    assert_as_before(before, lab);
 }
 
 /// The global address of an interface. `family` is `inet` or `inet6`.
