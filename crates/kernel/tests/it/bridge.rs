@@ -84,14 +84,17 @@ fn forwarding_entries() {
 }
 
 #[test]
-fn vlans_of_a_port() {
+fn vm_vlans_of_a_port() {
     in_netns(|| {
         let mut route = RouteSocket::open().unwrap();
         let options = BridgeOptions { vlan_filtering: Some(true), ..BridgeOptions::default() };
         let bridge = match route.create_link(&NewLink::new("br0", LinkKind::Bridge(options))) {
             Ok(bridge) => bridge,
             Err(error) if error.is_unsupported() => {
-                return skip("vlans_of_a_port", "this kernel has no CONFIG_BRIDGE_VLAN_FILTERING");
+                return skip(
+                    "vm_vlans_of_a_port",
+                    "this kernel has no CONFIG_BRIDGE_VLAN_FILTERING",
+                );
             }
             Err(error) => panic!("{error}"),
         };
@@ -115,7 +118,7 @@ fn vlans_of_a_port() {
             ])
             .unwrap();
         assert_eq!(route.bridge_vlans(ifindex).unwrap(), [access, trunk]);
-        let seen = json("bridge -j -c vlan show dev veth1");
+        let seen = json("bridge -json -compressvlans vlan show dev veth1");
         let vlans = seen[0]["vlans"].as_array().unwrap();
         assert_eq!(vlans[0]["vlan"], 10);
         assert_eq!(vlans[0]["flags"], serde_json::json!(["PVID", "Egress Untagged"]));

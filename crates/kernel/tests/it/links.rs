@@ -204,7 +204,7 @@ fn a_macvlan_is_born_in_the_container() {
 }
 
 #[test]
-fn kinds_this_kernel_may_lack() {
+fn vm_kinds_this_kernel_may_lack() {
     in_netns(|| {
         use kernel::route::{IpvlanMode, IpvlanOptions, VlanOptions};
         sh("ip link add veth1 type veth peer name veth2");
@@ -222,7 +222,7 @@ fn kinds_this_kernel_may_lack() {
             let link = match route.create_link(&new) {
                 Ok(link) => link,
                 Err(error) if error.is_unsupported() => {
-                    skip(&format!("kinds_this_kernel_may_lack/{name}"), &error.to_string());
+                    skip(&format!("vm_kinds_this_kernel_may_lack/{name}"), &error.to_string());
                     continue;
                 }
                 Err(error) => panic!("{error}"),
