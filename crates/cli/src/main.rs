@@ -7,10 +7,14 @@
 //! - [`plugin_process`]: being a plugin.
 //! - [`commands`]: one module a command, [`args`] describes them.
 //! - [`net`]: what commands share: which network, which container, which ports, a runtime to drive.
-//! - [`shell`], [`failure`], [`table`]: the only way to standard output and error.
+//! - [`mod@shell`], [`failure`], [`table`]: the only way to standard output and error.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "doc comments there are help texts, brackets and all"
+)]
 mod args;
 mod commands;
 mod dispatch;

@@ -19,7 +19,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"root"` | the test runs as root |
 /// | `"program:NAME"` | an executable NAME is on the path |
 /// | `"file:PATH"` | PATH exists |
-/// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`](crate::feature::KERNEL) |
+/// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
 /// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the virtual machine
 /// (`cargo xtask vm`), where a missing kernel feature fails the test.
