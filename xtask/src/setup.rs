@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::run::{Program, exists};
+use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
 
@@ -34,7 +34,7 @@ pub(crate) fn install() -> Result<String, String> {
 }
 
 fn apt(line: &str, log: &str) -> Result<(), String> {
-    Program::new(line).variable("DEBIAN_FRONTEND", "noninteractive").logged(log, |_| false)?;
+    Program::new(line).variable("DEBIAN_FRONTEND", "noninteractive").logged(log, quiet)?;
     Ok(())
 }
 

@@ -9,6 +9,9 @@ use std::sync::{Mutex, PoisonError};
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
 
+/// Set when soaks and large counts are run too.
+pub const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
+
 /// What a test in the virtual machine has in its name.
 pub const VM_MARK: &str = "vm_";
 
@@ -19,6 +22,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"root"` | the test runs as root |
 /// | `"program:NAME"` | an executable NAME is on the path |
 /// | `"file:PATH"` | PATH exists |
+/// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
 /// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the virtual machine
@@ -74,6 +78,9 @@ pub const KERNEL: [(&str, &str); 16] = [
 pub fn available(feature: &str) -> bool {
     if feature == "root" {
         return rustix::process::geteuid().is_root();
+    }
+    if feature == "full" {
+        return env::var_os(FULL_VARIABLE).is_some();
     }
     if let Some(program) = feature.strip_prefix("program:") {
         return find_program(program).is_some();
@@ -140,6 +147,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
     let reason = match missing.split_once(':') {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
+        None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),
     };
     eprintln!("SKIP {test}: {reason}");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::run::Program;
+use crate::run::{Program, quiet};
 
 /// The package whose dependency is the current kernel: the full one, `-cloud` has no 9p.
 const META_PACKAGE: &str = "linux-image-amd64";
@@ -21,7 +21,12 @@ pub(super) struct Kernel {
 pub(super) fn unpacked(dir: &Path) -> Result<Kernel, String> {
     let kernel = dir.join("kernel");
     if !kernel.is_dir() {
-        fetch(dir, &kernel)?;
+        // With no package lists, or old ones, it takes new ones.
+        fetch(dir, &kernel).or_else(|_| {
+            println!("  apt-get update");
+            Program::new("apt-get update --quiet").logged("vm-update", quiet)?;
+            fetch(dir, &kernel)
+        })?;
     }
     let modules = kernel.join("lib/modules");
     let version = fs::read_dir(&modules)
@@ -36,11 +41,8 @@ pub(super) fn unpacked(dir: &Path) -> Result<Kernel, String> {
 }
 
 fn fetch(dir: &Path, kernel: &Path) -> Result<(), String> {
-    let describe = || Program::new("apt-cache show --no-all-versions").arg(META_PACKAGE).output();
-    let description = describe().or_else(|_| {
-        Program::new("apt-get update --quiet").logged("vm-update", |_| false)?;
-        describe()
-    })?;
+    let description =
+        Program::new("apt-cache show --no-all-versions").arg(META_PACKAGE).output()?;
     let package = description
         .lines()
         .find_map(|line| {
@@ -62,19 +64,19 @@ fn fetch(dir: &Path, kernel: &Path) -> Result<(), String> {
         .arg("apt-get")
         .arg("download")
         .arg(package)
-        .logged("vm-download", |_| false)?;
+        .logged("vm-download", quiet)?;
     let file =
         fs::read_dir(&download).ok().and_then(|mut entries| Some(entries.next()?.ok()?.path()));
     let file = file.ok_or_else(|| format!("apt-get download {package} left no file"))?;
     Program::new("dpkg-deb -x")
         .arg(file.display().to_string())
         .arg(new.display().to_string())
-        .logged("vm-unpack", |_| false)?;
+        .logged("vm-unpack", quiet)?;
     let version = package.trim_start_matches("linux-image-");
     Program::new("depmod --basedir")
         .arg(new.display().to_string())
         .arg(version)
-        .logged("vm-depmod", |_| false)?;
+        .logged("vm-depmod", quiet)?;
     let _ = fs::remove_dir_all(&download);
     fs::rename(&new, kernel).map_err(|error| format!("rename {}: {error}", new.display()))
 }
