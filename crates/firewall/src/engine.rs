@@ -81,8 +81,8 @@ impl<'a> Firewall<'a> {
     /// **Idempotence**: adding the same plan again changes nothing.
     ///
     /// # Errors
-    /// [`FirewallError::Held`] when a host port belongs to another attachment that is alive; nothing has changed
-    /// then. On any other error what was done has been undone.
+    /// [`FirewallError::Held`] when a host port belongs to another container's attachment that is alive; nothing has
+    /// changed then. On any other error what was done has been undone.
     pub fn add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
         let changes = self.plan_add(key, plan)?;
         let mut done = self.hold_and_commit(key, plan, &changes);
@@ -162,6 +162,7 @@ impl<'a> Firewall<'a> {
         plan: &Plan,
     ) -> Result<Vec<String>, FirewallError> {
         let hash = key.hash();
+        let mut holders = Holders { index: self.index, known: None };
         let mut differences = Vec::new();
         for table in plan.tables() {
             if !self.tables.is_laid_out(table)? {
@@ -174,7 +175,11 @@ impl<'a> Firewall<'a> {
                 differences.push(format!("missing: {element}"));
                 continue;
             };
-            if !Owner::parse(&found.comment).is(&hash) {
+            let owner = Owner::parse(&found.comment);
+            if element.set.is_exclusive() && holders.is_same_container(&owner, key) {
+                continue;
+            }
+            if !owner.is(&hash) {
                 differences.push(format!("not ours any more ({}): {element}", found.comment));
             } else if !same_value(element, &found) {
                 differences.push(format!("leads elsewhere: {element}"));
@@ -299,10 +304,15 @@ impl<'a> Firewall<'a> {
         }
         let mut chains = BTreeSet::new();
         for element in &plan.own {
+            let found = self.tables.get(element.set, &element.key)?;
             if element.set.is_exclusive() {
+                let theirs = found.as_ref().map(|found| Owner::parse(&found.comment));
+                if theirs.is_some_and(|theirs| holders.is_same_container(&theirs, key)) {
+                    continue;
+                }
                 self.refuse_if_reserved(key, element, &mut holders)?;
             }
-            if let Some(found) = self.tables.get(element.set, &element.key)? {
+            if let Some(found) = found {
                 let theirs = Owner::parse(&found.comment);
                 if theirs.is(&hash) && same_value(element, &found) {
                     continue;
@@ -375,7 +385,7 @@ impl<'a> Firewall<'a> {
             let wildcard = [Field::Protocol(protocol), Field::Port(port)];
             if let Some(found) = self.tables.get(everywhere, &wildcard)? {
                 let theirs = Owner::parse(&found.comment);
-                if !theirs.is(&key.hash()) {
+                if !theirs.is(&key.hash()) && !holders.is_same_container(&theirs, key) {
                     holders
                         .refuse_if_live(&theirs, &Element::new(everywhere, wildcard.to_vec()))?;
                 }
@@ -384,7 +394,8 @@ impl<'a> Firewall<'a> {
         }
         let object = Shared::Hostport { protocol, port, ipv4 }.object();
         for holder in self.index.holders(&object).found {
-            if holder != *key && holders.is_live(&holder.hash()) {
+            let other = holder.container_id != key.container_id;
+            if other && holders.is_live(&holder.hash()) {
                 return Err(FirewallError::Held {
                     protocol,
                     port,
@@ -536,6 +547,19 @@ impl Holders<'_> {
     fn is_live(&mut self, hash: &str) -> bool {
         let records = self.records(hash);
         records.is_empty() || records.iter().any(|record| is_live(record))
+    }
+
+    /// Says whether the owner is another attachment of the same container, still there.
+    ///
+    /// Podman asks every network of a container for the same host ports. The first that comes publishes them, as with
+    /// the reference, where the first rule wins.
+    fn is_same_container(&mut self, owner: &Owner, key: &AttachmentKey) -> bool {
+        let Owner::Attachment { hash, .. } = owner else { return false };
+        if *hash == key.hash() {
+            return false;
+        }
+        let same = |record: &&Record| record.attachment.container_id == key.container_id;
+        self.records(hash).into_iter().filter(same).any(is_live)
     }
 
     fn refuse_if_live(&mut self, owner: &Owner, element: &Element) -> Result<(), FirewallError> {

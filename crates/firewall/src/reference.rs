@@ -18,13 +18,10 @@ use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, 
 
 use crate::close::LateSocket;
 use crate::error::FirewallError;
-use crate::iptables::{self, IptablesError};
+use crate::iptables::{self, Family as IpVersion, IptablesError};
 use crate::owner::Owner;
 use crate::tables::TablesError;
 
-/// The kernel lists here which tables legacy iptables uses in the caller's namespace.
-const LEGACY: [&str; 2] =
-    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
 /// The families of iptables' tables.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The chain of the reference's nftables masquerade.
@@ -219,9 +216,7 @@ fn masquerade_tag(key: &AttachmentKey) -> String {
 
 /// Says whether legacy iptables uses a table in the caller's namespace, in either family.
 pub(crate) fn legacy_uses(table: &str) -> bool {
-    LEGACY.iter().any(|path| {
-        std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == table))
-    })
+    IpVersion::ALL.iter().any(|family| iptables::legacy_uses(*family, table))
 }
 
 fn legacy_failed(error: IptablesError) -> FirewallError {

@@ -81,11 +81,15 @@ impl Tool {
         Tool { family, legacy: true }
     }
 
-    /// Lists a table: `iptables -t TABLE -S`.
+    /// Lists a table: `iptables -t TABLE -S`. One that legacy iptables does not use lists as empty: looking at it
+    /// would make the kernel set it up, for ever.
     ///
     /// # Errors
     /// [`IptablesError`].
     pub fn observe(self, table: &str) -> Result<Observed, IptablesError> {
+        if self.legacy && !legacy_uses(self.family, table) {
+            return Ok(Observed::parse(""));
+        }
         let output = run(&self.name(""), &["-w", LOCK_WAIT_S, "-t", table, "-S"], None)?;
         Ok(Observed::parse(&output))
     }
@@ -113,6 +117,15 @@ impl Tool {
         let kind = if self.legacy { "-legacy" } else { "" };
         format!("{family}{kind}{suffix}")
     }
+}
+
+/// Says whether legacy iptables uses a table in the caller's namespace.
+pub(crate) fn legacy_uses(family: Family, table: &str) -> bool {
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
 /// Runs a program to its end and returns its standard output.

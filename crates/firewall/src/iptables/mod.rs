@@ -15,6 +15,7 @@ pub mod hostport;
 pub mod masquerade;
 mod text;
 
+pub(crate) use exec::legacy_uses;
 pub use exec::{IptablesError, Tool};
 pub use text::{Observed, Restore, quote};
 

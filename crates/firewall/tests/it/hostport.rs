@@ -228,6 +228,31 @@ fn without_snat_nothing_is_translated_back_and_with_all_everything() {
     assert_eq!(seen("[2001:db8:ffff::1]:8080"), "fd00:1::1");
 }
 
+/// Podman asks each network of a container for the same ports: the reference lets the first publish them.
+#[test]
+fn a_port_held_by_the_same_containers_other_network_is_left_to_it() {
+    testkit::require!("root");
+    let node = Node::new("same");
+    let (first, second) = (web(2), web(3));
+    node.record(&key("n", "c1"), &node.c1);
+    node.record(&key("m", "c1"), &node.c1);
+    node.add(&key("n", "c1"), &first);
+    node.add(&key("m", "c1"), &second);
+    assert_eq!(node.check(&key("n", "c1"), &first), [""; 0]);
+    assert_eq!(node.check(&key("m", "c1"), &second), [""; 0]);
+    let _servers = [servers(&node.c1, "c1"), servers(&node.c2, "c2")];
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
+    // The second leaves without taking the first's along.
+    node.remove(&key("m", "c1"), &second);
+    assert_eq!(node.check(&key("n", "c1"), &first), [""; 0]);
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
+    // At one address and at all of them, in either order.
+    let at = plan(3, &[forward(Protocol::Tcp, 8080, Some("198.51.100.1"))], Snat::Needed);
+    node.add(&key("m", "c1"), &at);
+    node.remove(&key("n", "c1"), &first);
+    node.add(&key("n", "c1"), &first);
+}
+
 /// nerdctl#4253: a second container took the port away from the first.
 #[test]
 fn a_held_port_is_refused_and_its_holder_named() {
