@@ -48,5 +48,6 @@ ip link set lo up
 echo @up
 xargs -d '\n' -n 3 -P "$(nproc)" bash "$0" job <"$JOBS" 2>&1
 echo @done
+sleep 0.3 # until that is out: what the kernel says goes first
 echo o >/proc/sysrq-trigger
 while :; do :; done # the root file system is gone: no program can be started
