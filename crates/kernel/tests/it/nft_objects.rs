@@ -107,9 +107,6 @@ fn elements_come_and_go() {
         nft.commit(&delete).unwrap();
         assert!(nft.commit(&delete).unwrap_err().is_not_found());
         assert_eq!(nft.elements(&table, "m").unwrap(), [other]);
-        let mut destroy = Batch::new();
-        destroy.destroy_elements(&table, "m", [Element::new(element.key)]);
-        nft.commit(&destroy).unwrap();
         let mut flush = Batch::new();
         flush.flush_set(&table, "m");
         nft.commit(&flush).unwrap();
@@ -118,6 +115,24 @@ fn elements_come_and_go() {
         gone.delete_set(&table, "m");
         nft.commit(&gone).unwrap();
         assert_eq!(nft.get_set(&table, "m").unwrap(), None);
+    });
+}
+
+#[test]
+fn destroying_what_is_not_there_is_fine() {
+    in_netns(|| {
+        let mut nft = prepared();
+        let mut destroy = Batch::new();
+        destroy.destroy_elements(&table(), "m", [Element::new(address(1))]);
+        match nft.commit(&destroy) {
+            Err(error) if error.errno() == Some(Errno::INVAL) => {
+                crate::guard::skip(
+                    "destroying_what_is_not_there_is_fine",
+                    "the kernel is older than 6.3",
+                );
+            }
+            result => result.unwrap(),
+        }
     });
 }
 
