@@ -54,9 +54,18 @@ struct Facts {
     /// Whether the reference's chains let them through.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     iptables: bool,
-    /// Whether somebody else's chain lets them through; that of legacy iptables, if so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    accepted_legacy: Option<bool>,
+    /// Where somebody else's chain had to be told to let them through.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    accepted: Vec<Accepted>,
+}
+
+/// A chain `FORWARD` of iptables, or Docker's beside it, that lets an attachment's addresses through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Accepted {
+    /// Whether IPv4 or IPv6 is meant.
+    ipv4: bool,
+    /// Whether it is in legacy iptables.
+    legacy: bool,
 }
 
 impl Plugin for FirewallPlugin {
@@ -113,12 +122,19 @@ impl Plugin for FirewallPlugin {
                 .and_then(|mut firewall| firewall.check(key, &wanted.plan))
                 .map_err(|error| filter_error(&error))?;
         }
-        let missing = match (config.backend, wanted.accepted_legacy) {
-            (Backend::Iptables, _) => filter::check(&wanted.addresses, &config.admin_chain),
-            (Backend::Auto, Some(legacy)) => filter::check_accept(&wanted.addresses, key, legacy),
-            (Backend::Auto, None) => Ok(Vec::new()),
-        };
-        differences.extend(missing.map_err(|error| iptables_error(&error))?);
+        if wanted.iptables {
+            differences.extend(
+                filter::check(&wanted.addresses, &config.admin_chain)
+                    .map_err(|error| iptables_error(&error))?,
+            );
+        }
+        for accepted in &wanted.accepted {
+            let addresses = wanted.addresses_of(*accepted);
+            differences.extend(
+                filter::check_accept(&addresses, key, accepted.legacy)
+                    .map_err(|error| iptables_error(&error))?,
+            );
+        }
         drift(&differences)
     }
 
@@ -187,13 +203,17 @@ impl Facts {
         })
     }
 
+    /// Returns the addresses that a chain lets through.
+    fn addresses_of(&self, accepted: Accepted) -> Vec<IpAddr> {
+        self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
+    }
+
     /// Returns these facts and what is in `before` beside them.
     fn joined(&self, before: Option<&Facts>) -> Facts {
         let mut all = self.clone();
         if let Some(before) = before {
             all.plan.join(before.plan.clone());
             all.iptables |= before.iptables;
-            all.accepted_legacy = all.accepted_legacy.or(before.accepted_legacy);
             all.addresses.extend(before.addresses.iter().filter(|at| !self.addresses.contains(at)));
         }
         all
@@ -215,13 +235,14 @@ fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, E
         }
     };
     let addresses = addresses(result);
-    let mut accepted_legacy = None;
+    let mut accepted = Vec::new();
     if config.backend == Backend::Auto {
         for blocker in blockers(config.backend)? {
             match &blocker {
                 Blocker::Iptables { family, legacy } => {
-                    if addresses.iter().any(|at| iptables::Family::of(*at) == *family) {
-                        accepted_legacy = Some(*legacy);
+                    let ipv4 = *family == iptables::Family::V4;
+                    if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
+                        accepted.push(Accepted { ipv4, legacy: *legacy });
                     }
                 }
                 other => call.warn(format_args!(
@@ -232,7 +253,7 @@ fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, E
         }
     }
     let iptables = config.backend == Backend::Iptables;
-    Ok(Facts { plan, addresses, iptables, accepted_legacy })
+    Ok(Facts { plan, addresses, iptables, accepted })
 }
 
 /// Finds the bridge and the container's port of it in what the plugin before returned.
@@ -295,8 +316,9 @@ fn put_in_place(
         filter::add(index, &wanted.addresses, &config.admin_chain)
             .map_err(|error| change_error(&error))?;
     }
-    if let Some(legacy) = wanted.accepted_legacy {
-        filter::accept(&wanted.addresses, key, legacy).map_err(|error| iptables_error(&error))?;
+    for accepted in &wanted.accepted {
+        filter::accept(&wanted.addresses_of(*accepted), key, accepted.legacy)
+            .map_err(|error| iptables_error(&error))?;
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ impl Host {
             "test -e /sys/class/net/br{net} || {{ ip link add br{net} type bridge && \
              ip addr add 10.{net}.0.1/24 dev br{net} && ip addr add fd00:{net}::1/64 dev br{net} nodad && \
              ip link set br{net} up; }}; \
-             ip link add v{name} type veth peer name eth0 netns {name} && ip link set v{name} master br{net} up"
+             ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && ip link set v{name} master br{net} up"
         ));
         container.sh(&format!(
             "ip link set lo up && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad && \
@@ -42,6 +42,8 @@ impl Host {
              ip link set eth0 up && ip route add default via 10.{net}.0.1 && \
              ip -6 route add default via fd00:{net}::1"
         ));
+        // The bridge's link-local address comes with its first port.
+        self.node.sh(&format!("for i in $(seq 500); do ip -6 addr show dev br{net} scope link | grep -q inet6 && break; sleep 0.01; done"));
         let prev = json!({
             "cniVersion": "1.0.0",
             "interfaces": [
@@ -288,6 +290,8 @@ fn a_host_that_drops_by_legacy_iptables_is_opened() {
     traffic::assert_no_tcp(&c1, "198.51.100.2:80");
     host.run("ADD", &c1, &prev, json!({})).call().ok();
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+    // IPv6 passes as it is; legacy ip6tables is not even set up.
+    assert_eq!(host.node.sh("cat /proc/net/ip6_tables_names"), "");
     host.run("DEL", &c1, &prev, json!({})).call().silent();
     assert_eq!(host.node.sh("iptables-legacy-save | grep -v '^[#:]'"), before);
 }

@@ -32,7 +32,7 @@ impl Host {
     fn container(&self, name: &str, last: u8) -> (Container, Value) {
         let container = self.node.container(name);
         self.node.sh(&format!(
-            "ip link add v{name} type veth peer name eth0 netns {name} && \
+            "ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && \
              ip link set v{name} master cni0 up && bridge link set dev v{name} hairpin on"
         ));
         container.sh(&format!(
@@ -40,6 +40,8 @@ impl Host {
              ip addr add 10.1.0.{last}/24 dev eth0 && ip addr add fd00:1::{last}/64 dev eth0 nodad && \
              ip link set eth0 up && ip route add default via 10.1.0.1 && ip -6 route add default via fd00:1::1"
         ));
+        // The bridge's link-local address comes with its first port.
+        self.node.sh("for i in $(seq 500); do ip -6 addr show dev cni0 scope link | grep -q inet6 && break; sleep 0.01; done");
         let prev = json!({
             "cniVersion": "1.0.0",
             "interfaces": [
