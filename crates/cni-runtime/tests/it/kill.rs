@@ -1,6 +1,8 @@
 //! Killed at any moment: a file of the cache is the old one or the new one, never a part.
 
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +19,10 @@ use crate::lab::container;
 const CHILD: &str = "NWT_RUNTIME_CHILD";
 
 /// How many bytes a configuration has, so that writing it takes a while.
-const LENGTH: usize = 300_000;
+const LENGTH: usize = 10_000;
+
+/// How long the child may take to write something.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A plugin that costs nothing: the time goes into the cache.
 #[derive(Debug)]
@@ -62,8 +67,8 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
     std::fs::create_dir(dir.path().join("bin")).unwrap();
     std::fs::write(dir.path().join("bin/a"), "").unwrap();
     let (runtime, network) = (runtime(dir.path()), network());
-    let (mut whole, mut cut_off) = (0, 0);
-    for cycle in 0_u64..30 {
+    let results = dir.path().join("cache/results");
+    for cycle in 0_u64..10 {
         #[expect(
             clippy::disallowed_methods,
             reason = "a process of its own is what is to be killed"
@@ -76,8 +81,27 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("busy")));
-        // Not a wait for something: the moment of death, different in each cycle.
-        std::thread::sleep(Duration::from_micros(20_000 + cycle * 1613 % 15_000));
+        // What a reader sees is what would be left if the writer died now. It dies after some writes, and a little later.
+        let mut writes = std::collections::BTreeSet::new();
+        let mut death = None;
+        let patience = Instant::now() + PATIENCE;
+        while death.is_none_or(|death| Instant::now() < death) {
+            assert!(Instant::now() < patience, "cycle {cycle}: the child writes nothing");
+            for id in ["c0", "c1", "c2"] {
+                let Ok(mut file) = File::open(results.join(format!("net-{id}-eth0"))) else {
+                    continue;
+                };
+                let mut seen = Vec::new();
+                file.read_to_end(&mut seen).unwrap();
+                let sound = LENGTH < seen.len() && seen.ends_with(b"}");
+                assert!(sound, "cycle {cycle}: {} bytes", seen.len());
+                let metadata = file.metadata().unwrap();
+                writes.insert((id, metadata.ino(), metadata.mtime_nsec()));
+            }
+            if death.is_none() && 15 + cycle % 4 < u64::try_from(writes.len()).unwrap() {
+                death = Some(Instant::now() + Duration::from_micros(cycle * 1613 % 9000));
+            }
+        }
         child.kill().unwrap();
         child.wait().unwrap();
 
@@ -86,11 +110,8 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
         for cached in &listing.attachments {
             assert_eq!(cached.list().unwrap().plugins.len(), 1, "cycle {cycle}");
             assert!(cached.config.len() > LENGTH, "cycle {cycle}");
-            whole += 1;
         }
-        let files = || std::fs::read_dir(dir.path().join("cache/results")).unwrap().flatten();
-        cut_off +=
-            files().filter(|file| file.file_name().to_string_lossy().ends_with(".tmp")).count();
+        let files = || std::fs::read_dir(&results).unwrap().flatten();
         // DEL is enough, whatever was going on.
         for id in ["c0", "c1", "c2"] {
             runtime.del_list(&network, &container(id), None).unwrap();
@@ -98,6 +119,4 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
         let left: Vec<_> = files().map(|file| file.file_name()).collect();
         assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".tmp")), "{left:?}");
     }
-    assert!(0 < whole, "it was always killed before it wrote anything");
-    eprintln!("{whole} files were whole; {cut_off} were on their way");
 }
