@@ -322,6 +322,9 @@ impl Answer {
 }
 
 /// What can be seen of a container's network: links, addresses, routes and every sysctl.
+///
+/// Addresses under duplicate address detection are waited for, since their routes come later; the routes for all
+/// multicast are left out, which the kernel adds when it gets to notice that a link has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture(Vec<String>);
 
@@ -329,8 +332,9 @@ impl Picture {
     #[track_caller]
     pub(crate) fn of(container: &Container) -> Self {
         let text = container.sh(
-            "ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
-             ip -4 route show table all; ip -6 route show table all; \
+            "for i in $(seq 100); do ip -6 addr | grep -q tentative || break; sleep 0.05; done; \
+             ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
+             ip -4 route show table all; ip -6 route show table all | grep -v '^multicast ff00::/8 '; \
              sysctl -a -r '^net' 2>/dev/null | grep -v -e conntrack_count -e stable_secret",
         );
         Picture(text.lines().map(str::to_owned).collect())
