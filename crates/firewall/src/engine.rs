@@ -46,6 +46,7 @@ pub struct Firewall<'a> {
     index: &'a Index,
     tables: Box<dyn Tables + 'a>,
     switches: Box<dyn Switches + 'a>,
+    passed_over: bool,
 }
 
 /// What GC removed.
@@ -72,6 +73,7 @@ impl<'a> Firewall<'a> {
             index,
             tables: Box::new(tables),
             switches: Box::new(HostSwitches),
+            passed_over: false,
         })
     }
 
@@ -96,6 +98,13 @@ impl<'a> Firewall<'a> {
             let _ = self.remove(key, plan);
         }
         done
+    }
+
+    /// Says whether the last [`Firewall::add`] left host ports to another attachment of the same container. Whoever cares
+    /// adds the plan again when that one has gone.
+    #[must_use]
+    pub fn passed_over(&self) -> bool {
+        self.passed_over
     }
 
     /// Removes a plan, in one transaction. Elements that belong to somebody else by now stay.
@@ -293,6 +302,7 @@ impl<'a> Firewall<'a> {
 
     /// Decides what ADD has to change. Changes nothing.
     fn plan_add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<Vec<Change>, FirewallError> {
+        self.passed_over = false;
         let owner = Owner::of(key);
         let hash = key.hash();
         let mut holders = Holders { index: self.index, known: None };
@@ -308,6 +318,7 @@ impl<'a> Firewall<'a> {
             if element.set.is_exclusive() {
                 let theirs = found.as_ref().map(|found| Owner::parse(&found.comment));
                 if theirs.is_some_and(|theirs| holders.is_same_container(&theirs, key)) {
+                    self.passed_over = true;
                     continue;
                 }
                 self.refuse_if_reserved(key, element, &mut holders)?;
@@ -585,7 +596,10 @@ impl Holders<'_> {
     }
 }
 
-fn is_live(record: &Record) -> bool {
+/// Says whether the container's namespace that a record names is still there, and the same. Without one, nobody knows:
+/// it counts as there.
+#[must_use]
+pub fn is_live(record: &Record) -> bool {
     let Some(path) = &record.netns else { return true };
     match Netns::open(path) {
         Ok(netns) => record.netns_id.is_none_or(|id| {

@@ -173,6 +173,7 @@ impl Bench {
             index: &self.index,
             tables: Box::new(Fake(Rc::clone(&self.world))),
             switches: Box::new(FakeSwitches(Rc::clone(&self.world))),
+            passed_over: false,
         }
     }
 

@@ -41,7 +41,7 @@ pub mod spoof;
 mod switch;
 pub mod tables;
 
-pub use engine::{Collected, Firewall, LOCK_PATIENCE};
+pub use engine::{Collected, Firewall, LOCK_PATIENCE, is_live};
 pub use error::FirewallError;
 pub use nft::usable;
 pub use plan::{Concern, Plan, Shared};

@@ -12,6 +12,7 @@
 mod config;
 mod facts;
 mod flows;
+mod siblings;
 
 use std::net::IpAddr;
 
@@ -241,9 +242,13 @@ fn put_in_place(
     before: Option<&Facts>,
 ) -> Result<(), Error> {
     // Before the old is removed, so that a port held by another leaves it as it is.
-    Firewall::open(index)
-        .and_then(|mut firewall| firewall.add(key, &want.facts.plan))
-        .map_err(|error| filter_error(&error))?;
+    let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
+    firewall.add(key, &want.facts.plan).map_err(|error| filter_error(&error))?;
+    let passed_over = firewall.passed_over();
+    drop(firewall);
+    if passed_over {
+        siblings::wait(index, key)?;
+    }
     if let Some(before) = before {
         remove_what_changed(index, key, &want.facts, before)?;
     }
@@ -312,5 +317,6 @@ fn take_down(
         let removed = index.remove(key, NAME).map(drop);
         failures.note("record", removed.map_err(|error| file_error(&error)));
     }
+    failures.note("the container's other networks", siblings::take_over(call, index, key));
     failures.into_result()
 }

@@ -562,6 +562,37 @@ fn a_held_port_is_refused() {
     assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c2");
 }
 
+/// Podman passes the same ports to each network of a container: the first publishes them, the next takes over.
+#[test]
+fn another_network_of_the_container_takes_over() {
+    testkit::require!("root");
+    let host = Host::new("pmsibling");
+    let (c1, prev1) = host.container("c1", 2);
+    // The container's second interface.
+    let (other, prev2) = host.container("other", 3);
+    let before = Snapshot::take(&host.node.lab);
+    let mappings = json!([mapping(8080, "tcp"), mapping(8080, "udp")]);
+    let on = |verb: &str, network: &str, prev: &Value| {
+        host.run(verb, &c1, prev, &mappings).network(network).call()
+    };
+    let _servers = (servers(&c1, "first"), servers(&other, "second"));
+    let answers = |name: &str| {
+        assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, name);
+        assert_eq!(traffic::assert_udp(&host.outside, "198.51.100.1:8080").server, name);
+    };
+    on("ADD", "a", &prev1).ok();
+    on("ADD", "b", &prev2).ok();
+    answers("first");
+    on("CHECK", "b", &prev2).silent();
+    on("DEL", "a", &prev1).silent();
+    answers("second");
+    on("CHECK", "b", &prev2).silent();
+    on("DEL", "b", &prev2).silent();
+    traffic::assert_no_tcp(&host.outside, "198.51.100.1:8080");
+    host.node.sh("nft delete table inet netwright");
+    before.assert_same(&Snapshot::take(&host.node.lab));
+}
+
 /// A second ADD with other ports replaces the first's.
 #[test]
 fn adding_again_replaces() {
