@@ -267,8 +267,8 @@ fn mtu() {
 fn hairpin() {
     let node = Node::new("bridge-hairpin");
     for (id, on) in [("c1", true), ("c2", false)] {
-        let result =
-            add(&node, &node.container(id)).config(json!({ "hairpinMode": on })).call().ok();
+        let container = node.container(id);
+        let result = add(&node, &container).config(json!({ "hairpinMode": on })).call().ok();
         let port = &link(&node.lab, &host_ifname(&result))["linkinfo"]["info_slave_data"];
         assert_eq!(port["hairpin"], on);
     }
