@@ -1,5 +1,9 @@
 //! `netwright run` with the embedded network: the main job, on a host with an outside, and nothing left of it.
 
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot, require};
 
@@ -166,8 +170,21 @@ fn what_a_killed_run_left_is_collected() {
     run.wait();
     assert!(!before.diff(&Snapshot::take(&lab)).is_empty(), "the test shows nothing");
     lab.sh(&format!("{NETWRIGHT} gc"));
-    assert!(!std::path::Path::new(&format!("/proc/{command}")).exists(), "the command outlived it");
+    wait_until_dead(command);
     assert_as_before(&before, &lab);
+}
+
+/// Waits until a process has ended; who reaps it is not our business.
+fn wait_until_dead(pid: u32) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    while !matches!(
+        state().rsplit(") ").next().unwrap_or_default().chars().next(),
+        None | Some('Z' | 'X')
+    ) {
+        assert!(Instant::now() < deadline, "the command outlived it: {}", state());
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

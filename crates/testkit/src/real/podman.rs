@@ -29,13 +29,17 @@ impl<'lab> Podman<'lab> {
     /// Where it looks for networks in the lab.
     pub const NETWORKS: &'static str = "/etc/cni/net.d";
 
-    /// What podman itself, with crun and libcni, leaves in a snapshot's directories after containers that had networks.
+    /// What podman itself, with crun and libcni, leaves after containers: lines of [`Snapshot::diff`] contain this.
     ///
-    /// crun's state directory, and the folder where libcni keeps results, which podman names at every start.
-    pub const LEAVES: [&'static str; 3] = [
+    /// crun's state directory, the folder where libcni keeps results, which podman names at every start, and a mount
+    /// of its storage, which comes and goes.
+    ///
+    /// [`Snapshot::diff`]: crate::Snapshot::diff
+    pub const LEAVES: [&'static str; 4] = [
         "files: /run/crun is new",
         "files: /var/lib/cni is new",
         "files: /var/lib/cni/results is new",
+        "/podman/storage/overlay is ",
     ];
 
     /// Prepares storage and the image. `plugins` is the folder of CNI plugins.

@@ -40,7 +40,9 @@ fn podman_without_networks_leaves_little() {
     let said =
         podman.run(&["run", "--rm", "--network", "none", Podman::IMAGE, "ls", "/sys/class/net"]);
     assert_eq!(said, "lo");
-    before.assert_same_but(&Snapshot::take(&lab), &[Podman::LEAVES[0]]);
+    let mut changed = before.diff(&Snapshot::take(&lab));
+    changed.retain(|line| !Podman::LEAVES.iter().any(|text| line.contains(text)));
+    assert!(changed.is_empty(), "{changed:#?}");
 }
 
 #[test]
