@@ -103,8 +103,7 @@ impl Index {
         let path = self.record_path(key, plugin);
         let removed = remove_file(&path)?;
         if let Some(directory) = path.parent() {
-            // Fails while other plugins have records there.
-            let _ = fs::remove_dir(directory);
+            remove_if_idle(directory);
         }
         Ok(removed)
     }
@@ -285,7 +284,7 @@ impl Index {
         }
         // Each fails while something is left in it, which is the answer then.
         for folder in [&self.owners, &self.shared, &self.locks] {
-            let _ = fs::remove_dir(folder);
+            remove_if_idle(folder);
         }
         self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
     }
@@ -330,6 +329,22 @@ fn in_directory(
             done => return done,
         }
     }
+}
+
+/// Removes a directory in which nothing is left but temporary files of processes that were killed. A process that is
+/// writing one just now writes it again; see [`in_directory`].
+fn remove_if_idle(directory: &Path) {
+    let mut damaged = Vec::new();
+    // Fails while other plugins have records there.
+    if fs::remove_dir(directory).is_ok() || entries(directory, &mut damaged).next().is_some() {
+        return;
+    }
+    for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
+        if entry.file_name().as_encoded_bytes().ends_with(b".tmp") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(directory);
 }
 
 /// Lists a directory that may be missing, without temporary and other hidden files.

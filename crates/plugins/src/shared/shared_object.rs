@@ -70,7 +70,8 @@ impl HostSwitch {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-        if index.release(&object, key).map_err(|error| file_error(&error))? != Release::Last {
+        // Held by nobody, and yet with a note: an ADD was killed between the two.
+        if let Release::Held(_) = index.release(&object, key).map_err(|error| file_error(&error))? {
             return Ok(());
         }
         self.sysctl()?.write_if_different("0").map_err(refused)?;

@@ -567,6 +567,30 @@ fn failed_add_leaves_nothing() {
     assert_eq!(verbs(&node), "ADD DEL ADD DEL ");
 }
 
+/// What is left by an ADD that was killed right after it had created the bridge: the note with its hardware address,
+/// and a bridge that nobody holds and that does not carry our mark yet.
+#[test]
+fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
+    let node = node_with("bridge-killed", ONE_V4);
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    let leave_behind = |mac: &str| {
+        std::fs::create_dir_all(node.roots.run.join("shared")).unwrap();
+        let note = json!({"created": true, "mac": "02:00:00:00:00:09"}).to_string();
+        std::fs::write(node.roots.run.join("shared/bridge%20cni0.made"), note).unwrap();
+        node.sh(&format!("ip link add cni0 address {mac} type bridge"));
+    };
+    leave_behind("02:00:00:00:00:09");
+    del(&node, &c1).config(fixed()).call().silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+
+    // Somebody else's bridge that has the name by now stays.
+    leave_behind("02:00:00:00:00:0a");
+    del(&node, &c1).config(fixed()).call().silent();
+    node.sh("ip link show cni0");
+    assert!(!node.roots.run.join("shared/bridge%20cni0.made").exists());
+}
+
 #[test]
 fn check_names_what_is_missing() {
     let node = node_with("bridge-check", DUAL);

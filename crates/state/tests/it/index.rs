@@ -279,6 +279,22 @@ fn tidy_leaves_nothing_when_nothing_is_written_down() {
 }
 
 #[test]
+fn what_killed_writers_left_keeps_nothing_from_going() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
+    let index = Index::new(&roots);
+    let key = key("blue", "c1");
+    let owner = roots.run.join("owners").join(key.hash());
+    std::fs::create_dir_all(&owner).unwrap();
+    std::fs::create_dir_all(roots.run.join("shared")).unwrap();
+    std::fs::write(owner.join(".bridge.json.1.0.tmp"), "half").unwrap();
+    std::fs::write(roots.run.join("shared/.bridge%20nw0.made.1.0.tmp"), "half").unwrap();
+    assert!(!index.remove(&key, "bridge").unwrap());
+    assert!(index.tidy());
+    assert!(!roots.run.exists());
+}
+
+#[test]
 fn a_lock_excludes_while_others_tidy_up() {
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));

@@ -10,6 +10,9 @@ use serde::de::IgnoredAny;
 
 use crate::shared::mac::parse_mac;
 
+/// The bridge of a configuration that names none.
+pub(super) const DEFAULT_BRIDGE: &str = "cni0";
+
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
 const VLAN_MAX: i64 = 4094;
 
@@ -134,7 +137,7 @@ impl Config {
         if raw.hairpin_mode && raw.promisc_mode {
             return Err(invalid("cannot set hairpin mode and promiscuous mode at the same time"));
         }
-        let bridge = if raw.bridge.is_empty() { "cni0" } else { &raw.bridge };
+        let bridge = if raw.bridge.is_empty() { DEFAULT_BRIDGE } else { &raw.bridge };
         let bridge = IfName::new(bridge).map_err(|error| {
             Error::new(
                 code::INVALID_CONFIG,

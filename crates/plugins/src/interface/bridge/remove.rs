@@ -43,15 +43,18 @@ pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
     failures.note("remove the link", remove_link(call, &index, key, netns));
-    objects(&index, key, &mut failures);
+    objects(call, &index, key, &mut failures);
     failures.into_result()
 }
 
 /// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
-fn objects(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
+fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
     let facts = Facts::read(index, key);
     failures.note("remove filter rules", super::filter::remove(index, key, facts.as_ref()));
-    let bridge = facts.map(|facts| facts.bridge).or_else(|| held_bridge(index, key));
+    let bridge = facts
+        .map(|facts| facts.bridge)
+        .or_else(|| held_bridge(index, key))
+        .or_else(|| configured_bridge(call));
     if let Some(bridge) = bridge {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),
@@ -72,6 +75,22 @@ fn held_bridge(index: &Index, key: &AttachmentKey) -> Option<String> {
     index.objects().found.into_iter().find_map(|object| {
         let bridge = object.strip_prefix("bridge ")?;
         index.holders(&object).found.contains(key).then(|| bridge.to_owned())
+    })
+}
+
+/// Returns the bridge the configuration names. An ADD that was killed may have made it and written down nothing
+/// of the attachment yet.
+fn configured_bridge(call: &Call<'_>) -> Option<String> {
+    #[derive(serde::Deserialize, Default)]
+    #[serde(default)]
+    struct Only {
+        bridge: String,
+    }
+    let only: Only = call.read_config().ok()?;
+    Some(if only.bridge.is_empty() {
+        super::config::DEFAULT_BRIDGE.to_owned()
+    } else {
+        only.bridge
     })
 }
 
@@ -154,7 +173,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     for key in &stale {
         let mut own = Failures::new();
         own.note("remove the link", remove_link(call, &index, key, None));
-        objects(&index, key, &mut own);
+        objects(call, &index, key, &mut own);
         failures.note(format_args!("collect {key}"), own.into_result());
     }
     failures.note("collect filter rules", super::filter::collect(call, &index));

@@ -25,6 +25,10 @@ use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 pub(super) struct Made {
     /// We created the bridge.
     created: bool,
+    /// The hardware address it was created with. The kernel takes a link's alias only once the link is there, so an
+    /// ADD that is killed in between leaves a bridge that this alone shows to be ours.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mac: String,
     /// Addresses we added.
     addresses: Vec<IpNet>,
     /// Links that carry VLAN gateways.
@@ -98,9 +102,11 @@ pub(super) fn ensure(
             link
         }
         None => {
-            made = Made { created: true, ..Made::default() };
+            // A bridge without an address of its own takes the lowest of its ports', and changes with them.
+            let mac = MacAddr::random();
+            made = Made { created: true, mac: mac.to_string(), ..Made::default() };
             write_made(index, &object, &made)?;
-            create(host, config)?
+            create(host, config, mac)?
         }
     };
     // Held before anything else is changed: what follows is undone by letting go.
@@ -122,11 +128,10 @@ pub(super) fn ensure(
     Ok(Ready { link, vlan_gateway })
 }
 
-fn create(host: &mut RouteSocket, config: &Config) -> Result<Link, Error> {
+fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link, Error> {
     let name = config.bridge.as_str();
     let new = NewLink {
-        // A bridge without an address of its own takes the lowest of its ports', and changes with them.
-        mac: Some(MacAddr::random()),
+        mac: Some(mac),
         mtu: config.mtu,
         alias: Some(format!("{}bridge", owner::PREFIX)),
         ..NewLink::new(
@@ -339,7 +344,13 @@ fn ensure_vlan_gateway(
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Error> {
     let object = object(bridge);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    if index.release(&object, key).map_err(|error| file_error(&error))? != Release::Last {
+    // Held by nobody, and yet with a note: an ADD was killed between the bridge and its hold on it.
+    let undo = match index.release(&object, key).map_err(|error| file_error(&error))? {
+        Release::Last => true,
+        Release::NotHeld => index.read_note(&object).found.is_some(),
+        Release::Held(_) => false,
+    };
+    if !undo {
         return Ok(());
     }
     let made = read_made(index, &object);
@@ -352,8 +363,7 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
         }
     }
     if let Some(link) = host.link_by_name(bridge).map_err(kernel)? {
-        let ours = link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX));
-        if made.created && ours && !has_ports(&mut host, link.index)? {
+        if made.created && is_ours(&link, &made) && !has_ports(&mut host, link.index)? {
             host.delete_link(link.index).map_err(kernel)?;
         } else {
             let present = addresses(&mut host, link.index)?;
@@ -369,6 +379,14 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
         }
     }
     index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+}
+
+/// Says whether the bridge is the one that we created, and not another's that has its name by now.
+fn is_ours(link: &Link, made: &Made) -> bool {
+    match &link.alias {
+        Some(alias) => alias.starts_with(owner::PREFIX),
+        None => link.mac.is_some_and(|mac| mac.to_string() == made.mac),
+    }
 }
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
