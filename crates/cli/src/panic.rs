@@ -48,3 +48,51 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
         None => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Set in the process that is to panic.
+    const VARIABLE: &str = "NWT_TEST_PANIC";
+
+    /// Runs the test of that name in a process of its own, as the one that panics.
+    #[expect(clippy::disallowed_methods, reason = "a hook that ends the process needs one to end")]
+    fn panicking(test: &str) -> std::process::Output {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(VARIABLE, "1")
+            .output()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_plugins_bug_is_answered_with_an_error_object() {
+        if std::env::var_os(VARIABLE).is_some() {
+            answer_for_plugin("bridge");
+            panic!("nobody expected this");
+        }
+        let output = panicking("panic::tests::a_plugins_bug_is_answered_with_an_error_object");
+        assert_eq!(output.status.code(), Some(1));
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        // The test harness says its own before.
+        let object = &stdout[stdout.find('{').unwrap()..];
+        let error = Error::parse(object.as_bytes()).unwrap();
+        assert_eq!(error.code, code::INTERNAL);
+        assert!(error.msg.starts_with("plugin bridge has a bug: "), "{}", error.msg);
+        assert!(error.msg.ends_with(": nobody expected this"), "{}", error.msg);
+    }
+
+    #[test]
+    fn a_bug_of_the_command_line_is_told() {
+        if std::env::var_os(VARIABLE).is_some() {
+            tell_person();
+            panic!("nobody expected this");
+        }
+        let output = panicking("panic::tests::a_bug_of_the_command_line_is_told");
+        assert_eq!(output.status.code(), Some(i32::from(EXIT_BUG)));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("error: netwright has a bug: "), "{stderr}");
+        assert!(stderr.contains("\nhint: please report it"), "{stderr}");
+    }
+}

@@ -223,3 +223,84 @@ fn write(errors: &Mutex<Box<dyn Write + Send>>, text: &str) {
     let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = errors.write_all(text.as_bytes()).and_then(|()| errors.flush());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    /// A place to write that can be looked at afterwards, or that nobody reads.
+    #[derive(Clone, Default)]
+    struct Seen {
+        text: Arc<Mutex<Vec<u8>>>,
+        closed: bool,
+    }
+
+    impl Write for Seen {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            self.text.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seen {
+        fn text(&self) -> String {
+            String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn shell(output: &Seen, errors: &Seen, terminal: bool, colour: bool) -> Shell {
+        Shell::new(Stdio {
+            input: Box::new(io::empty()),
+            output: Box::new(output.clone()),
+            errors: Box::new(errors.clone()),
+            terminal,
+            colour,
+        })
+    }
+
+    #[test]
+    fn colour_stresses_words_that_are_there_anyhow() {
+        let (output, plain, coloured) = (Seen::default(), Seen::default(), Seen::default());
+        let failure = Failure::usage("no").because("yes").hint("try");
+        shell(&output, &plain, false, false).fail(&failure);
+        shell(&output, &coloured, true, true).fail(&failure);
+        assert_eq!(plain.text(), "error: no\ncause: yes\nhint: try\n");
+        let expected =
+            "\x1b[1;31merror:\x1b[0m no\n\x1b[1;33mcause:\x1b[0m yes\n\x1b[1;32mhint:\x1b[0m try\n";
+        assert_eq!(coloured.text(), expected);
+        assert_eq!(output.text(), "");
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_stops_nothing() {
+        let gone = Seen { closed: true, ..Seen::default() };
+        let mut shell = shell(&gone, &gone, false, false);
+        shell.raw(b"one");
+        shell.raw(b"two");
+        shell.say("three");
+        assert_eq!(gone.text(), "");
+    }
+
+    #[test]
+    fn waiting_is_mentioned_on_a_terminal_once_it_takes_long() {
+        let (output, errors) = (Seen::default(), Seen::default());
+        drop(shell(&output, &errors, true, false).waiting("attaching"));
+        assert_eq!(errors.text(), "", "it took no time");
+        let shell = shell(&output, &errors, true, false);
+        let waiting = shell.waiting("attaching");
+        let end = Instant::now() + PATIENCE * 20;
+        while errors.text().is_empty() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        drop(waiting);
+        assert!(errors.text().starts_with("\rattaching (1 s)"), "{:?}", errors.text());
+        assert!(errors.text().ends_with("\r\x1b[K"), "{:?}", errors.text());
+    }
+}
