@@ -62,6 +62,8 @@ pub struct VethPeer {
     pub netns: Option<Netns>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
+    /// How many queues it can have, each way; see [`NewLink::queues`](super::NewLink::queues).
+    pub queues: Option<u32>,
 }
 
 /// Settings of a macvlan.
@@ -111,11 +113,26 @@ pub struct VlanOptions {
     pub id: u16,
 }
 
+/// Writes IFLA_NUM_TX_QUEUES and IFLA_NUM_RX_QUEUES.
+pub(crate) fn encode_queues(queues: Option<u32>, writer: &mut Writer) {
+    if let Some(queues) = queues {
+        writer.put_u32(ifla::NUM_TX_QUEUES, queues);
+        writer.put_u32(ifla::NUM_RX_QUEUES, queues);
+    }
+}
+
 impl VethPeer {
     /// A peer of which only the name is decided.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), mac: None, mtu: None, netns: None, tx_queue_len: None }
+        Self {
+            name: name.into(),
+            mac: None,
+            mtu: None,
+            netns: None,
+            tx_queue_len: None,
+            queues: None,
+        }
     }
 }
 
@@ -188,6 +205,7 @@ impl VethPeer {
             if let Some(mtu) = self.mtu {
                 writer.put_u32(ifla::MTU, mtu);
             }
+            encode_queues(self.queues, writer);
             if let Some(length) = self.tx_queue_len {
                 writer.put_u32(ifla::TXQLEN, length);
             }

@@ -2,7 +2,7 @@
 
 use super::AF_UNSPEC;
 use super::link::{iff, ifla};
-use super::link_kind::{LinkKind, header, put_netns};
+use super::link_kind::{LinkKind, encode_queues, header, put_netns};
 use super::link_set::LinkSet;
 use crate::mac::MacAddr;
 use crate::netns::Netns;
@@ -29,6 +29,11 @@ pub struct NewLink {
     pub alias: Option<String>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
+    /// How many queues it can have, each way (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES); `None`: the kernel's choice.
+    ///
+    /// A veth end has as many as there are processors, of which one is used; reducing it to that one waits for an
+    /// RCU grace period, twice a pair. With 1 asked for there is nothing to reduce.
+    pub queues: Option<u32>,
     /// Its device group.
     pub group: Option<u32>,
     /// Where it is made; `None`: in the socket's namespace.
@@ -53,6 +58,7 @@ impl NewLink {
             up: false,
             alias: None,
             tx_queue_len: None,
+            queues: None,
             group: None,
             netns: None,
             hairpin: None,
@@ -87,6 +93,7 @@ impl NewLink {
         if let Some(master) = self.master {
             writer.put_u32(ifla::MASTER, master);
         }
+        encode_queues(self.queues, writer);
         if let Some(length) = self.tx_queue_len {
             writer.put_u32(ifla::TXQLEN, length);
         }

@@ -28,6 +28,9 @@ const PORT_PATIENCE: Duration = Duration::from_millis(2550);
 /// The pause between looks at a port that is coming up; it takes a fraction of a millisecond.
 const PORT_PAUSE: Duration = Duration::from_micros(200);
 
+/// How many queues each end has: the one the kernel would use, without the others it would make and give up.
+const VETH_QUEUES: u32 = 1;
+
 /// Where the container's interface stands in the result: after the bridge and the host's end.
 const CONTAINER_POSITION: usize = 2;
 
@@ -237,6 +240,7 @@ fn make_pair(
             mac: Some(mac),
             mtu: config.mtu,
             netns: Some(netns.clone()),
+            queues: Some(VETH_QUEUES),
             ..VethPeer::new(call.ifname().as_str())
         };
         let new = NewLink {
@@ -244,6 +248,7 @@ fn make_pair(
             mtu: config.mtu,
             master: Some(bridge),
             up: true,
+            queues: Some(VETH_QUEUES),
             alias: Some(alias.clone()),
             ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
         };
