@@ -28,6 +28,7 @@ if [ "$1" = job ]; then
     exit 0
 fi
 
+ulimit -n 65536 # as a service manager sets it; the kernel gives the first process 1024
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=0755 tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
