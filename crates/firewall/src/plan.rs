@@ -9,7 +9,7 @@ use crate::{hostport, masquerade, policy, spoof};
 
 /// Everything one attachment wants of the firewall: what is its own, and what it shares.
 ///
-/// Plans are made by pure functions ([`masquerade::plan`](crate::masquerade::plan) and its like), joined with
+/// Plans are made by pure functions ([`masquerade::plan`] and its like), joined with
 /// [`Plan::join`], carried out in one transaction by [`Firewall::add`](crate::Firewall::add) and undone by
 /// [`Firewall::remove`](crate::Firewall::remove). A plan is what a plugin keeps in its record of the attachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

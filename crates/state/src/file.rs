@@ -118,6 +118,11 @@ impl FileError {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Says whether what was to be made is there already.
+    pub(crate) fn is_exists(&self) -> bool {
+        self.io().is_some_and(|source| source.kind() == io::ErrorKind::AlreadyExists)
+    }
+
     fn io(&self) -> Option<&io::Error> {
         match self {
             FileError::CreateDirectory { source, .. }

@@ -150,15 +150,20 @@ impl Index {
     /// [`LockError::Busy`] names the holder.
     pub fn lock(&self, object: &str, deadline: Duration) -> Result<Lock, LockError> {
         let path = self.locks.join(format!("{}.lock", file_name_of(object)));
-        match Lock::acquire(&path, deadline) {
-            Err(error) if error.is_not_found() => {
-                create_directory(&self.locks, DIRECTORY_MODE).map_err(|failure| match failure {
-                    FileError::CreateDirectory { path, source } => LockError::Open { path, source },
-                    _ => error,
-                })?;
-                Lock::acquire(&path, deadline)
+        let mut races = 0;
+        loop {
+            match Lock::acquire(&path, deadline) {
+                Err(error) if error.is_not_found() && races < DIRECTORY_RACES => {
+                    races += 1;
+                    match ensure_directory(&self.locks) {
+                        Err(FileError::CreateDirectory { path, source }) => {
+                            return Err(LockError::Open { path, source });
+                        }
+                        _made => {}
+                    }
+                }
+                done => return done,
             }
-            done => done,
         }
     }
 
@@ -323,11 +328,19 @@ fn in_directory(
             Err(error) if error.is_not_found() && races < DIRECTORY_RACES => {
                 races += 1;
                 if let Some(directory) = path.parent() {
-                    create_directory(directory, DIRECTORY_MODE)?;
+                    ensure_directory(directory)?;
                 }
             }
             done => return done,
         }
+    }
+}
+
+/// Makes a directory. That somebody else made it, and perhaps removed it again by now, is for the next try to see.
+fn ensure_directory(path: &Path) -> Result<(), FileError> {
+    match create_directory(path, DIRECTORY_MODE) {
+        Err(error) if error.is_exists() => Ok(()),
+        done => done,
     }
 }
 
