@@ -336,10 +336,10 @@ fn in_directory(
     }
 }
 
-/// Makes a directory. That somebody else made it, and perhaps removed it again by now, is for the next try to see.
+/// Makes a directory. That somebody else made it, or removed it or its parent meanwhile, is for the next try to see.
 fn ensure_directory(path: &Path) -> Result<(), FileError> {
     match create_directory(path, DIRECTORY_MODE) {
-        Err(error) if error.is_exists() => Ok(()),
+        Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
         done => done,
     }
 }
