@@ -11,23 +11,23 @@
 //! # A reservation is never half there
 //!
 //! The reference creates the file of an address and then writes its owner; a crash in between leaves an
-//! empty file that no DEL ever matches. Here the owner is written to a file without a name (`O_TMPFILE`) and
-//! flushed, and then linked under the address: `linkat` fails if the name exists, whoever made it, and what is
+//! empty file that no DEL ever matches. Here the owner is written to a file without a name (`O_TMPFILE`), and
+//! then linked under the address: `linkat` fails if the name exists, whoever made it, and what is
 //! seen is whole. A killed process leaves nothing. Where a file system has no `O_TMPFILE`, the file without a
 //! name is replaced by `<dataDir>/.netwright.*.tmp`, beside the network's folder and not in it, because the
 //! reference reads every file in the folder.
 //!
-//! Before [`Locked::allocate`] returns, what a reservation says is on the disk, so that a power cut leaves it whole
-//! or not at all. Its name is not waited for: a power cut ends every container, and a reservation that is lost
-//! with its container is what should be. Before [`Locked::release`] returns the folder is flushed, or a power cut
+//! [`Locked::allocate`] does not wait for the disk: a power cut ends every container, and a reservation that is lost
+//! with its container is what should be. It may also leave the name with nothing behind it. Before [`Locked::release`] returns the folder is flushed, or a power cut
 //! would bring back the reservation of a container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
 //! garbled, the next search begins at the start of the set.
 //!
 //! # What other hands leave
 //!
-//! A file named by an address that is empty, garbled or unreadable is a reservation with an unknown owner
-//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may. While
-//! we hold the lock nobody is in the middle of writing one, so it is a crash's leftover.
+//! A file named by an address that is empty ([`Holder::Nobody`]) is a crash's leftover: while we hold the lock nobody is
+//! in the middle of writing one, and whoever made it was never told that it has the address. The next
+//! [`Locked::allocate`] removes it. One that is garbled or unreadable is a reservation with an unknown owner
+//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may.
 //!
 //! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file whole or not at all,
 //! unless the reference is just writing it.

@@ -104,10 +104,17 @@ impl Folder {
     }
 
     fn holder(&self, file: &Path) -> Holder {
-        match self.read(file) {
-            Ok(content) => Holder::parse(&content),
+        match self.read(file).map(|content| Holder::parse(&content)) {
+            // What cannot be read from, such as a pipe, looks empty and is none of ours.
+            Ok(Holder::Nobody) if !self.is_regular(file) => Holder::Unknown,
+            Ok(holder) => holder,
             Err(_) => Holder::Unknown,
         }
+    }
+
+    fn is_regular(&self, file: &Path) -> bool {
+        rustix::fs::statat(&self.handle, file, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
     }
 
     fn read(&self, file: &Path) -> io::Result<Vec<u8>> {
@@ -123,7 +130,7 @@ impl Folder {
         }
     }
 
-    /// Writes and flushes the content of a reservation to a file without a name, or beside the folder when
+    /// Writes the content of a reservation to a file without a name, or beside the folder when
     /// the file system has no such thing or the caller says so.
     pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<Nameless> {
         if LARGEST_CONTENT < content.len() {
@@ -138,7 +145,6 @@ impl Folder {
             Err(errno) => return Err(errno.into()),
         };
         (&nameless.handle).write_all(content.as_bytes())?;
-        nameless.handle.sync_all()?;
         Ok(nameless)
     }
 

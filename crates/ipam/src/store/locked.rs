@@ -194,9 +194,14 @@ impl<'s> Locked<'s> {
             by_owner: HashMap::new(),
             last: (0..sets.sets().len()).map(|set| self.folder.last_reserved(set)).collect(),
         };
-        for Reservation { address, holder, .. } in self.folder.reservations()? {
+        for Reservation { address, holder, file } in self.folder.reservations()? {
             let Some(address) = address else { continue };
             let id = match &holder {
+                // Nobody was ever told of it, and nobody is writing it while we hold the lock.
+                Holder::Nobody => {
+                    self.folder.remove(&file)?;
+                    continue;
+                }
                 Holder::Attachment(owner) => Some(owner.container_id.clone()),
                 Holder::Container(id) => Some(id.clone()),
                 Holder::Unknown => None,

@@ -42,7 +42,9 @@ pub enum Holder {
     Attachment(Owner),
     /// A container: the format from before attachments had interface names.
     Container(String),
-    /// The file is empty, garbled or unreadable.
+    /// The file is empty, or holds NUL bytes only: the machine, or the reference, died before it was written.
+    Nobody,
+    /// The file is garbled or unreadable.
     Unknown,
 }
 
@@ -50,6 +52,9 @@ impl Holder {
     /// Reads the content of a file. White space around it does not count, as in the reference.
     #[must_use]
     pub fn parse(content: &[u8]) -> Holder {
+        if content.iter().all(|byte| *byte == 0) {
+            return Holder::Nobody;
+        }
         let Ok(text) = std::str::from_utf8(content) else { return Holder::Unknown };
         let text = text.trim();
         let is_word = |word: &str| {
@@ -84,7 +89,8 @@ impl fmt::Display for Holder {
                 write!(f, "container {} interface {}", owner.container_id, owner.ifname)
             }
             Holder::Container(id) => write!(f, "container {id}"),
-            Holder::Unknown => f.write_str("an unknown owner: its file is empty or garbled"),
+            Holder::Nobody => f.write_str("nobody: its file is empty"),
+            Holder::Unknown => f.write_str("an unknown owner: its file is garbled"),
         }
     }
 }
@@ -111,10 +117,11 @@ mod tests {
         assert_eq!(Holder::parse(b" c1\r\neth0\r\n\r\n"), attachment);
         assert_eq!(Holder::parse(b"c1"), Holder::Container("c1".into()));
         assert_eq!(Holder::parse(b"\tc1\n"), Holder::Container("c1".into()));
+        for unwritten in [&b""[..], b"\0\0\0\0\0\0\0\0"] {
+            assert_eq!(Holder::parse(unwritten), Holder::Nobody, "{unwritten:?}");
+        }
         for garbled in [
-            &b""[..],
-            b" \r\n",
-            b"\0\0\0\0\0\0\0\0",
+            &b" \r\n"[..],
             b"c1\0\0\0",
             b"c1\neth0",
             b"c1\r\neth0\r\nmore",

@@ -135,12 +135,12 @@ fn an_id_that_looks_like_an_address_releases_no_note() {
 }
 
 #[test]
-fn whatever_lies_under_an_address_keeps_it_from_being_given() {
+fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     let (dir, store) = temporary();
     drop(store.lock_or_create(PATIENCE).unwrap());
     let path = |file: &str| store.directory().join(file);
-    fs::write(path("192.0.2.2"), "").unwrap();
-    fs::write(path("192.0.2.3"), b"\0\0\0\0").unwrap();
+    fs::write(path("192.0.2.2"), "c1\r\n\0").unwrap();
+    fs::write(path("192.0.2.3"), b"c1\0\0").unwrap();
     fs::write(path("192.0.2.4"), vec![b'x'; 1 << 20]).unwrap();
     fs::create_dir(path("192.0.2.5")).unwrap();
     symlink(dir.path().join("absent"), path("192.0.2.6")).unwrap();
@@ -154,6 +154,17 @@ fn whatever_lies_under_an_address_keeps_it_from_being_given() {
     let mut left = store.addresses().unwrap();
     left.sort();
     assert_eq!(left, [ip("192.0.2.5"), ip("192.0.2.8")]);
+}
+
+/// A power cut, or the reference's death in the middle, leaves a name with nothing behind it.
+#[test]
+fn an_empty_file_under_an_address_does_not_keep_it_from_being_given() {
+    let (_dir, store) = temporary();
+    drop(store.lock_or_create(PATIENCE).unwrap());
+    fs::write(store.directory().join("192.0.2.2"), "").unwrap();
+    fs::write(store.directory().join("192.0.2.3"), b"\0\0\0\0\0\0\0\0").unwrap();
+    assert_eq!(allocate(&store, &sets(&["192.0.2.0/28"]), "c1"), ["192.0.2.2"]);
+    assert_eq!(store.addresses().unwrap(), [ip("192.0.2.2")]);
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Plugin for HostLocal {
                     attachments.contains(&(&*owner.container_id, &*owner.ifname))
                 }
                 Holder::Container(id) => containers.contains(&**id),
-                Holder::Unknown => false,
+                Holder::Nobody | Holder::Unknown => false,
             })
             .map_err(|error| store_error(&error))?;
         let mut failures = crate::shared::failures::Failures::new();
