@@ -165,7 +165,10 @@ pub(crate) fn write_atomic_through(
     durability: Durability,
 ) -> Result<(), FileError> {
     let (temporary, mut file) = create_temporary(temporary_directory, path, mode)?;
-    let written = fill(&mut file, &temporary, bytes, mode, durability).and_then(|()| {
+    let filled = fill(&mut file, &temporary, bytes, mode, durability);
+    // Closed before it has its name: an executable that is open for writing cannot be executed.
+    drop(file);
+    let written = filled.and_then(|()| {
         fs::rename(&temporary, path).map_err(|source| FileError::Rename {
             from: temporary.clone(),
             to: path.to_owned(),
