@@ -38,7 +38,8 @@ fn sysctls_are_set_in_the_namespace() {
 fn interface_names_may_have_dots() {
     let node = Node::new("tun-dots");
     let c1 = container(&node, "c1");
-    c1.sh("ip link set eth0 name eth0.100");
+    // An older kernel renames no link that is up.
+    c1.sh("ip link set eth0 down; ip link set eth0 name eth0.100; ip link set eth0.100 up");
     let config = json!({ "mtu": 1400, "sysctl": {
         "net.ipv4.conf.IFNAME.arp_notify": "1",
         "net/ipv4/conf/eth0.100/arp_ignore": "2",
