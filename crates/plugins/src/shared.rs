@@ -8,3 +8,13 @@ pub mod mac;
 pub mod owner;
 pub mod shared_object;
 pub mod undo;
+
+use cni::Error;
+use cni_plugin::codes;
+use kernel::NetlinkError;
+
+/// Returns the error object for a change or question that the kernel refused.
+#[must_use]
+pub fn kernel_error(error: NetlinkError) -> Error {
+    Error::from_chain(codes::KERNEL, &error)
+}

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, IpConfig, Route, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
-use kernel::NetlinkError;
 use kernel::netns::{Netns, within};
 use kernel::route::{
     self, AddressOptions, Change, IpFamily, LinkSet, RouteFilter, RouteSocket, Scope, TABLE_MAIN,
 };
 use kernel::sysctl::Sysctl;
+
+use super::kernel_error as kernel;
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one of random
 /// delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
@@ -226,11 +227,6 @@ pub fn check(
         }
     }
     Ok(())
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn kernel(error: NetlinkError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
 }
 
 /// A default route is satisfied by any default route: a later plugin may have replaced it. Of IPv6 routes to one

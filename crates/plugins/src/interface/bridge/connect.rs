@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
-use kernel::NetlinkError;
 use kernel::mac::MacAddr;
 use kernel::netns::{Netns, NetnsId};
 use kernel::route::{
@@ -18,6 +17,7 @@ use state::{Index, NetnsIdentity, Record};
 use super::config::{Config, Vlans};
 use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
+use crate::shared::kernel_error as kernel;
 use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
 use crate::shared::undo::Undo;
 use crate::shared::{dns, owner};
@@ -52,10 +52,6 @@ impl Facts {
     }
 }
 
-fn kernel(error: NetlinkError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
-}
-
 /// Runs ADD.
 pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let config = Config::of(call)?;
@@ -63,7 +59,7 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
     refuse_existing(&mut inside, call)?;
-    switch::observe(&mut host, &config, &[])?;
+    switch::observe(&mut host, &config)?;
 
     let mut undo = Undo::new();
     let ipam = match call.ipam() {

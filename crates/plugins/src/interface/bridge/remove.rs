@@ -1,8 +1,7 @@
 //! DEL, the undoing of ADD, and GC.
 
 use cni::{AttachmentKey, ContainerId, Error, IfName};
-use cni_plugin::{Call, codes};
-use kernel::NetlinkError;
+use cni_plugin::Call;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use state::Index;
@@ -10,12 +9,9 @@ use state::Index;
 use super::connect::Facts;
 use super::{NAME, switch};
 use crate::shared::failures::Failures;
+use crate::shared::kernel_error as kernel;
 use crate::shared::owner;
 use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
-
-fn kernel(error: NetlinkError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
-}
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
 ///

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
-use kernel::NetlinkError;
 use kernel::mac::MacAddr;
 use kernel::route::{
     AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet,
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 
 use super::config::{Config, gateway_name};
+use crate::shared::kernel_error as kernel;
 use crate::shared::owner;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 
@@ -48,28 +48,15 @@ pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
-fn kernel(error: NetlinkError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
-}
-
-/// Looks at the bridge without changing anything: `None` when it is yet to be made.
+/// Looks at the bridge without changing anything.
 ///
 /// # Errors
-/// Code 108 when the name belongs to something else, or an address is in the way.
-pub(super) fn observe(
-    host: &mut RouteSocket,
-    config: &Config,
-    gateways: &[IpNet],
-) -> Result<Option<Link>, Error> {
-    let Some(link) = host.link_by_name(config.bridge.as_str()).map_err(kernel)? else {
-        return Ok(None);
-    };
-    require_bridge(&link)?;
-    if config.vlans.access.is_none() && !gateways.is_empty() {
-        let present = addresses(host, link.index)?;
-        plan_addresses(&link.name, &present, gateways, config.force_address)?;
+/// Code 108 when its name belongs to something else.
+pub(super) fn observe(host: &mut RouteSocket, config: &Config) -> Result<(), Error> {
+    match host.link_by_name(config.bridge.as_str()).map_err(kernel)? {
+        Some(link) => require_bridge(&link),
+        None => Ok(()),
     }
-    Ok(Some(link))
 }
 
 fn require_bridge(link: &Link) -> Result<(), Error> {

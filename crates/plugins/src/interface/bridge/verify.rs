@@ -2,15 +2,10 @@
 
 use cni::{AddResult, Error, Interface, code};
 use cni_plugin::{Call, codes};
-use kernel::NetlinkError;
 use kernel::route::{Link, RouteSocket};
 
 use super::config::Config;
-use crate::shared::container;
-
-fn kernel(error: NetlinkError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
-}
+use crate::shared::{container, kernel_error as kernel};
 
 fn drift(message: String) -> Error {
     Error::new(codes::DRIFT, message)
@@ -206,5 +201,5 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     }
     let config = Config::of(call)?;
     let mut host = RouteSocket::open().map_err(kernel).map_err(unavailable)?;
-    super::switch::observe(&mut host, &config, &[]).map(drop).map_err(unavailable)
+    super::switch::observe(&mut host, &config).map_err(unavailable)
 }
