@@ -1,0 +1,15 @@
+//! DHCP clients as state machines: no sockets, no clock, no files. Time and packets are passed in.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod frame;
+mod hex;
+mod link;
+#[expect(dead_code, reason = "used as soon as the machines are filled in")]
+mod random;
+mod time;
+pub mod v4;
+pub mod v6;
+
+pub use link::{MacAddr, MacAddrError};
+pub use time::{Moment, Now, Timestamp, UnixTime};

@@ -1,0 +1,110 @@
+//! Time as it is passed in.
+//!
+//! Two clocks, because neither does alone. What runs runs on the clock since boot, which nobody sets: a lease
+//! does not end early because somebody corrected the date. What is saved must mean something after a restart,
+//! when the clock since boot may have begun anew: it carries the wall clock as well, and which boot it was.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A point of the clock since boot, in milliseconds. Use Linux's CLOCK_BOOTTIME, which goes on during suspend:
+/// leases do too. (CLOCK_MONOTONIC, and so `std::time::Instant`, does not.)
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The point so many milliseconds after the clock's beginning.
+    pub const fn from_millis(ms: u64) -> Self {
+        Timestamp(ms)
+    }
+
+    /// Milliseconds since the clock's beginning.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; nothing if it is not.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    /// Later by `wait`, cut to milliseconds; the end of time is not passed.
+    fn add(self, wait: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    /// Earlier by `wait`, but not before the clock's beginning.
+    fn sub(self, wait: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_sub(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}s", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// A point of the wall clock (CLOCK_REALTIME), in milliseconds since 1970.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct UnixTime(u64);
+
+impl UnixTime {
+    /// The point so many milliseconds after 1970 began.
+    pub const fn from_millis(ms: u64) -> Self {
+        UnixTime(ms)
+    }
+
+    /// Milliseconds since 1970 began.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+}
+
+/// Both clocks, read together. Every call that depends on time takes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// The clock since boot. Must not go back between calls to one client.
+    pub at: Timestamp,
+    /// The wall clock. May do what it likes; only saved leases look at it, and only after another boot.
+    pub wall: UnixTime,
+}
+
+/// A point in time that survives a restart of the process, and of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// On the clock since boot, of the boot it was.
+    pub at_ms: Timestamp,
+    /// On the wall clock.
+    pub wall_ms: UnixTime,
+    /// Which boot it was: `/proc/sys/kernel/random/boot_id`, as the client was told.
+    pub boot_id: Option<String>,
+}
+
+impl Moment {
+    /// How long ago this was, if that can be known.
+    ///
+    /// In the same boot the clock since boot says it. Otherwise the wall clock does, unless it would have been
+    /// in the future: then nobody knows.
+    pub fn age(&self, now: Now, boot_id: Option<&str>) -> Option<Duration> {
+        if self.boot_id.is_some() && self.boot_id.as_deref() == boot_id && self.at_ms <= now.at {
+            return Some(now.at.since(self.at_ms));
+        }
+        now.wall.0.checked_sub(self.wall_ms.0).map(Duration::from_millis)
+    }
+}

@@ -1,0 +1,135 @@
+//! What a client wants done.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use super::Lease;
+
+/// Something the client wants done, in the order of [`Client::poll_action`](super::Client::poll_action).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Send this.
+    Send(Transmit),
+    /// Configure this lease's addresses with their lifetimes, take away those only `previous` has, and save it. The kernel
+    /// examines them (duplicate address detection); tell [`Client::on_conflict`](super::Client::on_conflict) if one fails.
+    Configure {
+        /// What holds from now on.
+        lease: Box<Lease>,
+        /// What it takes the place of, if that is configured.
+        previous: Option<Box<Lease>>,
+    },
+    /// Stop using this lease's addresses at once, and forget it. The client goes on looking for others.
+    Deconfigure {
+        /// What no longer holds.
+        lease: Box<Lease>,
+        /// Why.
+        reason: LostReason,
+    },
+    /// No lease was to be had in time. The client has ended.
+    Failed(FailReason),
+}
+
+/// A message to be sent: from port 546 of a link-local address to port 547.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The UDP payload.
+    pub payload: Vec<u8>,
+    /// The destination: [`SERVERS`](super::SERVERS), on the client's link.
+    pub to: Ipv6Addr,
+    /// What it is, for logs.
+    pub kind: MessageKind,
+}
+
+/// The messages clients send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MessageKind {
+    /// SOLICIT.
+    Solicit,
+    /// REQUEST.
+    Request,
+    /// CONFIRM.
+    Confirm,
+    /// RENEW.
+    Renew,
+    /// REBIND.
+    Rebind,
+    /// RELEASE.
+    Release,
+    /// DECLINE.
+    Decline,
+}
+
+/// Why a lease no longer holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Every address' valid lifetime is over and no server renewed it.
+    Expired,
+    /// A server says the addresses are not right for this link (NotOnLink), or withdrew them.
+    Refused,
+    /// Another host uses one of the addresses.
+    Conflict {
+        /// The address.
+        address: Ipv6Addr,
+    },
+    /// The caller released it.
+    Released,
+}
+
+/// Why no lease was to be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FailReason {
+    /// Nobody answered SOLICIT.
+    #[error("no more tries: no DHCPv6 server answered")]
+    NoServer,
+    /// A server advertised and then did not reply.
+    #[error(
+        "no more tries: a DHCPv6 server offered addresses and did not answer the request for them"
+    )]
+    NoReply,
+    /// Servers answered, and gave no address.
+    #[error("no more tries: DHCPv6 server answered with status {status}{}", quoted(message))]
+    Status {
+        /// The last status code; 2 is NoAddrsAvail (RFC 8415 §21.13).
+        status: u16,
+        /// The server's words, if any, made printable.
+        message: String,
+    },
+    /// The addresses given were in use.
+    #[error("no more tries: {address}, which the DHCPv6 server gave, is in use on the link")]
+    Conflict {
+        /// The last address tried.
+        address: Ipv6Addr,
+    },
+}
+
+fn quoted(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
+impl fmt::Display for MessageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MessageKind::Solicit => "SOLICIT",
+            MessageKind::Request => "REQUEST",
+            MessageKind::Confirm => "CONFIRM",
+            MessageKind::Renew => "RENEW",
+            MessageKind::Rebind => "REBIND",
+            MessageKind::Release => "RELEASE",
+            MessageKind::Decline => "DECLINE",
+        })
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LostReason::Expired => f.write_str("expired"),
+            LostReason::Refused => f.write_str("refused by the server"),
+            LostReason::Conflict { address } => write!(f, "{address} is in use by another host"),
+            LostReason::Released => f.write_str("released"),
+        }
+    }
+}

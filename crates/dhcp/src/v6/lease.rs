@@ -1,0 +1,139 @@
+//! What a server granted.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Duid;
+use crate::{Moment, Timestamp};
+
+/// What a server granted: the addresses of one identity association.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The addresses. DHCPv6 gives no prefix length: they are /128, what is on the link is said by routers.
+    pub addresses: Vec<Address>,
+    /// The server's DUID (option 2), as it came.
+    #[serde(with = "crate::hex")]
+    pub server: Vec<u8>,
+    /// Name servers (option 23).
+    pub dns: Vec<Ipv6Addr>,
+    /// The search list (option 24).
+    pub search: Vec<String>,
+    /// When the message was sent that the server replied to: all times count from there.
+    pub obtained: Moment,
+    /// T1: when to renew; `None`: never.
+    pub t1_s: Option<u32>,
+    /// T2: when to ask any server; `None`: never.
+    pub t2_s: Option<u32>,
+    /// Every option of the reply as it came, those above included.
+    pub options: Vec<RawOption>,
+}
+
+/// An address and its lifetimes, which count from [`Lease::obtained`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// How long new connections may use it; `None` for ever.
+    pub preferred_s: Option<u32>,
+    /// How long anything may use it; `None` for ever.
+    pub valid_s: Option<u32>,
+}
+
+impl Lease {
+    /// When the last address ends, on the clock since boot of the boot the lease was obtained in.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        let ends = self.addresses.iter().map(|address| address.valid_s);
+        let last = ends.reduce(|a, b| Some(a?.max(b?)))??;
+        Some(self.obtained.at_ms + Duration::from_secs(u64::from(last)))
+    }
+
+    /// Whether the two would be configured alike: everything is equal but times and who granted it.
+    pub fn configures_like(&self, other: &Lease) -> bool {
+        let addresses = |lease: &Lease| -> Vec<Ipv6Addr> {
+            lease.addresses.iter().map(|address| address.address).collect()
+        };
+        addresses(self) == addresses(other) && self.dns == other.dns && self.search == other.search
+    }
+
+    /// The value of an option.
+    pub fn option(&self, code: u16) -> Option<&[u8]> {
+        let option = self.options.iter().find(|option| option.code == code)?;
+        Some(&option.value)
+    }
+}
+
+/// An option as it travels.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawOption {
+    /// Its code.
+    pub code: u16,
+    /// Its value, at most 65 535 octets.
+    #[serde(with = "crate::hex")]
+    pub value: Vec<u8>,
+}
+
+impl RawOption {
+    /// An option.
+    pub fn new(code: u16, value: impl Into<Vec<u8>>) -> Self {
+        RawOption { code, value: value.into() }
+    }
+}
+
+/// A lease as it is kept on disk, with what is needed to renew or release it.
+///
+/// It is written and read with serde, in a format that carries its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Disk", try_from = "Disk")]
+pub struct SavedLease {
+    /// Who the client is.
+    pub duid: Duid,
+    /// The identity association.
+    pub iaid: u32,
+    /// The lease.
+    pub lease: Lease,
+}
+
+/// The version written; newer ones are refused.
+const VERSION: u32 = 1;
+
+/// A saved lease that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedLeaseError {
+    /// A format from the future, or none of ours.
+    #[error("saved lease has format version {found}, this program reads {VERSION}")]
+    Version {
+        /// What was found.
+        found: u32,
+    },
+}
+
+/// A file of version 1.
+#[derive(Serialize, Deserialize)]
+struct Disk {
+    version: u32,
+    duid: Duid,
+    iaid: u32,
+    lease: Lease,
+}
+
+impl From<SavedLease> for Disk {
+    fn from(saved: SavedLease) -> Self {
+        let SavedLease { duid, iaid, lease } = saved;
+        Disk { version: VERSION, duid, iaid, lease }
+    }
+}
+
+impl TryFrom<Disk> for SavedLease {
+    type Error = SavedLeaseError;
+
+    fn try_from(disk: Disk) -> Result<Self, SavedLeaseError> {
+        let Disk { version: found, duid, iaid, lease } = disk;
+        if found != VERSION {
+            return Err(SavedLeaseError::Version { found });
+        }
+        Ok(SavedLease { duid, iaid, lease })
+    }
+}

@@ -1,0 +1,23 @@
+//! The stateful DHCPv6 client (RFC 8415).
+
+mod action;
+#[expect(dead_code, reason = "used as soon as the machine is filled in")]
+mod client;
+mod config;
+mod lease;
+
+pub use action::{Action, FailReason, LostReason, MessageKind, Transmit};
+pub use client::{Client, Start, State, release_message};
+pub use config::{Config, DEFAULT_REQUEST, Duid, Timing, key_iaid};
+pub use lease::{Address, Lease, RawOption, SavedLease, SavedLeaseError};
+
+use std::net::Ipv6Addr;
+
+/// The port clients listen on (RFC 8415 §7.2).
+pub const CLIENT_PORT: u16 = 546;
+
+/// The port servers listen on (RFC 8415 §7.2).
+pub const SERVER_PORT: u16 = 547;
+
+/// All_DHCP_Relay_Agents_and_Servers (RFC 8415 §7.1): where every message goes.
+pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
