@@ -27,6 +27,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::firewall::FirewallPlugin,
         &ipam::host_local::HostLocal,
         &interface::loopback::Loopback,
+        &interface::single::Single(interface::macvlan::Macvlan),
         &chained::portmap::Portmap,
         &chained::tuning::Tuning::new(),
     ];

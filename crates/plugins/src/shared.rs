@@ -1,11 +1,13 @@
 //! What plugins share.
 
+pub mod attachment;
 pub mod container;
 pub mod dns;
 pub mod failures;
 pub mod filter;
 pub mod mac;
 pub mod owner;
+pub mod parent;
 pub mod shared_object;
 pub mod undo;
 

@@ -1,5 +1,6 @@
 //! A link as the kernel describes it.
 
+use super::link_kind::{IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode, MacvlanMode};
 use crate::mac::MacAddr;
 use crate::wire::{self, Attribute, Message};
 
@@ -129,6 +130,10 @@ pub struct Link {
     pub vlan: Option<VlanInfo>,
     /// Its routing table, if it is a VRF.
     pub vrf_table: Option<u32>,
+    /// With whom it may talk, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name here.
+    pub macvlan_mode: Option<MacvlanMode>,
+    /// How it forwards, if it is an ipvlan (IFLA_IPVLAN_MODE).
+    pub ipvlan_mode: Option<IpvlanMode>,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -285,6 +290,14 @@ impl Link {
             (Some("vlan"), Some(data)) => self.vlan = vlan_info(&data),
             (Some("vrf"), Some(data)) => {
                 self.vrf_table = data.find(ifla::VRF_TABLE).and_then(|table| table.u32());
+            }
+            (Some("macvlan"), Some(data)) => {
+                let mode = data.find(IFLA_MACVLAN_MODE).and_then(|mode| mode.u32());
+                self.macvlan_mode = mode.and_then(MacvlanMode::from_number);
+            }
+            (Some("ipvlan"), Some(data)) => {
+                let mode = data.find(IFLA_IPVLAN_MODE).and_then(|mode| mode.u16());
+                self.ipvlan_mode = mode.and_then(IpvlanMode::from_number);
             }
             _ => {}
         }

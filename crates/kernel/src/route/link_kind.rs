@@ -9,9 +9,9 @@ use crate::wire::Writer;
 /// `linux include/uapi/linux/veth.h` VETH_INFO_PEER.
 const VETH_INFO_PEER: u16 = 1;
 /// `linux include/uapi/linux/if_link.h`.
-const IFLA_MACVLAN_MODE: u16 = 1;
+pub(crate) const IFLA_MACVLAN_MODE: u16 = 1;
 const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
-const IFLA_IPVLAN_MODE: u16 = 1;
+pub(crate) const IFLA_IPVLAN_MODE: u16 = 1;
 
 /// What a new link is, with the settings of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,6 +215,11 @@ impl VethPeer {
 }
 
 impl MacvlanMode {
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        let all = [Self::Private, Self::Vepa, Self::Bridge, Self::Passthru];
+        all.into_iter().find(|mode| mode.number() == number)
+    }
+
     fn number(self) -> u32 {
         match self {
             Self::Private => 1,
@@ -226,6 +231,10 @@ impl MacvlanMode {
 }
 
 impl IpvlanMode {
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
+        [Self::L2, Self::L3, Self::L3s].into_iter().find(|mode| mode.number() == number)
+    }
+
     fn number(self) -> u16 {
         match self {
             Self::L2 => 0,

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, Error, IpConfig, Route, code};
-use cni_plugin::codes;
+use cni::{AddResult, Error, Interface, IpConfig, Route, code};
+use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::netns::{Netns, within};
 use kernel::route::{
-    self, AddressOptions, Change, IpFamily, LinkSet, RouteFilter, RouteSocket, Scope, TABLE_MAIN,
+    self, AddressOptions, Change, IpFamily, Link, LinkSet, RouteFilter, RouteSocket, Scope,
+    TABLE_MAIN,
 };
 use kernel::sysctl::Sysctl;
 
@@ -169,6 +170,67 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
         }
         std::thread::sleep(DAD_PAUSE);
     }
+}
+
+/// Brings an interface up with its addresses and routes, and waits for duplicate address detection where it is on.
+///
+/// # Errors
+/// Code 100 with the kernel's words; as [`wait_for_dad`].
+pub fn configure(
+    inside: &mut RouteSocket,
+    netns: &Netns,
+    ifindex: u32,
+    ifname: &str,
+    ips: &[&IpConfig],
+    routes: &[Route],
+    options: Options,
+) -> Result<(), Error> {
+    if !ips.is_empty() {
+        write_switches(netns, &switches(ifname, ips, options))?;
+    }
+    let changes = changes(ifindex, ips, routes, options);
+    inside.apply(&changes).map_err(|error| {
+        kernel(error.source).context(format_args!("configure interface {ifname:?}"))
+    })?;
+    if options.skip_dad { Ok(()) } else { wait_for_dad(inside, ifindex, ifname) }
+}
+
+/// Finds what ADD reported about the container's interface, in the namespace CHECK was given (CHECK).
+///
+/// # Errors
+/// Code 104.
+pub fn reported_interface<'r>(
+    call: &Call<'_>,
+    result: &'r AddResult,
+) -> Result<&'r Interface, Error> {
+    let ifname = call.ifname().as_str();
+    let drift = |message| Error::new(codes::DRIFT, message);
+    let reported = result
+        .container_interface(ifname)
+        .ok_or_else(|| drift(format!("prevResult does not list interface {ifname:?}")))?;
+    if reported.sandbox != call.env().netns {
+        return Err(drift(format!(
+            "interface {ifname:?} was attached in {}, not in {}",
+            reported.sandbox,
+            call.env().netns
+        )));
+    }
+    Ok(reported)
+}
+
+/// Compares a link's hardware address with the one ADD reported (CHECK).
+///
+/// # Errors
+/// Code 104.
+pub fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
+    let Some(mac) = link.mac.map(|mac| mac.to_string()) else { return Ok(()) };
+    if reported.mac.is_empty() || reported.mac.eq_ignore_ascii_case(&mac) {
+        return Ok(());
+    }
+    Err(Error::new(
+        codes::DRIFT,
+        format!("interface {:?} has MAC address {mac}, ADD reported {}", link.name, reported.mac),
+    ))
 }
 
 /// Checks that IPAM's answer can be configured on the interface with index `position` of the result.

@@ -28,6 +28,15 @@ impl<'a> Undo<'a> {
         self.steps.push((what.to_string(), Box::new(step)));
     }
 
+    /// Records how to undo what was just done, to be done after everything recorded so far.
+    pub fn record_as_first(
+        &mut self,
+        what: impl fmt::Display,
+        step: impl FnOnce() -> Result<(), Error> + 'a,
+    ) {
+        self.steps.insert(0, (what.to_string(), Box::new(step)));
+    }
+
     /// Undoes everything, last first, and returns `cause` with whatever could not be undone.
     #[must_use]
     pub fn run(self, cause: Error) -> Error {
@@ -62,8 +71,12 @@ mod tests {
             order.borrow_mut().push(2);
             Err(Error::new(5, "disk full"))
         });
+        undo.record_as_first("unlock", || {
+            order.borrow_mut().push(3);
+            Ok(())
+        });
         let error = undo.run(Error::new(100, "no link"));
-        assert_eq!(*order.borrow(), [2, 1]);
+        assert_eq!(*order.borrow(), [2, 1, 3]);
         assert_eq!(error.code, 100);
         assert_eq!(error.to_string(), "no link; could not release the address: disk full");
     }

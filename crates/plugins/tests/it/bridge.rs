@@ -201,8 +201,11 @@ fn v6_gateway_of_another_subnet_is_added() {
 #[test]
 fn address_conflict_and_force_address() {
     let node = node_with("bridge-conflict", ONE_V4);
+    // With a port that works: the bridge's carrier and limits do not depend on ours.
     node.sh(
-        "ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up",
+        "ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up
+        ip link add port type veth peer name far
+        ip link set port up master cni0; ip link set far up",
     );
     let c1 = node.container("c1");
     let gateway = json!({ "isGateway": true });

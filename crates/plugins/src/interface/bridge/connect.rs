@@ -6,21 +6,21 @@ use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use kernel::netns::{Netns, NetnsId};
+use kernel::netns::Netns;
 use kernel::route::{
-    BridgeVlan, BridgeVlanSide, Change, LinkKind, LinkSet, NewLink, OperState, RouteSocket,
+    BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, OperState, RouteSocket,
     VethPeer,
 };
 use serde::{Deserialize, Serialize};
-use state::{Index, NetnsIdentity, Record};
+use state::Index;
 
 use super::config::{Config, Vlans};
 use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
 use crate::shared::undo::Undo;
-use crate::shared::{dns, owner};
+use crate::shared::{attachment, dns, owner};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_PATIENCE: Duration = Duration::from_millis(2550);
@@ -47,8 +47,7 @@ pub(super) struct Facts {
 impl Facts {
     /// Reads what was written down, if it was and is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
-        let record = index.get(key, NAME).found?;
-        serde_json::from_value(record.data).ok()
+        attachment::read_facts(index, key, NAME)
     }
 }
 
@@ -58,37 +57,17 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let netns = call.open_netns()?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    refuse_existing(&mut inside, call)?;
+    attachment::refuse_existing(&mut inside, call.ifname().as_str(), || {
+        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
+        format!(
+            "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
+        )
+    })?;
     switch::observe(&mut host, &config)?;
 
     let mut undo = Undo::new();
-    let ipam = match call.ipam() {
-        Some(ipam) => {
-            let result = ipam.add()?;
-            undo.record("release the addresses", move || ipam.del());
-            Some(result)
-        }
-        None => None,
-    };
-    let attached = plan(call, &config, ipam)
-        .and_then(|plan| attach(call, &config, &plan, &netns, &mut host, &mut inside, &mut undo));
+    let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);
     attached.map_err(|error| undo.run(error))
-}
-
-/// Refuses an interface name that the container has already.
-fn refuse_existing(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(), Error> {
-    let ifname = call.ifname();
-    if inside.link_by_name(ifname.as_str()).map_err(kernel)?.is_none() {
-        return Ok(());
-    }
-    let host_ifname = owner::host_ifname(call.attachment(), 0);
-    Err(Error::new(
-        codes::EXISTS,
-        format!(
-            "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
-        ),
-    )
-    .with_details("the container has an interface of that name; nothing was changed"))
 }
 
 /// What IPAM's answer means for a bridge: everything that is decided before anything is done.
@@ -98,16 +77,10 @@ struct Plan {
     routes: Vec<Route>,
     dns: cni::Dns,
     gateways: Vec<IpNet>,
-    /// There is an IPAM plugin: the interface is configured, not merely brought up.
-    layer3: bool,
 }
 
 fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Plan, Error> {
-    let layer3 = ipam.is_some();
     let mut result = ipam.unwrap_or_default();
-    if layer3 {
-        container::check_ipam_result(&result)?;
-    }
     let mut gateways = Vec::new();
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER_POSITION);
@@ -127,7 +100,6 @@ fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Pla
         routes: result.routes,
         dns: dns::choose(call.common(), result.dns),
         gateways,
-        layer3,
     })
 }
 
@@ -156,10 +128,10 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     }
 }
 
+/// Bridge, pair, addresses, and what needs them, in that order: an address plugin may talk over the link.
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &'a Config,
-    plan: &Plan,
     netns: &Netns,
     host: &mut RouteSocket,
     inside: &mut RouteSocket,
@@ -167,46 +139,33 @@ fn attach<'a>(
 ) -> Result<AddResult, Error> {
     let key = call.attachment();
     let index = Index::new(call.roots());
+    undo.record("remove what was made", move || super::remove::all(call, None));
+    let bridge = switch::ensure(host, &index, config, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
+    let pair = make_pair(host, call, config, bridge.index, mac, netns)?;
+
+    let ipam = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
+    let plan = plan(call, config, ipam)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
-    let host_ifname = owner::host_ifname(key, 0);
-    let mut facts = Facts {
+    let facts = Facts {
         bridge: config.bridge.to_string(),
-        filter: filter::plan(key.network.as_str(), config, &ips, mac, &host_ifname),
-        host_ifname,
+        filter: filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname),
+        host_ifname: pair.host_ifname.clone(),
         ips,
     };
-    // Written before anything is made, so that whatever is made can be found.
-    write_down(call, &index, &facts, netns.id())?;
-    undo.record("remove what was made", move || super::remove::all(call, None));
-
-    let bridge = switch::ensure(host, &index, config, &plan.gateways, key)?;
-    let pair = make_pair(host, call, config, bridge.link.index, mac, netns)?;
-    if pair.host_ifname != facts.host_ifname {
-        facts.host_ifname.clone_from(&pair.host_ifname);
-        facts.filter =
-            filter::plan(key.network.as_str(), config, &facts.ips, mac, &pair.host_ifname);
-        write_down(call, &index, &facts, netns.id())?;
-    }
+    // Until here everything is found by its marks; filter elements are found quicker by what is written down.
+    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &plan.gateways)?;
     prepare_port(host, &config.vlans, config, pair.host_index)?;
     filter::add(&index, key, config, &facts.filter, &facts.ips)?;
-    configure(inside, netns, call, config, plan, pair.container_index)?;
+    configure(inside, netns, call, config, &plan, pair.container_index)?;
     if config.gateway {
         hold_forwarding(&index, key, &plan.ips)?;
     }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
     }
-    Ok(report(call, plan, &bridge, &pair, mac))
-}
-
-fn write_down(call: &Call<'_>, index: &Index, facts: &Facts, netns: NetnsId) -> Result<(), Error> {
-    let data = serde_json::to_value(facts).expect("facts have string keys only");
-    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
-    let identity = NetnsIdentity { dev: netns.dev, ino: netns.ino };
-    let record = Record::new(call.attachment().clone(), NAME, boot_id, data)
-        .with_netns(call.netns_path().unwrap_or(std::path::Path::new("")), Some(identity));
-    index.put(&record).map_err(|error| file_error(&error))
+    Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
 }
 
 #[derive(Debug)]
@@ -215,6 +174,7 @@ struct Pair {
     host_index: u32,
     container_index: u32,
     host_mac: MacAddr,
+    mtu: u32,
 }
 
 /// Makes both ends at once, the container's directly in its namespace with its final name and address. A
@@ -254,7 +214,13 @@ fn make_pair(
                 let container_index = link.peer_index.ok_or_else(|| {
                     Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
                 })?;
-                return Ok(Pair { host_ifname, host_index: link.index, container_index, host_mac });
+                return Ok(Pair {
+                    host_ifname,
+                    host_index: link.index,
+                    container_index,
+                    host_mac,
+                    mtu: link.mtu,
+                });
             }
             Err(error) => error,
         };
@@ -330,19 +296,8 @@ fn configure(
     }
     let ips: Vec<&IpConfig> = plan.ips.iter().collect();
     let options = Options { skip_dad: !config.detect_duplicates };
-    if plan.layer3 {
-        let switches = container::switches(call.ifname().as_str(), &ips, options);
-        container::write_switches(netns, &switches)?;
-    }
-    let changes = container::changes(ifindex, &ips, &plan.routes, options);
-    inside.apply(&changes).map_err(|error| {
-        kernel(error.source)
-            .context(format_args!("configure interface {:?}", call.ifname().as_str()))
-    })?;
-    if config.detect_duplicates {
-        container::wait_for_dad(inside, ifindex, call.ifname().as_str())?;
-    }
-    Ok(())
+    let ifname = call.ifname().as_str();
+    container::configure(inside, netns, ifindex, ifname, &ips, &plan.routes, options)
 }
 
 fn hold_forwarding(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
@@ -381,31 +336,28 @@ fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(
 
 fn report(
     call: &Call<'_>,
-    plan: &Plan,
-    bridge: &switch::Ready,
+    plan: Plan,
+    bridge: &Link,
+    vlan_gateway: Option<(String, Option<MacAddr>)>,
     pair: &Pair,
     mac: MacAddr,
 ) -> AddResult {
-    let host_side = |name: &str, mac: Option<MacAddr>| Interface {
+    let host_side = |name: &str, mac: Option<MacAddr>, mtu: u32| Interface {
         name: name.to_owned(),
         mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu,
         ..Interface::default()
     };
     let mut interfaces = vec![
-        host_side(&bridge.link.name, bridge.link.mac),
-        host_side(&pair.host_ifname, Some(pair.host_mac)),
+        host_side(&bridge.name, bridge.mac, bridge.mtu),
+        host_side(&pair.host_ifname, Some(pair.host_mac), pair.mtu),
         Interface {
             sandbox: call.env().netns.clone(),
-            ..host_side(call.ifname().as_str(), Some(mac))
+            ..host_side(call.ifname().as_str(), Some(mac), pair.mtu)
         },
     ];
-    if let Some((name, mac)) = &bridge.vlan_gateway {
-        interfaces.push(host_side(name, *mac));
+    if let Some((name, mac)) = vlan_gateway {
+        interfaces.push(host_side(&name, mac, bridge.mtu));
     }
-    AddResult {
-        interfaces,
-        ips: plan.ips.clone(),
-        routes: plan.routes.clone(),
-        dns: plan.dns.clone(),
-    }
+    AddResult { interfaces, ips: plan.ips, routes: plan.routes, dns: plan.dns }
 }

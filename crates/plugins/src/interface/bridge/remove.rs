@@ -10,27 +10,12 @@ use super::connect::Facts;
 use super::{NAME, switch};
 use crate::shared::failures::Failures;
 use crate::shared::kernel_error as kernel;
-use crate::shared::owner;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6, file_error};
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
+use crate::shared::{attachment, owner};
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
-///
-/// The addresses are released last, and not at all while the link may still carry them.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    let mut failures = Failures::new();
-    let netns =
-        failures.note("open the container's namespace", call.open_netns_if_there()).flatten();
-    let removed = all(call, netns.as_ref());
-    let link_may_live = removed.is_err() || !failures.is_empty();
-    failures.note("remove the attachment", removed);
-    if let Some(ipam) = call.ipam() {
-        if link_may_live {
-            call.warn("the addresses stay reserved: the link may still carry them");
-        } else {
-            failures.note("release the addresses", ipam.del());
-        }
-    }
-    failures.into_result()
+    attachment::del(call, |netns| all(call, netns))
 }
 
 /// Removes everything that ADD made beside the addresses' reservation.
@@ -61,8 +46,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
         failures.note("let go of forwarding", switch.release(index, key));
     }
     if failures.is_empty() {
-        let removed = index.remove(key, NAME).map_err(|error| file_error(&error));
-        failures.note("forget the attachment", removed);
+        failures.note("forget the attachment", attachment::forget(index, key, NAME));
     }
 }
 
@@ -153,13 +137,8 @@ fn foreign_owner(
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
-    let mut stale: Vec<AttachmentKey> = Vec::new();
-    let records = index.of_network(call.network().as_str());
-    for damaged in &records.damaged {
-        call.warn(format_args!("passed over {damaged}"));
-    }
-    let recorded = records.found.into_iter().filter(|record| record.plugin == NAME);
-    stale.extend(recorded.map(|record| record.attachment));
+    let records = attachment::stale_records(call, &index, NAME);
+    let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();
     if let Some(marked) = failures.note("list links", marked_links(call)) {
         stale.extend(marked);
     }

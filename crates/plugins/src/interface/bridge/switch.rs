@@ -35,14 +35,6 @@ pub(super) struct Made {
     vlan_links: Vec<String>,
 }
 
-/// The bridge, ready for a port.
-#[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) link: Link,
-    /// The link that carries the VLAN's gateway and its hardware address.
-    pub(super) vlan_gateway: Option<(String, Option<MacAddr>)>,
-}
-
 /// Returns the name under which the bridge is shared.
 pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
@@ -67,7 +59,7 @@ fn require_bridge(link: &Link) -> Result<(), Error> {
         .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
-/// Makes the bridge if need be, gives it the gateways' addresses and holds it for the attachment.
+/// Makes the bridge if need be and holds it for the attachment.
 ///
 /// # Errors
 /// Code 100 with the kernel's words, 108 for something foreign in the way, 11 when the lock is not to be had.
@@ -75,14 +67,12 @@ pub(super) fn ensure(
     host: &mut RouteSocket,
     index: &Index,
     config: &Config,
-    gateways: &[IpNet],
     key: &AttachmentKey,
-) -> Result<Ready, Error> {
+) -> Result<Link, Error> {
     let name = config.bridge.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, &object);
-    let mut made = before.clone();
+    let mut created = read_made(index, &object).created;
     let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) => {
             require_bridge(&link)?;
@@ -91,28 +81,55 @@ pub(super) fn ensure(
         None => {
             // A bridge without an address of its own takes the lowest of its ports', and changes with them.
             let mac = MacAddr::random();
-            made = Made { created: true, mac: mac.to_string(), ..Made::default() };
+            let made = Made { created: true, mac: mac.to_string(), ..Made::default() };
             write_made(index, &object, &made)?;
+            created = true;
             create(host, config, mac)?
         }
     };
     // Held before anything else is changed: what follows is undone by letting go.
     let hold = index.hold(&object, key).map_err(|error| file_error(&error))?;
-    let pin_mac = config.gateway && hold.first && !made.created;
-    adjust(host, config, &link, made.created, pin_mac)?;
-    let vlan_gateway = match (config.vlans.access, gateways.is_empty()) {
-        (Some(vlan), false) => {
-            Some(ensure_vlan_gateway(host, config, &link, vlan, gateways, &mut made)?)
+    let pin_mac = config.gateway && hold.first && !created;
+    adjust(host, config, &link, created, pin_mac)?;
+    Ok(link)
+}
+
+/// Gives a bridge that the attachment holds the addresses of the gateways. Those of a VLAN go to a link of its own,
+/// whose name and hardware address are returned.
+///
+/// # Errors
+/// As [`ensure`].
+pub(super) fn give_gateways(
+    host: &mut RouteSocket,
+    index: &Index,
+    config: &Config,
+    bridge: &Link,
+    gateways: &[IpNet],
+) -> Result<Option<(String, Option<MacAddr>)>, Error> {
+    if gateways.is_empty() {
+        return Ok(None);
+    }
+    if config.vlans.access.is_none() {
+        let present = addresses(host, bridge.index)?;
+        if gateways.iter().all(|gateway| present.contains(gateway)) {
+            return Ok(None);
         }
-        _ => {
-            add_addresses(host, &link, gateways, config.force_address, &mut made.addresses)?;
+    }
+    let object = object(&bridge.name);
+    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let before = read_made(index, &object);
+    let mut made = before.clone();
+    let vlan_gateway = match config.vlans.access {
+        Some(vlan) => Some(ensure_vlan_gateway(host, config, bridge, vlan, gateways, &mut made)?),
+        None => {
+            add_addresses(host, bridge, gateways, config.force_address, &mut made.addresses)?;
             None
         }
     };
     if made != before {
         write_made(index, &object, &made)?;
     }
-    Ok(Ready { link, vlan_gateway })
+    Ok(vlan_gateway)
 }
 
 fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link, Error> {

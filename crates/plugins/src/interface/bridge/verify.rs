@@ -1,10 +1,11 @@
 //! CHECK and STATUS.
 
-use cni::{AddResult, Error, Interface, code};
+use cni::{AddResult, Error};
 use cni_plugin::{Call, codes};
 use kernel::route::{Link, RouteSocket};
 
 use super::config::Config;
+use crate::shared::attachment::unavailable;
 use crate::shared::{container, kernel_error as kernel};
 
 fn drift(message: String) -> Error {
@@ -51,7 +52,7 @@ fn check_bridge(
     if bridge.kind.as_deref() != Some("bridge") {
         return Err(drift(format!("interface {name:?} is no bridge any more")));
     }
-    same_mac(reported, &bridge)?;
+    container::same_mac(reported, &bridge)?;
     if bridge.promiscuous() != config.promisc {
         return Err(drift(format!(
             "bridge {name:?} has promiscuous mode {}, the configuration asks for {}",
@@ -72,16 +73,7 @@ fn check_container(
     result: &AddResult,
 ) -> Result<Link, Error> {
     let ifname = call.ifname().as_str();
-    let reported = result
-        .container_interface(ifname)
-        .ok_or_else(|| drift(format!("prevResult does not list interface {ifname:?}")))?;
-    if reported.sandbox != call.env().netns {
-        return Err(drift(format!(
-            "interface {ifname:?} was attached in {}, not in {}",
-            reported.sandbox,
-            call.env().netns
-        )));
-    }
+    let reported = container::reported_interface(call, result)?;
     let link = inside
         .link_by_name(ifname)
         .map_err(kernel)?
@@ -89,22 +81,11 @@ fn check_container(
     if link.kind.as_deref() != Some("veth") {
         return Err(drift(format!("interface {ifname:?} is no veth link any more")));
     }
-    same_mac(reported, &link)?;
+    container::same_mac(reported, &link)?;
     if !config.leave_down && !link.up() {
         return Err(drift(format!("interface {ifname:?} is down")));
     }
     Ok(link)
-}
-
-fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
-    let Some(mac) = link.mac.map(|mac| mac.to_string()) else { return Ok(()) };
-    if reported.mac.is_empty() || reported.mac.eq_ignore_ascii_case(&mac) {
-        return Ok(());
-    }
-    Err(drift(format!(
-        "interface {:?} has MAC address {mac}, ADD reported {}",
-        link.name, reported.mac
-    )))
 }
 
 fn check_port(
@@ -188,14 +169,6 @@ fn on_off(on: bool) -> &'static str {
 
 /// Runs STATUS: the address plugin's, and whether the bridge's name is free for a bridge.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
-    let unavailable = |error: Error| Error {
-        code: if error.code < code::PLUGIN_NOT_AVAILABLE || error.code == code::INTERNAL {
-            error.code
-        } else {
-            code::PLUGIN_NOT_AVAILABLE
-        },
-        ..error
-    };
     if let Some(ipam) = call.ipam() {
         ipam.status()?;
     }

@@ -1,0 +1,297 @@
+//! The link that a container's link stands on: `master` by name, as the reference has it, or chosen by what it is.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use cni::{Error, code};
+use cni_plugin::codes;
+use kernel::mac::MacAddr;
+use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN};
+use serde::Deserialize;
+
+use super::kernel_error as kernel;
+use super::mac::parse_mac;
+
+/// Where the kernel shows devices and drivers.
+const SYSFS: &str = "/sys";
+
+/// The key `parent` as written: exactly one of its keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RawParent {
+    /// A hardware address.
+    pub mac: String,
+    /// A PCI address, `0000:3b:00.1`.
+    #[serde(rename = "pciBusID")]
+    pub pci_bus_id: String,
+    /// A driver's name, when one link alone has it.
+    pub driver: String,
+    /// An address: the link by which packets to it leave.
+    pub route_to: String,
+}
+
+/// How the parent is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// By its name, key `master`.
+    Name(String),
+    /// By its hardware address, key `parent.mac`.
+    Mac(MacAddr),
+    /// By its PCI address, key `parent.pciBusID`.
+    Pci(String),
+    /// By its driver, key `parent.driver`.
+    Driver(String),
+    /// By the route to an address, key `parent.routeTo`.
+    RouteTo(IpAddr),
+    /// The link of the default route: no key.
+    DefaultRoute,
+}
+
+impl Selector {
+    /// Reads the keys `master` and `parent`; neither means the default route's link.
+    ///
+    /// # Errors
+    /// Code 7 for both at once, for a `parent` that does not say one thing, and for texts that are not what they should.
+    pub fn parse(master: &str, parent: Option<&RawParent>) -> Result<Self, Error> {
+        let Some(parent) = parent.filter(|parent| **parent != RawParent::default()) else {
+            return Ok(if master.is_empty() {
+                Selector::DefaultRoute
+            } else {
+                Selector::Name(master.to_owned())
+            });
+        };
+        let given = [&parent.mac, &parent.pci_bus_id, &parent.driver, &parent.route_to];
+        let keys = given.iter().filter(|text| !text.is_empty()).count();
+        if !master.is_empty() || keys != 1 {
+            return Err(invalid(
+                "\"master\" and the keys of \"parent\" exclude each other",
+                "give \"master\", or \"parent\" with one of mac, pciBusID, driver, routeTo",
+            ));
+        }
+        if !parent.mac.is_empty() {
+            return parse_mac(&parent.mac).map(Selector::Mac);
+        }
+        if !parent.pci_bus_id.is_empty() {
+            return plain_name("parent.pciBusID", &parent.pci_bus_id).map(Selector::Pci);
+        }
+        if !parent.driver.is_empty() {
+            return plain_name("parent.driver", &parent.driver).map(Selector::Driver);
+        }
+        parent.route_to.parse().map(Selector::RouteTo).map_err(|_| {
+            invalid(
+                format!("parent.routeTo {:?} is not an IP address", parent.route_to),
+                "write an address, not a prefix",
+            )
+        })
+    }
+
+    /// Finds the parent.
+    ///
+    /// # Errors
+    /// Code 7 naming the key when there is no such link, or several; code 100 when the kernel does not answer.
+    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
+        match self {
+            Selector::Name(name) => socket.link_by_name(name).map_err(kernel)?.ok_or_else(|| {
+                invalid(
+                    format!("failed to lookup master {name:?}: Link not found"),
+                    "key \"master\" names a link that is not there",
+                )
+            }),
+            Selector::Mac(mac) => {
+                let links = socket.links().map_err(kernel)?;
+                let found = links
+                    .into_iter()
+                    .filter(|link| link.mac == Some(*mac) && !is_child(link) && !link.loopback());
+                only(found.collect(), &format!("hardware address {mac}"), "parent.mac")
+            }
+            Selector::Pci(address) => {
+                let folder = format!("bus/pci/devices/{address}/net");
+                let found = named_in(socket, &Path::new(SYSFS).join(folder))?;
+                only(found, &format!("PCI address {address}"), "parent.pciBusID")
+            }
+            Selector::Driver(driver) => {
+                let links = socket.links().map_err(kernel)?;
+                let found = links.into_iter().filter(|link| {
+                    driver_of(&link.name).as_deref() == Some(driver.as_str())
+                        || link.is_kind(driver)
+                });
+                only(found.collect(), &format!("driver {driver:?}"), "parent.driver")
+            }
+            Selector::RouteTo(address) => {
+                let route = socket.route_to(*address).map_err(kernel)?;
+                let index = route.as_ref().and_then(out_link).ok_or_else(|| {
+                    invalid(
+                        format!("no route to {address}"),
+                        "key \"parent.routeTo\" names an address that no link leads to",
+                    )
+                })?;
+                by_index(socket, index)
+            }
+            Selector::DefaultRoute => {
+                let index = default_route_link(socket)?.ok_or_else(|| {
+                    invalid(
+                        "no default route interface found",
+                        "give the network a \"master\", or the host a default route",
+                    )
+                })?;
+                by_index(socket, index)
+            }
+        }
+    }
+}
+
+/// Checks an MTU against the parent's.
+///
+/// # Errors
+/// Code 7 in the reference's words.
+pub fn check_mtu(mtu: Option<u32>, parent: &Link) -> Result<(), Error> {
+    match mtu {
+        Some(mtu) if parent.mtu < mtu => Err(invalid(
+            format!("invalid MTU {mtu}, must be [0, master MTU({})]", parent.mtu),
+            format!("key \"mtu\" exceeds that of {:?}", parent.name),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the key `mtu`: 0 leaves it to the kernel.
+///
+/// # Errors
+/// Code 7 for a negative one or one above 32 bits.
+pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Error> {
+    match u32::try_from(mtu) {
+        Ok(0) => Ok(None),
+        Ok(mtu) => Ok(Some(mtu)),
+        Err(_) => Err(invalid(format!("invalid MTU {mtu}"), "key \"mtu\" is a number of bytes")),
+    }
+}
+
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+}
+
+/// A name that becomes part of a path.
+fn plain_name(key: &str, text: &str) -> Result<String, Error> {
+    if text.starts_with('.') || text.contains('/') || text.contains('\0') {
+        return Err(invalid(format!("invalid {key} {text:?}"), "it is not the name of a device"));
+    }
+    Ok(text.to_owned())
+}
+
+fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(invalid(
+            format!("no link has {what}"),
+            format!("key {key:?} names something that is not there"),
+        )),
+        _ => {
+            let names: Vec<_> = found.iter().map(|link| link.name.as_str()).collect();
+            Err(invalid(
+                format!("several links have {what}: {}", names.join(", ")),
+                format!("key {key:?} must name one; use \"master\""),
+            ))
+        }
+    }
+}
+
+/// A macvlan or VLAN may carry its parent's hardware address; it is not what is meant by it.
+fn is_child(link: &Link) -> bool {
+    ["macvlan", "ipvlan", "vlan", "macvtap", "ipvtap"].iter().any(|kind| link.is_kind(kind))
+}
+
+fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Error> {
+    socket
+        .link_by_index(index)
+        .map_err(kernel)?
+        .ok_or_else(|| Error::new(codes::CONFLICT, format!("link {index} vanished")))
+}
+
+fn out_link(route: &Route) -> Option<u32> {
+    route.oif.or_else(|| route.next_hops.iter().find_map(|hop| hop.oif))
+}
+
+/// Returns the link of the default route with the least metric, IPv4 before IPv6.
+fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Error> {
+    for family in [IpFamily::V4, IpFamily::V6] {
+        let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
+        let routes = socket.routes(filter).map_err(kernel)?;
+        let default = routes
+            .iter()
+            .filter(|route| route.destination.prefix_len() == 0)
+            .filter_map(|route| Some((route.priority.unwrap_or(0), out_link(route)?)))
+            .min_by_key(|&(priority, _)| priority);
+        if let Some((_, index)) = default {
+            return Ok(Some(index));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the links named by a folder's entries, as `/sys/…/net` has them.
+fn named_in(socket: &mut RouteSocket, folder: &Path) -> Result<Vec<Link>, Error> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if let Some(name) = entry.file_name().to_str() {
+            found.extend(socket.link_by_name(name).map_err(kernel)?);
+        }
+    }
+    Ok(found)
+}
+
+fn driver_of(link: &str) -> Option<String> {
+    let path = Path::new(SYSFS).join("class/net").join(link).join("device/driver");
+    let target = fs::read_link(path).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(master: &str, parent: &str, expected: Expect) {
+        let raw: Option<RawParent> = cni::json::from_str(parent).unwrap();
+        let text = match Selector::parse(master, raw.as_ref()) {
+            Ok(selector) => format!("{selector:?}"),
+            Err(error) => format!("{} {error}", error.code),
+        };
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn a_parent_is_chosen_in_one_way() {
+        check("eth0", "null", expect![[r#"Name("eth0")"#]]);
+        check("", "{}", expect!["DefaultRoute"]);
+        check("", r#"{"driver":"virtio_net"}"#, expect![[r#"Driver("virtio_net")"#]]);
+        check("", r#"{"routeTo":"2001:db8::1"}"#, expect!["RouteTo(2001:db8::1)"]);
+        check(
+            "eth0",
+            r#"{"driver":"virtio_net"}"#,
+            expect![[
+                r#"7 "master" and the keys of "parent" exclude each other; give "master", or "parent" with one of mac, pciBusID, driver, routeTo"#
+            ]],
+        );
+        check(
+            "",
+            r#"{"pciBusID":"../../x"}"#,
+            expect![[r#"7 invalid parent.pciBusID "../../x"; it is not the name of a device"#]],
+        );
+        check(
+            "",
+            r#"{"routeTo":"192.0.2.0/24"}"#,
+            expect![[
+                r#"7 parent.routeTo "192.0.2.0/24" is not an IP address; write an address, not a prefix"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn mtus() {
+        assert_eq!(parse_mtu(0).unwrap(), None);
+        assert_eq!(parse_mtu(1400).unwrap(), Some(1400));
+        assert_eq!(parse_mtu(-1).unwrap_err().code, code::INVALID_CONFIG);
+    }
+}
