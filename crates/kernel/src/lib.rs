@@ -31,6 +31,7 @@ pub mod mac;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
+pub mod packet;
 pub mod route;
 #[cfg(test)]
 mod second_opinion;

@@ -12,5 +12,7 @@ mod links;
 mod netns;
 mod nft;
 mod nft_objects;
+mod packet;
 mod routes;
 mod sysctl;
+mod tc;
