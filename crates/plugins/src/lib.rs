@@ -29,6 +29,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &chained::portmap::Portmap,
+        &ipam::static_ipam::Static,
         &chained::tuning::Tuning::new(),
     ];
     ALL

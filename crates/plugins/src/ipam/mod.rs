@@ -1,3 +1,4 @@
 //! Plugins that hand out addresses.
 
 pub mod host_local;
+pub mod static_ipam;

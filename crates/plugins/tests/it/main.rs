@@ -13,5 +13,6 @@ mod portmap;
 mod protocol;
 mod rows;
 mod spec;
+mod static_ipam;
 mod support;
 mod tuning;

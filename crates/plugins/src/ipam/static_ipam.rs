@@ -1,0 +1,103 @@
+//! `static`: the addresses that the configuration names, and nobody keeps account of them.
+//!
+//! Keys, precedence and messages are the reference's. Where we differ:
+//!
+//! - An address that `args.cni.ips` or `runtimeConfig.ips` picks from `addresses` keeps its gateway; the reference loses it.
+//! - `GATEWAY` of `CNI_ARGS` also goes to addresses that have none from elsewhere, whoever named them; the reference looks at
+//!   those of `CNI_ARGS` only.
+//! - An address named twice is given once. The reference returns it twice, and the interface plugin then fails.
+//! - CHECK finds an address that is missing from `prevResult`; the reference looks only at those that are there.
+//! - STATUS says whether the configuration would be accepted.
+//!
+//! DEL and GC have nothing to do, and read nothing: a configuration that is wrong by now keeps no container.
+
+mod config;
+
+use cni::json::{JsonError, UnknownKey};
+use cni::{AddResult, Error, IpConfig};
+use cni_plugin::{Call, Plugin, codes};
+
+use self::config::Config;
+
+/// The reference's words.
+const NO_PREVIOUS: &str = "Required prevResult missing";
+
+/// The plugin `static`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Static;
+
+impl Plugin for Static {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let ips = config.addresses.iter().map(|one| IpConfig::new(one.address, one.gateway));
+        Ok(AddResult {
+            ips: ips.collect(),
+            routes: config.routes,
+            dns: config.dns,
+            ..AddResult::default()
+        })
+    }
+
+    fn del(&self, _: &Call<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let previous = call.require_prev_result(NO_PREVIOUS)?;
+        let ifname = call.ifname().as_str();
+        for wanted in &config.addresses {
+            // The prefix is compared too: another one leads packets elsewhere.
+            let found: Vec<&IpConfig> = previous
+                .container_ips(ifname)
+                .filter(|ip| ip.address.addr() == wanted.address.addr())
+                .collect();
+            let drift = |message: String| Err(Error::new(codes::DRIFT, message));
+            if found.is_empty() {
+                return drift(format!(
+                    "static: Failed to find addr {} on interface {ifname}",
+                    wanted.address
+                ));
+            }
+            let is_as_wanted = |ip: &&&IpConfig| {
+                ip.address == wanted.address
+                    && (wanted.gateway.is_none() || ip.gateway == wanted.gateway)
+            };
+            if found.iter().find(is_as_wanted).is_none() {
+                let error = drift(format!(
+                    "static: Failed to match addr {} on interface {ifname}",
+                    wanted.address.addr()
+                ));
+                let gateway = |of: Option<std::net::IpAddr>| {
+                    of.map_or_else(|| "no gateway".to_owned(), |at| format!("gateway {at}"))
+                };
+                return error.map_err(|error| {
+                    error.with_details(format!(
+                        "the configuration has {} with {}, prevResult {} with {}",
+                        wanted.address,
+                        gateway(wanted.gateway),
+                        found[0].address,
+                        gateway(found[0].gateway)
+                    ))
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn gc(&self, _: &Call<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        config::unknown_keys(config)
+    }
+}
