@@ -1,5 +1,7 @@
 //! `bridge`: each row of the reference's behaviour, and what ours does better.
 
+mod matrix;
+
 use serde_json::{Value, json};
 use testkit::traffic::{assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};

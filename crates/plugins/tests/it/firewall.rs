@@ -1,5 +1,7 @@
 //! `firewall` and masquerade (`ipMasq`), row by row of the feature table.
 
+mod matrix;
+
 use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
 use testkit::{Container, Place, Snapshot};

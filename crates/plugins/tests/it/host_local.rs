@@ -1,5 +1,6 @@
 //! `host-local`, row by row, and its verbs beside the reference's own executable in one folder.
 
+mod matrix;
 mod reference;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! `loopback`, row by row.
 
+mod matrix;
+
 use cni::{Version, code};
 use cni_plugin::codes;
 use serde_json::{Value, json};

@@ -1,5 +1,7 @@
 //! `portmap`, row by row of the feature table, and what users of such plugins suffered from.
 
+mod matrix;
+
 use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
 use testkit::{Container, Place, Snapshot};

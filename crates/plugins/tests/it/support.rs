@@ -9,6 +9,8 @@
 
 #![allow(dead_code, reason = "each plugin's tests use a part of it")]
 
+pub(crate) mod matrix;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;

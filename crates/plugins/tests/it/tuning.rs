@@ -2,6 +2,7 @@
 
 mod add;
 mod check;
+mod matrix;
 mod remove;
 
 use serde_json::{Value, json};

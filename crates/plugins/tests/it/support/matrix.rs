@@ -1,0 +1,312 @@
+//! The table plugin × verb × address family: tests that every plugin has, with names the table is made from.
+//!
+//! `cargo xtask ci` looks in its own run's results for `<plugin>::…matrix_<verb>_<family>` (`vm_matrix_…` in the virtual
+//! machine; `-` in a plugin's name is `_`) and fails when one of plugins × verbs × families is not there. A plugin says
+//! in a [`Subject`] what is particular about it, [`tests!`](crate::support::matrix::tests) makes the fifteen tests:
+//!
+//! ```ignore
+//! use crate::support::matrix::{self, Family, Subject};
+//!
+//! const SUBJECT: Subject = Subject {
+//!     plugin: "macvlan",
+//!     host: |node, _| { node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up"); },
+//!     config: |node, _, family| json!({ "master": "p0", "ipam": matrix::ipam(node, family) }),
+//!     holds: |_, c1, _| c1.try_sh("ip -d link show eth0 | grep -q macvlan").status.success(),
+//!     damage: |_, c1, _| { c1.sh("ip link del eth0"); },
+//!     unready: Some(|_, _| json!({ "master": "missing" })),
+//! };
+//! matrix::tests!(SUBJECT);            // or: matrix::vm_tests!(SUBJECT, "ipvlan");
+//! ```
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Container, Place, Snapshot};
+
+use super::{Node, Run};
+
+/// How long a deleted namespace may take to be gone.
+const GONE: Duration = Duration::from_secs(20);
+
+/// Which addresses a container gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+    Dual,
+}
+
+impl Family {
+    pub(crate) fn has_v4(self) -> bool {
+        self != Family::V6
+    }
+
+    pub(crate) fn has_v6(self) -> bool {
+        self != Family::V4
+    }
+
+    /// Those of two values that are of this family: `pick(for IPv4, for IPv6)`.
+    pub(crate) fn pick<T>(self, v4: T, v6: T) -> Vec<T> {
+        let v4 = self.has_v4().then_some(v4);
+        let v6 = self.has_v6().then_some(v6);
+        v4.into_iter().chain(v6).collect()
+    }
+}
+
+/// What is particular about one plugin.
+pub(crate) struct Subject {
+    pub(crate) plugin: &'static str,
+    /// Makes on the host, once, what the plugin expects to find there.
+    pub(crate) host: fn(&Node, Family),
+    /// Prepares a container and returns the configuration's keys for it: [`ipam`], or `prevResult` ([`attached`]), …
+    pub(crate) config: fn(&Node, &Container, Family) -> Value,
+    /// Whether what ADD makes is there: true after it, false before it and after DEL.
+    pub(crate) holds: fn(&Node, &Container, Family) -> bool,
+    /// Damages what ADD made, so that CHECK must fail.
+    pub(crate) damage: fn(&Node, &Container, Family),
+    /// Makes the plugin unable to serve, and returns keys for the configuration; STATUS must say 50 or 51 then.
+    /// None where nothing can be missing.
+    pub(crate) unready: Option<fn(&Node, Family) -> Value>,
+}
+
+/// The `ipam` object of `host-local` with a subnet and a default route for each family.
+pub(crate) fn ipam(node: &Node, family: Family) -> Value {
+    let ranges =
+        family.pick(json!([{ "subnet": "10.1.0.0/24" }]), json!([{ "subnet": "fd00:1::/64" }]));
+    let routes = family.pick(json!({ "dst": "0.0.0.0/0" }), json!({ "dst": "::/0" }));
+    json!({ "type": "host-local", "dataDir": node.dir("ipam"), "ranges": ranges, "routes": routes })
+}
+
+/// Attaches a container to bridge `cni0` by hand, and returns what a bridge plugin would have: a `prevResult`.
+///
+/// Container `cN` has 10.1.0.(N+2) and fd00:1::(N+2); its host end is `vcN`.
+pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Value {
+    let name = container.name();
+    let last = 2 + name.trim_start_matches('c').parse::<u8>().unwrap();
+    node.sh(&format!(
+        "test -e /sys/class/net/cni0 || {{ ip link add cni0 address 02:00:00:00:01:01 type bridge && \
+           ip link set cni0 addrgenmode none && ip link set cni0 up; }}; \
+         ip link add v{name} address 02:00:00:00:02:0{last} type veth peer name eth0 netns {name} && \
+         ip link set v{name} addrgenmode none && ip link set v{name} master cni0 up"
+    ));
+    container.sh(&format!(
+        "ip link set lo up && ip link set eth0 addrgenmode none address 02:00:00:00:03:0{last} && \
+         ip link set eth0 up"
+    ));
+    let addresses = family.pick(
+        (format!("10.1.0.{last}/24"), "10.1.0.1".to_owned(), "10.1.0.1/24"),
+        (format!("fd00:1::{last}/64"), "fd00:1::1".to_owned(), "fd00:1::1/64"),
+    );
+    let mut ips = Vec::new();
+    for (address, gateway, on_bridge) in addresses {
+        node.sh(&format!("ip addr replace {on_bridge} dev cni0 nodad"));
+        let ip = if gateway.contains(':') { "ip -6" } else { "ip" };
+        container.sh(&format!(
+            "ip addr add {address} dev eth0 nodad && {ip} route add default via {gateway}"
+        ));
+        ips.push(json!({ "interface": 2, "address": address, "gateway": gateway }));
+    }
+    let routes = family.pick(json!({ "dst": "0.0.0.0/0" }), json!({ "dst": "::/0" }));
+    json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [
+            { "name": "cni0", "mac": "02:00:00:00:01:01" },
+            { "name": format!("v{name}"), "mac": format!("02:00:00:00:02:0{last}") },
+            { "name": "eth0", "mac": format!("02:00:00:00:03:0{last}"), "sandbox": container.netns() },
+        ],
+        "ips": ips,
+        "routes": routes,
+    })
+}
+
+/// A host on which one container has come and gone: what a network's first container leaves for the next is there.
+fn warm(subject: &Subject, name: &str, family: Family) -> Node {
+    let node = Node::new(&format!("{}-{name}", subject.plugin));
+    (subject.host)(&node, family);
+    let c0 = node.container("c0");
+    let keys = (subject.config)(&node, &c0, family);
+    let result = run(subject, &node, "ADD", &c0, &keys).call().ok();
+    run(subject, &node, "DEL", &c0, &keys).prev(&result).call().silent();
+    collect(subject, &node, &keys, &[]);
+    // The namespace's end would take the host end of `attached` too, but later.
+    node.sh("ip link del vc0 2>/dev/null || true");
+    node
+}
+
+fn run<'n>(subject: &Subject, node: &'n Node, verb: &str, to: &Container, keys: &Value) -> Run<'n> {
+    node.run(subject.plugin, verb).to(to).config(keys.clone())
+}
+
+/// A call for the network, not for a container: GC or STATUS.
+fn of_network<'n>(subject: &Subject, node: &'n Node, verb: &str, keys: &Value) -> Run<'n> {
+    node.run(subject.plugin, verb).config(keys.clone()).without("prevResult").env(|env| {
+        env.container_id.clear();
+        env.ifname.clear();
+    })
+}
+
+fn collect(subject: &Subject, node: &Node, keys: &Value, valid: &[(&str, &str)]) {
+    of_network(subject, node, "GC", keys).valid(valid).call().silent();
+}
+
+/// ADD makes what it should, and its result has addresses of the family and no other, which the container has too.
+pub(crate) fn add(subject: &Subject, family: Family) {
+    let node = warm(subject, "add", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    assert!(!(subject.holds)(&node, &c1, family), "it is there before ADD");
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    assert!((subject.holds)(&node, &c1, family), "ADD did not make it: {result}");
+    let none = Vec::new();
+    let ips = result["ips"].as_array().unwrap_or(&none);
+    let address = |ip: &Value| ip["address"].as_str().unwrap().to_owned();
+    for (has, colon, name) in [(family.has_v4(), false, "IPv4"), (family.has_v6(), true, "IPv6")] {
+        let found = ips.iter().any(|ip| address(ip).contains(':') == colon);
+        // lo always has both.
+        assert!(found == has || subject.plugin == "loopback", "{name} expected: {has}: {result}");
+    }
+    for ip in ips.iter().filter(|ip| ip["interface"].is_u64()) {
+        let shown = c1.sh("ip -o addr show");
+        assert!(shown.contains(&address(ip)), "{} is not in the container:\n{shown}", address(ip));
+    }
+}
+
+/// DEL leaves nothing, needs neither prevResult nor namespace, and does it again without complaint.
+pub(crate) fn del(subject: &Subject, family: Family) {
+    let node = warm(subject, "del", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let before = look(&node);
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    run(subject, &node, "DEL", &c1, &keys).prev(&result).call().silent();
+    assert!(!(subject.holds)(&node, &c1, family), "it is there after DEL");
+    assert_settles(&before, &node);
+    assert_eq!(addresses(&node), "", "addresses are still reserved");
+    run(subject, &node, "DEL", &c1, &keys).prev(&result).call().silent();
+    run(subject, &node, "DEL", &c1, &keys).netns("").without("prevResult").call().silent();
+}
+
+/// CHECK is content with what ADD made, and not when that is damaged.
+pub(crate) fn check(subject: &Subject, family: Family) {
+    let node = warm(subject, "check", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
+    (subject.damage)(&node, &c1, family);
+    let error = run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().error();
+    assert!(!error.msg.is_empty(), "{error:?}");
+}
+
+/// GC removes what a container that is gone left behind, and nothing of one that is there.
+pub(crate) fn gc(subject: &Subject, family: Family) {
+    let node = warm(subject, "gc", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    let (before, reserved) = (look(&node), addresses(&node));
+    let c2 = node.container("c2");
+    let gone = (subject.config)(&node, &c2, family);
+    run(subject, &node, "ADD", &c2, &gone).call().ok();
+    drop(c2);
+    collect(subject, &node, &keys, &[("c1", "eth0")]);
+    assert_settles(&before, &node);
+    assert_eq!(addresses(&node), reserved);
+    collect(subject, &node, &keys, &[("c1", "eth0")]);
+    assert!((subject.holds)(&node, &c1, family), "GC took what is in use");
+    run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
+}
+
+/// STATUS is content where ADD would succeed, and says 50 or 51 where it would not.
+pub(crate) fn status(subject: &Subject, family: Family) {
+    let node = warm(subject, "status", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let status = |more| of_network(subject, &node, "STATUS", &keys).config(more).call();
+    status(json!({})).silent();
+    if let Some(unready) = subject.unready {
+        let error = status(unready(&node, family)).error();
+        assert!(error.code == 50 || error.code == 51, "{error:?}");
+    }
+}
+
+/// Everything on the host, and the plugins' own files.
+fn look(node: &Node) -> Snapshot {
+    let own: Vec<String> =
+        ["run", "lib"].map(|dir| node.lab.dir().join(dir).display().to_string()).into();
+    let files: Vec<&str> =
+        Snapshot::FILES.into_iter().chain(own.iter().map(String::as_str)).collect();
+    Snapshot::with_files(&node.lab, &files)
+}
+
+/// Asserts that the host becomes as it was, once the kernel has removed deleted namespaces.
+#[track_caller]
+fn assert_settles(before: &Snapshot, node: &Node) {
+    let deadline = Instant::now() + GONE;
+    loop {
+        let now = look(node);
+        if before.diff(&now).is_empty() || deadline < Instant::now() {
+            before.assert_same(&now);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The addresses that [`ipam`]'s folder has reserved.
+fn addresses(node: &Node) -> String {
+    node.sh(&format!(
+        "ls {}/n 2>/dev/null | grep '^[0-9a-f]*[.:]' | sort || true",
+        node.dir("ipam").display()
+    ))
+}
+
+/// Makes a plugin's fifteen tests from its [`Subject`].
+macro_rules! tests {
+    ($subject:expr) => {
+        $crate::support::matrix::each!($subject, "root";
+            matrix_add_v4 add V4, matrix_add_v6 add V6, matrix_add_dual add Dual,
+            matrix_del_v4 del V4, matrix_del_v6 del V6, matrix_del_dual del Dual,
+            matrix_check_v4 check V4, matrix_check_v6 check V6, matrix_check_dual check Dual,
+            matrix_gc_v4 gc V4, matrix_gc_v6 gc V6, matrix_gc_dual gc Dual,
+            matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
+    };
+}
+
+/// Makes a plugin's fifteen tests, for the virtual machine where this machine's kernel lacks one of the features.
+#[allow(unused_macros, reason = "used where this machine's kernel lacks something")]
+macro_rules! vm_tests {
+    ($subject:expr, $($feature:expr),+) => {
+        $crate::support::matrix::each!($subject, "root", $($feature),+;
+            vm_matrix_add_v4 add V4, vm_matrix_add_v6 add V6, vm_matrix_add_dual add Dual,
+            vm_matrix_del_v4 del V4, vm_matrix_del_v6 del V6, vm_matrix_del_dual del Dual,
+            vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_check_dual check Dual,
+            vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6, vm_matrix_gc_dual gc Dual,
+            vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6, vm_matrix_status_dual status Dual);
+    };
+}
+
+/// One test a line. A row of its own: `each!(SUBJECT, "root"; matrix_add_v4 add V4);`
+macro_rules! each {
+    (@ [$subject:expr] $features:tt $name:ident $verb:ident $family:ident $(, $($rest:tt)+)?) => {
+        $crate::support::matrix::each!(# [$subject] $features $name $verb $family);
+        $($crate::support::matrix::each!(@ [$subject] $features $($rest)+);)?
+    };
+    (# [$subject:expr] [$($feature:expr),+] $name:ident $verb:ident $family:ident) => {
+        #[test]
+        fn $name() {
+            testkit::require!($($feature),+);
+            $crate::support::matrix::$verb(
+                &$subject,
+                $crate::support::matrix::Family::$family,
+            );
+        }
+    };
+    ($subject:expr, $($feature:expr),+; $($name:ident $verb:ident $family:ident),+ $(,)?) => {
+        $crate::support::matrix::each!(@ [$subject] [$($feature),+] $($name $verb $family),+);
+    };
+}
+
+#[allow(unused_imports, reason = "used where this machine's kernel lacks something")]
+pub(crate) use vm_tests;
+pub(crate) use {each, tests};
