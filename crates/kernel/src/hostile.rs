@@ -3,12 +3,14 @@
 use proptest::prelude::*;
 
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
-use crate::route::{Address, BridgeVlan, Fdb, Link, Neighbour, Route, Rule};
+use crate::route::{
+    Address, BridgeVlan, Fdb, FilterInfo, Link, Neighbour, QdiscInfo, Route, Rule, TickRate,
+};
 use crate::wire::{Message, Writer};
 
 /// Has every reader read one message, as each type that one of them takes.
 fn read(body: &[u8]) {
-    for kind in (16..=34).chain(10 << 8..(10 << 8) + 16) {
+    for kind in (16..=46).chain(10 << 8..(10 << 8) + 16) {
         let message = Message { kind, flags: 0, seq: 1, body };
         let _ = Link::decode(&message);
         let _ = Address::decode(&message);
@@ -18,6 +20,8 @@ fn read(body: &[u8]) {
         let _ = Neighbour::decode(&message);
         let _ = Fdb::decode(&message);
         let _ = BridgeVlan::decode(&message);
+        let _ = QdiscInfo::decode(&message, TickRate::default());
+        let _ = FilterInfo::decode(&message);
         let _ = TableInfo::decode(&message);
         let _ = ChainInfo::decode(&message);
         let _ = SetInfo::decode(&message);

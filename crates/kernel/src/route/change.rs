@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use super::link::{RTM_DELLINK, RTM_NEWLINK, RTM_SETLINK};
 use super::link_kind::header;
 use super::{
-    AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink, Route,
-    Rule, address, neighbour, routes, rule,
+    AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink, Qdisc,
+    Redirect, Route, Rule, TcHandle, address, neighbour, routes, rule, tc,
 };
 use crate::netlink::NetlinkError;
 use crate::wire::{Emit, Writer};
@@ -95,6 +95,25 @@ pub enum Change {
         /// The VLANs.
         vlan: BridgeVlan,
     },
+    /// Puts a queueing discipline in its place; fails with EEXIST if somebody put one there.
+    AddQdisc(Qdisc),
+    /// Puts a queueing discipline in its place; one of the same number and kind there takes the new settings, another
+    /// goes.
+    ReplaceQdisc(Qdisc),
+    /// Removes the queueing discipline in a place, with everything in it; fails with ENOENT (at the root) or EINVAL if
+    /// nobody put one there.
+    DelQdisc {
+        /// The link.
+        ifindex: u32,
+        /// The place.
+        parent: TcHandle,
+        /// Its number; [`TcHandle::UNSPECIFIED`]: any.
+        handle: TcHandle,
+    },
+    /// Adds a filter that sends packets to another link, beside those of its preference.
+    AddRedirect(Redirect),
+    /// Removes all filters of a redirection's place and preference; fails with ENOENT if there is none.
+    DelRedirect(Redirect),
 }
 
 /// A change that failed. Every change before it has been made; those behind it may have been.
@@ -152,6 +171,11 @@ impl Change {
             }
             Self::DelNeighbour(_) | Self::DelFdb(_) => (neighbour::RTM_DELNEIGH, 0),
             Self::AddBridgeVlan { .. } => (RTM_SETLINK, 0),
+            Self::AddQdisc(_) => (tc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL),
+            Self::ReplaceQdisc(_) => (tc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE),
+            Self::DelQdisc { .. } => (tc::RTM_DELQDISC, 0),
+            Self::AddRedirect(_) => (tc::RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL),
+            Self::DelRedirect(_) => (tc::RTM_DELTFILTER, 0),
         }
     }
 
@@ -179,6 +203,12 @@ impl Change {
             | Self::DelBridgeVlan { ifindex, side, vlan } => {
                 vlan.encode(*ifindex, *side, writer);
             }
+            Self::AddQdisc(qdisc) | Self::ReplaceQdisc(qdisc) => qdisc.encode(writer),
+            Self::DelQdisc { ifindex, parent, handle } => {
+                writer.raw(&tc::header(*ifindex, *handle, *parent, 0));
+            }
+            Self::AddRedirect(redirect) => redirect.encode(writer),
+            Self::DelRedirect(redirect) => redirect.encode_key(writer),
         }
     }
 }
@@ -219,6 +249,17 @@ impl fmt::Display for Change {
             }
             Self::DelBridgeVlan { ifindex, vlan, .. } => {
                 write!(f, "delete VLAN {vlan} from port {ifindex}")
+            }
+            Self::AddQdisc(qdisc) => write!(f, "add {qdisc} of link {}", qdisc.ifindex),
+            Self::ReplaceQdisc(qdisc) => write!(f, "set {qdisc} of link {}", qdisc.ifindex),
+            Self::DelQdisc { ifindex, parent, .. } => {
+                write!(f, "delete qdisc at {parent} of link {ifindex}")
+            }
+            Self::AddRedirect(redirect) => {
+                write!(f, "redirect packets of link {} to link {}", redirect.ifindex, redirect.to)
+            }
+            Self::DelRedirect(redirect) => {
+                write!(f, "delete redirection of packets of link {}", redirect.ifindex)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Links, addresses, routes, rules, neighbours and bridge VLANs, by rtnetlink (`man 7 rtnetlink`).
+//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, by rtnetlink (`man 7 rtnetlink`).
 //!
 //! [`RouteSocket`] asks and changes; what is to be changed is said with plain values ([`Change`]), so that a plan can be
 //! printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan at once.
@@ -40,6 +40,7 @@ mod new_link;
 mod routes;
 mod rule;
 mod socket;
+mod tc;
 
 pub use address::{Address, AddressOptions};
 pub use bridge_vlan::{BridgeVlan, BridgeVlanSide};
@@ -57,6 +58,10 @@ pub use routes::{
 };
 pub use rule::{Rule, RuleAction};
 pub use socket::RouteSocket;
+pub use tc::{
+    FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf, TcHandle,
+    TickRate,
+};
 
 /// Address families as rtnetlink names them (`man 7 socket`).
 pub(crate) const AF_UNSPEC: u8 = 0;

@@ -7,8 +7,9 @@ use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
-    AF_UNSPEC, Address, ApplyError, Change, Fdb, IpFamily, LinkKind, Neighbour, NewLink, Route,
-    RouteFilter, Rule, Scope, address, neighbour, routes, rule,
+    AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind, Neighbour,
+    NewLink, QdiscInfo, Route, RouteFilter, Rule, Scope, TcHandle, TickRate, address, neighbour,
+    routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;
@@ -18,6 +19,7 @@ use crate::wire::{Message, Writer};
 const NETLINK_ROUTE: isize = 0;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_ECHO: u16 = 8;
 /// `linux include/uapi/linux/rtnetlink.h`: without counters, which cost the kernel most of a reply.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 /// How many changes travel in one datagram: what a socket's buffers hold without being enlarged.
@@ -285,6 +287,51 @@ impl RouteSocket {
         let found = self.socket.dump(&request, BridgeVlan::decode)?;
         let ours = found.into_iter().filter(|&(port, _)| port == ifindex);
         Ok(ours.flat_map(|(_, vlans)| vlans).collect())
+    }
+
+    /// Asks for the queueing discipline in a place of a link; `None` if nobody put one there.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn qdisc(
+        &mut self,
+        ifindex: u32,
+        parent: TcHandle,
+    ) -> Result<Option<QdiscInfo>, NetlinkError> {
+        let ticks = TickRate::read();
+        let body = |writer: &mut Writer| {
+            writer.raw(&tc::header(ifindex, TcHandle::UNSPECIFIED, parent, 0));
+        };
+        let operation = format_args!("look up the qdisc at {parent} of link {ifindex}");
+        // The answer is a notification: without NLM_F_ECHO only others would get it. Of what the kernel put there
+        // and does not show there may be none, only the acknowledgement.
+        let request = Request {
+            operation: &operation,
+            kind: tc::RTM_GETQDISC,
+            flags: NLM_F_ECHO | NLM_F_ACK,
+            body: &body,
+        };
+        let found = self.socket.get(&request, |message| QdiscInfo::decode(message, ticks));
+        // EINVAL: another way to say that it does not show it. Newer kernels show it, without a number.
+        let found = none_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])?;
+        Ok(found.filter(|found| found.qdisc.handle != TcHandle::UNSPECIFIED))
+    }
+
+    /// Lists the filters in a place of a link; none if there is no such place or link.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn filters(
+        &mut self,
+        ifindex: u32,
+        parent: TcHandle,
+    ) -> Result<Vec<FilterInfo>, NetlinkError> {
+        let body = |writer: &mut Writer| tc::encode_dump(writer, ifindex, parent);
+        let operation = format_args!("list the filters at {parent} of link {ifindex}");
+        let request =
+            Request { operation: &operation, kind: tc::RTM_GETTFILTER, flags: 0, body: &body };
+        let found = self.socket.dump(&request, FilterInfo::decode);
+        empty_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])
     }
 
     fn link(

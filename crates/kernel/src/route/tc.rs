@@ -1,0 +1,286 @@
+//! Traffic control: queueing disciplines and filters of links (`man 8 tc`).
+//!
+//! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it ([`FqCodel`]), the hook for
+//! what comes in ([`QdiscKind::Ingress`]) and a filter that sends everything to another link ([`Redirect`]). Others'
+//! disciplines are read by their name.
+//!
+//! ```no_run
+//! use kernel::route::{Change, Qdisc, QdiscKind, RouteSocket, Tbf, TcHandle};
+//!
+//! let mut netlink = RouteSocket::open()?;
+//! let link = netlink.link_by_name("veth1")?.ok_or("no such link")?;
+//! let tbf = Tbf { rate: 2_500_000, burst: 25_000, limit: 60_000, peak: None };
+//! netlink.apply(&[Change::ReplaceQdisc(Qdisc {
+//!     ifindex: link.index,
+//!     handle: TcHandle::new(1, 0),
+//!     parent: TcHandle::ROOT,
+//!     kind: QdiscKind::Tbf(tbf),
+//! })])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod filter;
+mod tbf;
+
+use std::fmt;
+
+pub use filter::{FilterInfo, Redirect};
+pub use tbf::{Peak, Tbf, TickRate};
+
+pub(crate) use filter::{RTM_DELTFILTER, RTM_GETTFILTER, RTM_NEWTFILTER, encode_dump};
+
+use crate::wire::{self, Attribute, Message, Writer};
+
+/// `linux include/uapi/linux/rtnetlink.h`.
+pub(crate) const RTM_NEWQDISC: u16 = 36;
+pub(crate) const RTM_DELQDISC: u16 = 37;
+pub(crate) const RTM_GETQDISC: u16 = 38;
+/// Size of `struct tcmsg`.
+const TCMSG: usize = 20;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+/// `linux include/uapi/linux/gen_stats.h`.
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+/// `linux include/uapi/linux/pkt_sched.h`.
+const TCA_FQ_CODEL_TARGET: u16 = 1;
+const TCA_FQ_CODEL_LIMIT: u16 = 2;
+const TCA_FQ_CODEL_INTERVAL: u16 = 3;
+const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
+
+/// The number of a queueing discipline or of a place in one: a major and a minor half, `1:` or `ffff:fff1`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TcHandle(pub u32);
+
+impl TcHandle {
+    /// No number: the kernel chooses one, or any matches.
+    pub const UNSPECIFIED: Self = Self(0);
+    /// The place of the discipline that everything leaving a link passes (TC_H_ROOT).
+    pub const ROOT: Self = Self(0xffff_ffff);
+    /// The place of the discipline that everything coming in passes (TC_H_INGRESS, also TC_H_CLSACT).
+    pub const INGRESS: Self = Self(0xffff_fff1);
+    /// The discipline in that place.
+    pub const INGRESS_QDISC: Self = Self(0xffff_0000);
+    /// The place of filters for what comes in (TC_H_CLSACT with TC_H_MIN_INGRESS).
+    pub const INGRESS_FILTERS: Self = Self(0xffff_fff2);
+
+    /// Makes a number of its halves.
+    #[must_use]
+    pub const fn new(major: u16, minor: u16) -> Self {
+        let [a, b] = major.to_be_bytes();
+        let [c, d] = minor.to_be_bytes();
+        Self(u32::from_be_bytes([a, b, c, d]))
+    }
+}
+
+impl fmt::Display for TcHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ROOT => f.write_str("root"),
+            Self(number) if number & 0xffff == 0 => write!(f, "{:x}:", number >> 16),
+            Self(number) => write!(f, "{:x}:{:x}", number >> 16, number & 0xffff),
+        }
+    }
+}
+
+impl fmt::Debug for TcHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcHandle({self})")
+    }
+}
+
+/// A queueing discipline of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qdisc {
+    /// The link.
+    pub ifindex: u32,
+    /// Its number.
+    pub handle: TcHandle,
+    /// Its place.
+    pub parent: TcHandle,
+    /// What it does.
+    pub kind: QdiscKind,
+}
+
+/// What a queueing discipline does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QdiscKind {
+    /// A token bucket. Kernel: CONFIG_NET_SCH_TBF.
+    Tbf(Tbf),
+    /// Fair queueing that keeps queues short. Kernel: CONFIG_NET_SCH_FQ_CODEL.
+    FqCodel(FqCodel),
+    /// The hook for what comes in. Kernel: CONFIG_NET_SCH_INGRESS.
+    Ingress,
+    /// The hook for what comes in and what goes out. Kernel: CONFIG_NET_SCH_INGRESS.
+    Clsact,
+    /// One this code does not know, by the kernel's name. It cannot be made.
+    Other(String),
+}
+
+/// Settings of fq_codel; `None` is left to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FqCodel {
+    /// How long packets may wait for good, in microseconds (TCA_FQ_CODEL_TARGET).
+    pub target_us: Option<u32>,
+    /// Over which time that is judged, in microseconds (TCA_FQ_CODEL_INTERVAL).
+    pub interval_us: Option<u32>,
+    /// How many packets may wait (TCA_FQ_CODEL_LIMIT).
+    pub limit: Option<u32>,
+    /// How much memory they may take, in bytes (TCA_FQ_CODEL_MEMORY_LIMIT).
+    pub memory_bytes: Option<u32>,
+}
+
+/// A queueing discipline as the kernel describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QdiscInfo {
+    /// The discipline.
+    pub qdisc: Qdisc,
+    /// What went through it.
+    pub stats: QdiscStats,
+}
+
+/// Counters of a queueing discipline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QdiscStats {
+    /// Bytes let through.
+    pub bytes: u64,
+    /// Packets let through.
+    pub packets: u64,
+    /// Packets dropped.
+    pub drops: u32,
+    /// How often it had to make something wait.
+    pub overlimits: u32,
+    /// Packets waiting now.
+    pub queue_len: u32,
+    /// Bytes waiting now.
+    pub backlog_bytes: u32,
+}
+
+impl QdiscKind {
+    /// What the kernel calls it (TCA_KIND).
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tbf(_) => "tbf",
+            Self::FqCodel(_) => "fq_codel",
+            Self::Ingress => "ingress",
+            Self::Clsact => "clsact",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl Qdisc {
+    /// Writes `struct tcmsg` and the attributes.
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.raw(&header(self.ifindex, self.handle, self.parent, 0));
+        writer.put_text(TCA_KIND, self.kind.name());
+        match &self.kind {
+            QdiscKind::Tbf(tbf) => writer.nest_plain(TCA_OPTIONS, |writer| tbf.encode(writer)),
+            QdiscKind::FqCodel(settings) => {
+                writer.nest_plain(TCA_OPTIONS, |writer| settings.encode(writer));
+            }
+            QdiscKind::Ingress | QdiscKind::Clsact => {}
+            QdiscKind::Other(_) => writer.set_problem("a queueing discipline of unknown settings"),
+        }
+    }
+}
+
+impl FqCodel {
+    fn encode(&self, writer: &mut Writer) {
+        for (kind, value) in [
+            (TCA_FQ_CODEL_TARGET, self.target_us),
+            (TCA_FQ_CODEL_LIMIT, self.limit),
+            (TCA_FQ_CODEL_INTERVAL, self.interval_us),
+            (TCA_FQ_CODEL_MEMORY_LIMIT, self.memory_bytes),
+        ] {
+            if let Some(value) = value {
+                writer.put_u32(kind, value);
+            }
+        }
+    }
+
+    fn decode(options: &Attribute<'_>) -> Self {
+        let number = |kind| options.find(kind).and_then(|found| found.u32());
+        Self {
+            target_us: number(TCA_FQ_CODEL_TARGET),
+            interval_us: number(TCA_FQ_CODEL_INTERVAL),
+            limit: number(TCA_FQ_CODEL_LIMIT),
+            memory_bytes: number(TCA_FQ_CODEL_MEMORY_LIMIT),
+        }
+    }
+}
+
+impl QdiscInfo {
+    /// Reads RTM_NEWQDISC; `None` if the message is another.
+    pub(crate) fn decode(message: &Message<'_>, ticks: TickRate) -> Option<Self> {
+        if message.kind != RTM_NEWQDISC {
+            return None;
+        }
+        let (mut kind, mut options, mut stats) = (None, None, QdiscStats::default());
+        for attribute in message.attributes(TCMSG) {
+            match attribute.kind {
+                TCA_KIND => kind = Some(attribute.text()),
+                TCA_OPTIONS => options = Some(attribute),
+                TCA_STATS2 => stats = QdiscStats::decode(&attribute),
+                _ => {}
+            }
+        }
+        let kind = match (kind?.as_str(), options) {
+            ("tbf", Some(options)) => QdiscKind::Tbf(Tbf::decode(&options, ticks)?),
+            ("fq_codel", Some(options)) => QdiscKind::FqCodel(FqCodel::decode(&options)),
+            ("ingress", _) => QdiscKind::Ingress,
+            ("clsact", _) => QdiscKind::Clsact,
+            (other, _) => QdiscKind::Other(other.to_owned()),
+        };
+        let qdisc = Qdisc {
+            ifindex: wire::u32_at(message.body, 4)?,
+            handle: TcHandle(wire::u32_at(message.body, 8)?),
+            parent: TcHandle(wire::u32_at(message.body, 12)?),
+            kind,
+        };
+        Some(Self { qdisc, stats })
+    }
+}
+
+impl QdiscStats {
+    fn decode(stats: &Attribute<'_>) -> Self {
+        let mut read = Self::default();
+        if let Some(basic) = stats.find(TCA_STATS_BASIC) {
+            read.bytes = u64_at(basic.value, 0);
+            read.packets = wire::u32_at(basic.value, 8).unwrap_or_default().into();
+        }
+        if let Some(queue) = stats.find(TCA_STATS_QUEUE) {
+            let number = |at| wire::u32_at(queue.value, at).unwrap_or_default();
+            read.queue_len = number(0);
+            read.backlog_bytes = number(4);
+            read.drops = number(8);
+            read.overlimits = number(16);
+        }
+        read
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let value = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
+    value.map_or(0, u64::from_ne_bytes)
+}
+
+/// `struct tcmsg`.
+pub(crate) fn header(ifindex: u32, handle: TcHandle, parent: TcHandle, info: u32) -> [u8; TCMSG] {
+    let mut bytes = [0; TCMSG];
+    for (place, number) in bytes[4..].chunks_exact_mut(4).zip([ifindex, handle.0, parent.0, info]) {
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    bytes
+}
+
+impl fmt::Display for Qdisc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "qdisc {} {} at {}", self.kind.name(), self.handle, self.parent)
+    }
+}
