@@ -315,15 +315,9 @@ fn configure(
     options: Options,
 ) -> Result<(), Error> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
-    container::configure(
-        &mut sites.inside,
-        &sites.netns,
-        ifindex,
-        call.ifname().as_str(),
-        &ips,
-        &result.routes,
-        options,
-    )
+    let (inside, ifname) = (&mut sites.inside, call.ifname().as_str());
+    container::configure(inside, &sites.netns, ifindex, ifname, &ips, &result.routes, options)?;
+    if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 
 /// Removes everything that ADD made beside the addresses' reservation.

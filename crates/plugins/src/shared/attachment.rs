@@ -19,8 +19,10 @@ use super::undo::Undo;
 /// interface, while every other must not give it back before the interface is gone.
 const OVER_THE_LINK: &str = "dhcp";
 
-/// Says whether an address plugin needs the container's interface to release an address.
-fn releases_over_the_link(ipam: &Delegate<'_>) -> bool {
+/// Says whether an address plugin needs the container's interface: with a carrier to get an address, and still there to
+/// release it.
+#[must_use]
+pub fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
     ipam.plugin_type() == OVER_THE_LINK
 }
 
@@ -32,7 +34,7 @@ fn releases_over_the_link(ipam: &Delegate<'_>) -> bool {
 pub fn add_addresses<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddResult, Error> {
     let result = ipam.add()?;
     let release = move || ipam.del();
-    if releases_over_the_link(&ipam) {
+    if talks_over_the_link(&ipam) {
         undo.record("release the addresses", release);
     } else {
         undo.record_as_first("release the addresses", release);
@@ -56,7 +58,7 @@ pub fn del(
     let netns =
         failures.note("open the container's namespace", call.open_netns_if_there()).flatten();
     let ipam = call.ipam();
-    let over_the_link = ipam.filter(releases_over_the_link);
+    let over_the_link = ipam.filter(talks_over_the_link);
     if let Some(ipam) = over_the_link {
         if let Some(netns) = &netns {
             failures.note("take the addresses from the link", take_addresses(call, netns));

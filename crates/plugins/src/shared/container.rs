@@ -172,10 +172,11 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
     }
 }
 
-/// Brings an interface up with its addresses and routes, and waits for duplicate address detection where it is on.
+/// Brings an interface up with its addresses and routes. Where duplicate address detection is on, [`wait_for_dad`] comes
+/// next, once the link has a carrier.
 ///
 /// # Errors
-/// Code 100 with the kernel's words; as [`wait_for_dad`].
+/// Code 100 with the kernel's words.
 pub fn configure(
     inside: &mut RouteSocket,
     netns: &Netns,
@@ -191,8 +192,7 @@ pub fn configure(
     let changes = changes(ifindex, ips, routes, options);
     inside.apply(&changes).map_err(|error| {
         kernel(error.source).context(format_args!("configure interface {ifname:?}"))
-    })?;
-    if options.skip_dad { Ok(()) } else { wait_for_dad(inside, ifindex, ifname) }
+    })
 }
 
 /// Finds what ADD reported about the container's interface, in the namespace CHECK was given (CHECK).

@@ -144,6 +144,10 @@ fn attach<'a>(
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = make_pair(host, call, config, bridge.index, mac, netns)?;
 
+    let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
+    if early {
+        bring_port_up(host, config, pair.host_index)?;
+    }
     let ipam = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
     let plan = plan(call, config, ipam)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
@@ -156,11 +160,16 @@ fn attach<'a>(
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns.id())?;
     let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &plan.gateways)?;
-    prepare_port(host, &config.vlans, config, pair.host_index)?;
     filter::add(&index, key, config, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
+    if !early {
+        bring_port_up(host, config, pair.host_index)?;
+    }
     if config.gateway {
         hold_forwarding(&index, key, &plan.ips)?;
+    }
+    if config.detect_duplicates && !config.leave_down {
+        container::wait_for_dad(inside, pair.container_index, call.ifname().as_str())?;
     }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
@@ -177,8 +186,8 @@ struct Pair {
     mtu: u32,
 }
 
-/// Makes both ends at once, the container's directly in its namespace with its final name and address. A
-/// host name taken by somebody else is passed over; one that is our own leftover is cleared away.
+/// Makes both ends at once, the container's directly in its namespace with its final name and address. Both stay
+/// down: an end that is up while the other is down makes the kernel wait for a grace period. A host name taken by somebody else is passed over; one that is our own leftover is cleared away.
 fn make_pair(
     host: &mut RouteSocket,
     call: &Call<'_>,
@@ -203,7 +212,6 @@ fn make_pair(
             mac: Some(host_mac),
             mtu: config.mtu,
             master: Some(bridge),
-            up: true,
             queues: Some(VETH_QUEUES),
             alias: Some(alias.clone()),
             ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
@@ -240,26 +248,16 @@ fn make_pair(
         .with_details("links veth… with this attachment's names belong to others"))
 }
 
-/// Sets what a port has beyond being one: hairpin, isolation, VLANs.
-fn prepare_port(
-    host: &mut RouteSocket,
-    vlans: &Vlans,
-    config: &Config,
-    ifindex: u32,
-) -> Result<(), Error> {
-    let mut changes = Vec::new();
-    if config.hairpin || config.isolated {
-        let set = LinkSet {
-            hairpin: Some(config.hairpin),
-            isolated: Some(config.isolated),
-            ..LinkSet::default()
-        };
-        changes.push(Change::SetLink { ifindex, set });
-    }
-    changes.extend(plan_vlans(ifindex, vlans));
-    if changes.is_empty() {
-        return Ok(());
-    }
+/// Sets what a port has beyond being one, hairpin, isolation, VLANs, and brings it up.
+fn bring_port_up(host: &mut RouteSocket, config: &Config, ifindex: u32) -> Result<(), Error> {
+    let set = LinkSet {
+        up: Some(true),
+        hairpin: config.hairpin.then_some(true),
+        isolated: config.isolated.then_some(true),
+        ..LinkSet::default()
+    };
+    let mut changes = plan_vlans(ifindex, &config.vlans);
+    changes.push(Change::SetLink { ifindex, set });
     host.apply(&changes).map_err(|error| kernel(error.source))
 }
 
