@@ -6,16 +6,17 @@
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
 
 mod ci;
+mod deb;
 mod demo;
 mod dependencies;
 mod executable;
 mod fuzz;
+mod reference;
 mod run;
 mod setup;
 mod skips;
 mod spec;
 mod suite;
-
 mod vm;
 
 use std::process::ExitCode;

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use crate::reference;
 use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
 
-/// Installs the Debian packages that are missing and says which.
+/// Installs what is missing, and says what.
 pub(crate) fn install() -> Result<String, String> {
+    let installed = packages_of_debian()?;
+    Ok(format!("{installed}; {}", reference::unpacked()?))
+}
+
+fn packages_of_debian() -> Result<String, String> {
     let wanted: Vec<&str> = packages().collect();
     if !exists("dpkg-query") || !exists("apt-get") {
         return Ok(format!(

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::deb;
 use crate::run::{Program, quiet};
 
 /// The package whose dependency is the current kernel: the full one, `-cloud` has no 9p.
@@ -51,32 +52,12 @@ fn fetch(dir: &Path, kernel: &Path) -> Result<(), String> {
                 .find(|name| name.starts_with("linux-image-"))
         })
         .ok_or_else(|| format!("{META_PACKAGE} depends on no kernel"))?;
-    println!("  apt-get download {package}");
-    let new = dir.join("kernel.new");
-    let download = dir.join("download");
-    for path in [&new, &download] {
-        let _ = fs::remove_dir_all(path);
-        fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))?;
-    }
-    // apt-get downloads into the current directory.
-    Program::new("env --chdir")
-        .arg(download.display().to_string())
-        .arg("apt-get")
-        .arg("download")
-        .arg(package)
-        .logged("vm-download", quiet)?;
-    let file =
-        fs::read_dir(&download).ok().and_then(|mut entries| Some(entries.next()?.ok()?.path()));
-    let file = file.ok_or_else(|| format!("apt-get download {package} left no file"))?;
-    Program::new("dpkg-deb -x")
-        .arg(file.display().to_string())
-        .arg(new.display().to_string())
-        .logged("vm-unpack", quiet)?;
+    let new = dir.join("kernel.unpacked");
+    deb::unpack(package, &[], &new)?;
     let version = package.trim_start_matches("linux-image-");
     Program::new("depmod --basedir")
         .arg(new.display().to_string())
         .arg(version)
         .logged("vm-depmod", quiet)?;
-    let _ = fs::remove_dir_all(&download);
     fs::rename(&new, kernel).map_err(|error| format!("rename {}: {error}", new.display()))
 }

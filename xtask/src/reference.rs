@@ -1,0 +1,84 @@
+//! The Go plugins beside which ours are tested: Debian's are installed, those of its unstable release unpacked.
+
+use std::fs;
+use std::path::Path;
+
+use crate::deb;
+use crate::run::{Program, exists, quiet, target_dir};
+
+const PACKAGE: &str = "containernetworking-plugins";
+
+/// Where they are below cargo's target directory (`testkit::reference`).
+const DIRECTORY: &str = "reference";
+
+/// Its signatures are made with keys that every supported release's keyring has.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Unpacks unstable's plugins, unless that has been done, and says which version they are.
+/// Delete `target/reference` to get newer ones.
+pub(crate) fn unpacked() -> Result<String, String> {
+    if !exists("apt-get") {
+        return Ok("no Debian system: no Go plugins of its unstable release".to_owned());
+    }
+    let dir = target_dir().join(DIRECTORY);
+    let plugins = dir.join("unstable");
+    if !plugins.is_dir() {
+        let mirror = mirror().or_else(|_| {
+            Program::new("apt-get update --quiet").logged("reference-machine", quiet)?;
+            mirror()
+        })?;
+        let options = private(&dir.join("apt"), &mirror)?;
+        let mut update = Program::new("apt-get update --quiet");
+        for option in &options {
+            update = update.arg(option);
+        }
+        update.logged("reference-update", quiet)?;
+        deb::unpack(PACKAGE, &options, &plugins)?;
+        // The lists are ten times as large as what they were for.
+        let _ = fs::remove_dir_all(dir.join("apt"));
+    }
+    let bridge = plugins.join("usr/lib/cni/bridge");
+    if !bridge.is_file() {
+        return Err(format!("{} is not there: delete {}", bridge.display(), dir.display()));
+    }
+    Ok(format!("Debian unstable's Go plugins are in {}", plugins.display()))
+}
+
+/// The mirror this machine gets Debian itself from.
+fn mirror() -> Result<String, String> {
+    let targets = Program::new("apt-get indextargets --format")
+        .arg("$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)")
+        .arg("Created-By: Packages")
+        .output()?;
+    let found = targets.lines().find_map(|line| line.strip_prefix("Debian Debian main "));
+    found.map(str::to_owned).ok_or_else(|| "apt knows no mirror of Debian".to_owned())
+}
+
+/// apt-get's options for folders of our own, so that the machine's lists and sources stay as they are.
+fn private(dir: &Path, mirror: &str) -> Result<Vec<String>, String> {
+    let make = |path: &Path| {
+        fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))
+    };
+    make(&dir.join("lists/partial"))?;
+    make(&dir.join("cache/archives/partial"))?;
+    let sources = dir.join("unstable.list");
+    let line = format!("deb [signed-by={KEYRING}] {mirror} unstable main\n");
+    fs::write(&sources, line).map_err(|error| format!("write {}: {error}", sources.display()))?;
+    let at = |path: &str| dir.join(path).display().to_string();
+    Ok([
+        format!("Dir::Etc::sourcelist={}", sources.display()),
+        "Dir::Etc::sourceparts=-".to_owned(),
+        "Dir::Etc::preferences=-".to_owned(),
+        "Dir::Etc::preferencesparts=-".to_owned(),
+        format!("Dir::State::lists={}", at("lists")),
+        format!("Dir::Cache={}", at("cache")),
+        "Acquire::Languages=none".to_owned(),
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
+        "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false".to_owned(),
+        // Its own user may not be able to get at our folder.
+        "APT::Sandbox::User=root".to_owned(),
+    ]
+    .into_iter()
+    .map(|option| format!("--option={option}"))
+    .collect())
+}
