@@ -5,7 +5,7 @@
 pub mod frame;
 mod hex;
 mod link;
-#[expect(dead_code, reason = "used as soon as the machines are filled in")]
+mod names;
 mod random;
 mod time;
 pub mod v4;

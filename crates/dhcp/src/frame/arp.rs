@@ -2,8 +2,15 @@
 
 use std::net::Ipv4Addr;
 
-use super::FrameError;
+use super::ethernet::{self, EtherType};
+use super::{FrameError, octets};
 use crate::MacAddr;
+
+/// Hardware type 1, Ethernet; protocol type 0x0800, IPv4; their addresses' lengths 6 and 4.
+const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// An ARP packet for IPv4 over Ethernet has this length.
+const LENGTH: usize = 28;
 
 /// What an ARP packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,18 +55,53 @@ impl ArpPacket {
 
     /// The whole Ethernet frame: to everybody if it is a request, else to the target.
     pub fn to_frame(&self) -> Vec<u8> {
-        Vec::new()
+        let (target, operation) = match self.operation {
+            ArpOperation::Request => (MacAddr::BROADCAST, 1),
+            ArpOperation::Reply => (self.target_mac, 2),
+        };
+        let mut frame = ethernet::header(target, self.sender_mac, EtherType::Arp);
+        frame.extend_from_slice(&HEAD);
+        frame.extend_from_slice(&[0, operation]);
+        frame.extend_from_slice(&self.sender_mac.0);
+        frame.extend_from_slice(&self.sender.octets());
+        frame.extend_from_slice(&self.target_mac.0);
+        frame.extend_from_slice(&self.target.octets());
+        frame
     }
 
     /// Reads an Ethernet frame. Trailing octets (Ethernet's padding) are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError::Short`] and [`FrameError::Other`].
     pub fn parse_frame(frame: &[u8]) -> Result<Self, FrameError> {
-        let _ = frame;
-        Err(FrameError::Short)
+        let (_, packet) = ethernet::parse(frame, EtherType::Arp)?;
+        Self::parse(packet)
     }
 
     /// Reads what follows an Ethernet header, as a SOCK_DGRAM packet socket delivers it.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError::Short`] and [`FrameError::Other`].
     pub fn parse(packet: &[u8]) -> Result<Self, FrameError> {
-        let _ = packet;
-        Err(FrameError::Short)
+        if packet.len() < LENGTH {
+            return Err(FrameError::Short);
+        }
+        if packet[..6] != HEAD {
+            return Err(FrameError::Other);
+        }
+        let operation = match packet[6..8] {
+            [0, 1] => ArpOperation::Request,
+            [0, 2] => ArpOperation::Reply,
+            _ => return Err(FrameError::Other),
+        };
+        Ok(ArpPacket {
+            operation,
+            sender_mac: MacAddr(octets(packet, 8)?),
+            sender: Ipv4Addr::from(octets::<4>(packet, 14)?),
+            target_mac: MacAddr(octets(packet, 18)?),
+            target: Ipv4Addr::from(octets::<4>(packet, 24)?),
+        })
     }
 }

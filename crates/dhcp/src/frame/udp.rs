@@ -1,8 +1,22 @@
-//! UDP over IPv4 over Ethernet.
+//! UDP over IPv4 over Ethernet (RFC 768, RFC 791, RFC 1071).
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
+use super::ethernet::{self, EtherType};
+use super::{FrameError, octets};
 use crate::MacAddr;
+
+/// An IPv4 header without options.
+const IP_LENGTH: usize = 20;
+
+/// A UDP header.
+const UDP_LENGTH: usize = 8;
+
+/// linux include/uapi/linux/in.h IPPROTO_UDP
+const UDP: u8 = 17;
+
+/// As hosts send it; DHCP messages pass no router (relays make new packets).
+const TIME_TO_LIVE: u8 = 64;
 
 /// A datagram to be put into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +38,43 @@ impl UdpFrame<'_> {
     ///
     /// # Errors
     ///
-    /// [`FrameError::Long`] if it does not fit an IPv4 packet.
+    /// [`FrameError::Long`] if it does not fit an IPv4 packet. Whether it fits the link is for the caller to see.
     pub fn to_frame(&self) -> Result<Vec<u8>, FrameError> {
-        Ok(Vec::new())
+        let length = |header: usize| {
+            u16::try_from(header + self.payload.len()).map_err(|_| FrameError::Long)
+        };
+        let (total, datagram) = (length(IP_LENGTH + UDP_LENGTH)?, length(UDP_LENGTH)?);
+        let mut ip = [0; IP_LENGTH];
+        // Version 4, five words of header.
+        ip[0] = 0x45;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        // Do not fragment: then the identification may be zero (RFC 6864 §4.1).
+        ip[6] = 0x40;
+        ip[8] = TIME_TO_LIVE;
+        ip[9] = UDP;
+        ip[12..16].copy_from_slice(&self.source.ip().octets());
+        ip[16..20].copy_from_slice(&self.target.ip().octets());
+        let checksum = !fold(sum(&ip));
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+
+        let mut udp = [0; UDP_LENGTH];
+        udp[..2].copy_from_slice(&self.source.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&self.target.port().to_be_bytes());
+        udp[4..6].copy_from_slice(&datagram.to_be_bytes());
+        let pseudo = pseudo_header(*self.source.ip(), *self.target.ip(), datagram);
+        // RFC 768: a checksum of zero is sent as all ones, zero means none.
+        let checksum = match !fold(pseudo + sum(&udp) + sum(self.payload)) {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        udp[6..8].copy_from_slice(&checksum.to_be_bytes());
+
+        let mut frame = ethernet::header(self.target_mac, self.source_mac, EtherType::Ipv4);
+        frame.reserve(ip.len() + udp.len() + self.payload.len());
+        frame.extend_from_slice(&ip);
+        frame.extend_from_slice(&udp);
+        frame.extend_from_slice(self.payload);
+        Ok(frame)
     }
 }
 
@@ -54,27 +102,6 @@ pub enum Checksums {
     Trust,
 }
 
-/// Why a frame was not read or made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FrameError {
-    /// It ends early.
-    #[error("frame is cut short")]
-    Short,
-    /// It is something else: another protocol, version, address length.
-    #[error("frame is of another protocol")]
-    Other,
-    /// It is a fragment: those are not put together here.
-    #[error("packet is a fragment")]
-    Fragment,
-    /// A checksum is wrong.
-    #[error("packet has a wrong checksum")]
-    Checksum,
-    /// It is longer than the protocol allows.
-    #[error("datagram does not fit a packet")]
-    Long,
-}
-
 impl<'a> UdpPacket<'a> {
     /// Reads an Ethernet frame.
     ///
@@ -82,8 +109,8 @@ impl<'a> UdpPacket<'a> {
     ///
     /// Every variant but [`FrameError::Long`].
     pub fn parse_frame(frame: &'a [u8], checksums: Checksums) -> Result<Self, FrameError> {
-        let _ = (frame, checksums);
-        Err(FrameError::Short)
+        let (source_mac, packet) = ethernet::parse(frame, EtherType::Ipv4)?;
+        Ok(UdpPacket { source_mac: Some(source_mac), ..Self::parse(packet, checksums)? })
     }
 
     /// Reads what follows an Ethernet header, as a SOCK_DGRAM packet socket delivers it.
@@ -92,7 +119,69 @@ impl<'a> UdpPacket<'a> {
     ///
     /// Every variant but [`FrameError::Long`].
     pub fn parse(packet: &'a [u8], checksums: Checksums) -> Result<Self, FrameError> {
-        let _ = (packet, checksums);
-        Err(FrameError::Short)
+        let first = *packet.first().ok_or(FrameError::Short)?;
+        if first >> 4 != 4 {
+            return Err(FrameError::Other);
+        }
+        let header_length = usize::from(first & 0x0f) * 4;
+        let total = usize::from(u16::from_be_bytes(octets(packet, 2)?));
+        if header_length < IP_LENGTH || total < header_length {
+            return Err(FrameError::Short);
+        }
+        // What Ethernet padded is left out.
+        let packet = packet.get(..total).ok_or(FrameError::Short)?;
+        let (ip, datagram) = packet.split_at(header_length);
+        if checksums == Checksums::Verify && fold(sum(ip)) != 0xffff {
+            return Err(FrameError::Checksum);
+        }
+        // More fragments, or not the first one.
+        if u16::from_be_bytes(octets(ip, 6)?) & 0x3fff != 0 {
+            return Err(FrameError::Fragment);
+        }
+        if ip[9] != UDP {
+            return Err(FrameError::Other);
+        }
+        let source = Ipv4Addr::from(octets::<4>(ip, 12)?);
+        let target = Ipv4Addr::from(octets::<4>(ip, 16)?);
+
+        let length = u16::from_be_bytes(octets(datagram, 4)?);
+        let checksum = u16::from_be_bytes(octets(datagram, 6)?);
+        let datagram = datagram.get(..usize::from(length)).ok_or(FrameError::Short)?;
+        let payload = datagram.get(UDP_LENGTH..).ok_or(FrameError::Short)?;
+        let pseudo = pseudo_header(source, target, length);
+        // The second: linux include/linux/skbuff.h CHECKSUM_PARTIAL.
+        let good = || fold(pseudo + sum(datagram)) == 0xffff || checksum == fold(pseudo);
+        if checksums == Checksums::Verify && checksum != 0 && !good() {
+            return Err(FrameError::Checksum);
+        }
+        let port = |at| octets(datagram, at).map(u16::from_be_bytes);
+        Ok(UdpPacket {
+            source_mac: None,
+            source: SocketAddrV4::new(source, port(0)?),
+            target: SocketAddrV4::new(target, port(2)?),
+            payload,
+        })
     }
+}
+
+/// The sum of 16-bit words, the last padded with zero. It cannot overflow: a packet has 65 535 octets at most.
+fn sum(octets: &[u8]) -> u32 {
+    let word = |pair: &[u8]| match pair {
+        [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
+        [high] => u32::from(*high) << 8,
+        _ => 0,
+    };
+    octets.chunks(2).map(word).fold(0, u32::wrapping_add)
+}
+
+fn fold(sum: u32) -> u16 {
+    let mut sum = sum;
+    while u16::try_from(sum).is_err() {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).unwrap_or(u16::MAX)
+}
+
+fn pseudo_header(source: Ipv4Addr, target: Ipv4Addr, length: u16) -> u32 {
+    sum(&source.octets()) + sum(&target.octets()) + u32::from(UDP) + u32::from(length)
 }

@@ -1,11 +1,26 @@
-//! The machine itself.
+//! The machine: its states, its time.
+//!
+//! What a state does when a reply comes is in `reply.rs`, conflicts and probes in `conflict.rs`, the messages in
+//! `send.rs`.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
-use super::{Action, Config, Lease, SavedLease, Transmit};
-use crate::frame::ArpPacket;
+use super::exchange::{Exchange, Renewal};
+use super::{Action, Config, FailReason, Lease, LostReason, SavedLease};
 use crate::random::Random;
-use crate::{MacAddr, Now, Timestamp};
+use crate::{Moment, Now, Timestamp};
+
+/// T1 and T2 come earlier by up to this, at random (RFC 2131 §4.4.5): hosts that were started together shall
+/// not renew together. A sixteenth of the time, but not more than a minute.
+const FUZZ_DIVISOR: u32 = 16;
+const MAX_FUZZ: Duration = Duration::from_secs(60);
+
+/// After a second setback in a row the client waits, twice as long each time: a server that refuses what it
+/// offers is not asked without pause.
+const FIRST_SETBACK: Duration = Duration::from_secs(1);
+const MAX_SETBACK: Duration = Duration::from_secs(64);
 
 /// How a client begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +34,7 @@ pub enum Start {
 }
 
 /// Where a client stands (RFC 2131 §4.4, figure 5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// INIT: waits before the first or next DISCOVER.
     Init,
@@ -41,23 +56,134 @@ pub enum State {
     Ended,
 }
 
+/// A state with what it needs.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Init { until: Timestamp },
+    Selecting(Exchange),
+    Requesting(Exchange, Offer),
+    Probing(Box<Probing>),
+    Bound,
+    Renewing(Renewal),
+    Rebinding(Renewal),
+    Rebooting(Exchange),
+    Ended,
+}
+
+/// An address that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) address: Ipv4Addr,
+    pub(super) server: Ipv4Addr,
+}
+
+/// An address that is examined.
+#[derive(Debug)]
+pub(super) struct Probing {
+    pub(super) lease: Lease,
+    pub(super) sent: u32,
+    pub(super) next: Timestamp,
+}
+
+/// The lease in use, and its times on the clock since boot. None of them if it lasts for ever.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    times: Option<Times>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    t1: Timestamp,
+    t2: Timestamp,
+    expires: Timestamp,
+}
+
+/// The search for a lease.
+#[derive(Debug)]
+pub(super) struct Search {
+    pub(super) began: Timestamp,
+    /// Until when a first lease must be had.
+    deadline: Option<Timestamp>,
+    /// Why there is none yet.
+    pub(super) failure: FailReason,
+    /// The address to ask for.
+    pub(super) wanted: Option<Ipv4Addr>,
+    setbacks: u32,
+    pub(super) conflicts: u32,
+}
+
+/// Announcements still to be made.
+#[derive(Debug)]
+pub(super) struct Announcing {
+    pub(super) left: u32,
+    pub(super) next: Timestamp,
+}
+
 /// A DHCPv4 client for one interface.
 #[derive(Debug)]
 pub struct Client {
-    config: Config,
-    state: State,
-    lease: Option<Lease>,
-    actions: VecDeque<Action>,
-    random: Random,
+    pub(super) config: Config,
+    pub(super) random: Random,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) phase: Phase,
+    pub(super) held: Option<Held>,
+    pub(super) search: Search,
+    pub(super) announcing: Option<Announcing>,
+    /// When the address in use was last defended.
+    pub(super) defended: Option<Timestamp>,
 }
 
 impl Client {
-    /// A client that has begun. `seed` should differ between clients and runs: transaction identifiers and
+    /// A client that has begun: its first actions are there to be polled. `seed` should differ between clients and runs: transaction identifiers and
     /// jitter come from it.
     pub fn new(config: Config, start: Start, now: Now, seed: u64) -> Self {
-        let _ = (start, now);
-        let random = Random::new(seed);
-        Client { config, state: State::Init, lease: None, actions: VecDeque::new(), random }
+        let deadline = match start {
+            Start::Fresh => config.timing.acquire.map(|acquire| now.at + acquire),
+            Start::Reboot(_) => None,
+        };
+        let search = Search {
+            began: now.at,
+            deadline,
+            failure: FailReason::NoOffer,
+            wanted: None,
+            setbacks: 0,
+            conflicts: 0,
+        };
+        let mut client = Client {
+            config,
+            random: Random::new(seed),
+            actions: VecDeque::new(),
+            phase: Phase::Init { until: now.at },
+            held: None,
+            search,
+            announcing: None,
+            defended: None,
+        };
+        match start {
+            Start::Fresh => client.discover(now),
+            Start::Reboot(saved) => client.reboot(saved.lease, now),
+        }
+        client
+    }
+
+    /// RFC 2131 §3.2, §4.4.2.
+    fn reboot(&mut self, lease: Lease, now: Now) {
+        let age = lease.obtained.age(now, self.config.boot_id.as_deref());
+        let lasts = lease.lease_s.map(|lease_s| Duration::from_secs(u64::from(lease_s)));
+        // A lease whose age nobody knows may be over.
+        let holds = match (lasts, age) {
+            (None, _) => true,
+            (Some(lasts), Some(age)) => age < lasts,
+            (Some(_), None) => false,
+        };
+        self.held = Some(self.hold(lease, now.at, age.unwrap_or_default()));
+        if holds {
+            self.phase = Phase::Rebooting(Exchange::new(&mut self.random, now.at));
+            self.request_saved(now);
+        } else {
+            self.lose(LostReason::Expired, Duration::ZERO, now);
+        }
     }
 
     /// The next thing to do, if any. To be called until there is none after each other call.
@@ -67,79 +193,281 @@ impl Client {
 
     /// When to call [`Client::on_timer`] next, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        None
+        let phase = match &self.phase {
+            Phase::Init { until } => Some(*until),
+            Phase::Selecting(exchange)
+            | Phase::Requesting(exchange, _)
+            | Phase::Rebooting(exchange) => Some(exchange.next),
+            Phase::Probing(probing) => Some(probing.next),
+            Phase::Bound => self.times().map(|times| times.t1),
+            Phase::Renewing(renewal) => self.times().map(|times| times.t2.min(renewal.next)),
+            Phase::Rebinding(renewal) => Some(renewal.next),
+            Phase::Ended => return None,
+        };
+        let expires = self.times().map(|times| times.expires);
+        let announce = self.announcing.as_ref().map(|announcing| announcing.next);
+        [phase, expires, self.give_up_at(), announce].into_iter().flatten().min()
     }
 
     /// Time has passed. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
-        let _ = now;
+        // Each step moves the deadline on, or ends a state; waits are never zero.
+        while self.next_deadline().is_some_and(|deadline| deadline <= now.at) {
+            self.step(now);
+        }
     }
 
-    /// A UDP payload came to port 68, in a frame from `source` if that is known. Anything may be in it: what is
-    /// not for this client, or not an answer to what it asked last, does nothing.
-    pub fn on_packet(&mut self, now: Now, payload: &[u8], source: Option<MacAddr>) {
-        let _ = (now, payload, source);
+    fn step(&mut self, now: Now) {
+        if self.expire(now) {
+            return;
+        }
+        if self.give_up_at().is_some_and(|deadline| deadline <= now.at) {
+            self.actions.push_back(Action::Failed(self.search.failure));
+            self.phase = Phase::Ended;
+            return;
+        }
+        self.announce_if_due(now);
+        let times = self.times();
+        match &mut self.phase {
+            Phase::Init { until } if *until <= now.at => self.discover(now),
+            Phase::Selecting(exchange) if exchange.next <= now.at => self.send_discover(now),
+            Phase::Requesting(exchange, offer) if exchange.next <= now.at => {
+                if exchange.sent < self.config.timing.request_tries {
+                    self.send_request(now);
+                } else {
+                    self.search.failure = FailReason::NoAck { server: offer.server };
+                    self.discover(now);
+                }
+            }
+            Phase::Rebooting(exchange) if exchange.next <= now.at => {
+                if exchange.sent < self.config.timing.request_tries {
+                    self.request_saved(now);
+                } else {
+                    // RFC 2131 §3.2, 4: nobody answers, so the lease goes on for the time it has.
+                    self.resume(now);
+                }
+            }
+            Phase::Probing(probing) if probing.next <= now.at => self.probe(now),
+            Phase::Bound if times.is_some_and(|times| times.t1 <= now.at) => self.resume(now),
+            Phase::Renewing(_) if times.is_some_and(|times| times.t2 <= now.at) => self.resume(now),
+            Phase::Renewing(renewal) | Phase::Rebinding(renewal) if renewal.next <= now.at => {
+                self.send_renewal(now);
+            }
+            _ => {}
+        }
     }
 
-    /// An ARP packet came. The client decides whether it is a conflict (RFC 5227 §2.1.1, §2.4).
-    pub fn on_arp(&mut self, now: Now, packet: &ArpPacket) {
-        let _ = (now, packet);
+    /// Ends the lease in use if it is over. Says whether it did.
+    pub(super) fn expire(&mut self, now: Now) -> bool {
+        let over = self.times().is_some_and(|times| times.expires <= now.at);
+        if over {
+            self.lose(LostReason::Expired, Duration::ZERO, now);
+        }
+        over
     }
 
-    /// Another host is known to use the address that is being examined or used: DECLINE, and begin anew.
-    pub fn on_conflict(&mut self, now: Now, holder: MacAddr) {
-        let _ = (now, holder);
+    /// Goes to the state that the lease's age calls for.
+    fn resume(&mut self, now: Now) {
+        let Some(times) = self.times().filter(|times| times.t1 <= now.at) else {
+            self.phase = Phase::Bound;
+            return;
+        };
+        self.phase = if now.at < times.t2 {
+            Phase::Renewing(Renewal::new(now.at, times.t2))
+        } else {
+            Phase::Rebinding(Renewal::new(now.at, times.expires))
+        };
+        self.send_renewal(now);
     }
 
     /// The link has a carrier now: whatever was sent before was lost, so what is due is sent at once. Not needed for
     /// a link that was up at the start.
     pub fn on_carrier(&mut self, now: Now) {
-        let _ = now;
+        if self.expire(now) {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Selecting(exchange)
+            | Phase::Requesting(exchange, _)
+            | Phase::Rebooting(exchange) => exchange.again(now.at),
+            Phase::Renewing(renewal) | Phase::Rebinding(renewal) => renewal.next = now.at,
+            Phase::Probing(probing) => (probing.sent, probing.next) = (0, now.at),
+            Phase::Init { .. } | Phase::Bound | Phase::Ended => return,
+        }
+        self.on_timer(now);
     }
 
     /// Renews the lease now instead of at T1, if there is one.
     pub fn renew(&mut self, now: Now) {
-        let _ = now;
+        if self.expire(now) {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Bound => {
+                let until = self.times().map_or(now.at + MAX_SETBACK, |times| times.t2);
+                self.phase = Phase::Renewing(Renewal::new(now.at, until));
+                self.send_renewal(now);
+            }
+            Phase::Renewing(_) | Phase::Rebinding(_) => self.send_renewal(now),
+            _ => {}
+        }
     }
 
     /// Gives the lease back and ends. Without a lease it just ends.
     pub fn release(&mut self, now: Now) {
-        let _ = now;
-        self.state = State::Ended;
+        self.expire(now);
+        self.send_release();
+        if let Some(held) = self.held.take() {
+            self.actions.push_back(Action::Deconfigure {
+                lease: Box::new(held.lease),
+                reason: LostReason::Released,
+            });
+        }
+        self.end();
     }
 
     /// Ends without telling anybody: the lease stays the client's at the server.
     pub fn stop(&mut self) {
-        self.state = State::Ended;
         self.actions.clear();
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Ended;
+        self.held = None;
+        self.announcing = None;
     }
 
     /// Where the client stands.
     pub fn state(&self) -> State {
-        self.state
+        match self.phase {
+            Phase::Init { .. } => State::Init,
+            Phase::Selecting(_) => State::Selecting,
+            Phase::Requesting(..) => State::Requesting,
+            Phase::Probing(_) => State::Probing,
+            Phase::Bound => State::Bound,
+            Phase::Renewing(_) => State::Renewing,
+            Phase::Rebinding(_) => State::Rebinding,
+            Phase::Rebooting(_) => State::Rebooting,
+            Phase::Ended => State::Ended,
+        }
     }
 
     /// The lease in use: what the last [`Action::Configure`] carried, or the saved one.
     pub fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+        self.held.as_ref().map(|held| &held.lease)
     }
 
     /// The lease in use, as it is to be saved.
     pub fn saved(&self) -> Option<SavedLease> {
-        let lease = self.lease.clone()?;
-        Some(SavedLease { mac: self.config.mac, client_id: self.config.client_id.clone(), lease })
+        let lease = self.lease()?.clone();
+        Some(SavedLease { mac: self.config.mac, client_id: self.client_id(), lease })
     }
-}
 
-/// The message that releases a lease whose client is gone, for instance one found after a restart.
-/// Nothing is awaited: servers do not answer it.
-pub fn release_message(saved: &SavedLease, seed: u64) -> Transmit {
-    let _ = seed;
-    Transmit {
-        payload: Vec::new(),
-        from: saved.lease.address.addr(),
-        to: saved.lease.server,
-        how: super::How::Unicast { hint: saved.lease.server_mac },
-        kind: super::MessageKind::Release,
+    /// Begins to look for a lease with a new transaction.
+    pub(super) fn discover(&mut self, now: Now) {
+        self.phase = Phase::Selecting(Exchange::new(&mut self.random, now.at));
+        self.send_discover(now);
+    }
+
+    /// Looks for a lease again, after a while.
+    pub(super) fn restart(&mut self, wait: Duration, now: Now) {
+        if wait.is_zero() {
+            self.discover(now);
+        } else {
+            self.phase = Phase::Init { until: now.at + wait };
+        }
+    }
+
+    /// How long to wait after one more setback.
+    pub(super) fn setback(&mut self) -> Duration {
+        let before = self.search.setbacks;
+        self.search.setbacks = before.saturating_add(1);
+        match before.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => (FIRST_SETBACK * (1 << doublings.min(6))).min(MAX_SETBACK),
+        }
+    }
+
+    /// Puts a lease to use, unless it is over before it begins: it counts from the first REQUEST, and the answer may be to
+    /// a later one.
+    pub(super) fn bind(&mut self, lease: Lease, now: Now) {
+        let age = now.at.since(lease.obtained.at_ms);
+        let over = |lease_s: u32| Duration::from_secs(u64::from(lease_s)) <= age;
+        if lease.lease_s.is_some_and(over) {
+            self.search.wanted = Some(lease.address.addr());
+            self.drop_held(LostReason::Expired, now);
+            let wait = self.setback();
+            self.restart(wait, now);
+            return;
+        }
+        let previous = self.held.take().map(|held| Box::new(held.lease));
+        self.actions.push_back(Action::Configure { lease: Box::new(lease.clone()), previous });
+        self.held = Some(self.hold(lease, now.at, age));
+        self.phase = Phase::Bound;
+        self.search.deadline = None;
+        self.search.setbacks = 0;
+        self.search.conflicts = 0;
+    }
+
+    /// Gives up the lease in use and looks for another.
+    pub(super) fn lose(&mut self, reason: LostReason, wait: Duration, now: Now) {
+        self.drop_held(reason, now);
+        self.restart(wait, now);
+    }
+
+    /// Gives up the lease in use, if there is one. The state is the caller's to change.
+    pub(super) fn drop_held(&mut self, reason: LostReason, now: Now) {
+        let Some(held) = self.held.take() else { return };
+        self.announcing = None;
+        self.defended = None;
+        self.search.began = now.at;
+        // Asking for it again makes sense only while it may be free.
+        self.search.wanted = (reason == LostReason::Expired).then(|| held.lease.address.addr());
+        self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
+    }
+
+    fn hold(&mut self, lease: Lease, now: Timestamp, age: Duration) -> Held {
+        let at = |after: u32| now + Duration::from_secs(u64::from(after)).saturating_sub(age);
+        let times = lease.lease_s.map(|lease_s| {
+            let t1 = Duration::from_secs(u64::from(lease.t1_s));
+            let fuzz = self.random.up_to((t1 / FUZZ_DIVISOR).min(MAX_FUZZ));
+            Times { t1: at(lease.t1_s) - fuzz, t2: at(lease.t2_s) - fuzz, expires: at(lease_s) }
+        });
+        Held { lease, times }
+    }
+
+    /// When a lease was obtained that was asked for at `asked`.
+    pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
+        let ago = u64::try_from(now.at.since(asked).as_millis()).unwrap_or_default();
+        Moment {
+            at_ms: asked,
+            wall_ms: crate::UnixTime::from_millis(now.wall.as_millis().saturating_sub(ago)),
+            boot_id: self.config.boot_id.clone(),
+        }
+    }
+
+    /// An address under examination is not given up for being late.
+    fn give_up_at(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Init { .. } | Phase::Selecting(_) | Phase::Requesting(..) => {
+                self.search.deadline
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether no lease was ever had and there is an end to trying.
+    pub(super) fn is_first_search(&self) -> bool {
+        self.search.deadline.is_some()
+    }
+
+    pub(super) fn fail(&mut self, reason: FailReason) {
+        self.actions.push_back(Action::Failed(reason));
+        self.end();
+    }
+
+    fn times(&self) -> Option<Times> {
+        self.held.as_ref()?.times
     }
 }

@@ -1,0 +1,210 @@
+//! Replies: which count, and what they change.
+
+use super::client::{Offer, Phase, Probing};
+use super::message::{Kind, Message, Op, code};
+use super::terms::{self, Unusable};
+use super::{Client, FailReason, Lease, LostReason};
+use crate::{MacAddr, Now, Timestamp};
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// It was the reply that was waited for.
+    Taken,
+    /// It changed nothing.
+    Ignored(Ignored),
+}
+
+/// Why a packet changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ignored {
+    /// It is no DHCP message for an Ethernet client, or a damaged one.
+    #[error("not a well-formed DHCP message")]
+    Malformed,
+    /// It comes from a client, or is of a kind that servers do not send unasked.
+    #[error("not a reply")]
+    NotAReply,
+    /// It is for another hardware address or client identifier.
+    #[error("for another client")]
+    OtherClient,
+    /// Nothing was asked, or something else.
+    #[error("not an answer to what was asked last")]
+    NotAwaited,
+    /// It comes from another server than the one that was asked.
+    #[error("from another server")]
+    OtherServer,
+    /// It lacks what it must have, or has nonsense in its place.
+    #[error("grants nothing that can be used")]
+    Unusable,
+}
+
+impl Client {
+    /// A UDP payload came to port 68, in a frame from `source` if that is known. Anything may be in it: what is
+    /// not for this client, or not an answer to what it asked last, does nothing. The answer is for logs.
+    pub fn on_packet(&mut self, now: Now, payload: &[u8], source: Option<MacAddr>) -> Received {
+        // A reply that comes when the lease is over renews nothing, whether or not the timer was first.
+        self.expire(now);
+        match self.receive(now, payload, source) {
+            Ok(()) => Received::Taken,
+            Err(ignored) => Received::Ignored(ignored),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        now: Now,
+        payload: &[u8],
+        source: Option<MacAddr>,
+    ) -> Result<(), Ignored> {
+        let reply = Message::parse(payload).map_err(|_| Ignored::Malformed)?;
+        let kind = match (reply.op, reply.kind()) {
+            (Op::Reply, Some(kind @ (Kind::Offer | Kind::Ack | Kind::Nak))) => kind,
+            _ => return Err(Ignored::NotAReply),
+        };
+        // RFC 6842: servers return the client identifier, those before it did not.
+        let returned = reply.option(code::CLIENT_ID);
+        if reply.mac != self.config.mac
+            || returned.is_some_and(|returned| Some(returned) != self.client_id().as_deref())
+        {
+            return Err(Ignored::OtherClient);
+        }
+        let xid = match &self.phase {
+            Phase::Selecting(exchange)
+            | Phase::Requesting(exchange, _)
+            | Phase::Rebooting(exchange) => exchange.xid,
+            Phase::Renewing(renewal) | Phase::Rebinding(renewal) => renewal.xid,
+            Phase::Init { .. } | Phase::Probing(_) | Phase::Bound | Phase::Ended => {
+                return Err(Ignored::NotAwaited);
+            }
+        };
+        if reply.xid != xid {
+            return Err(Ignored::NotAwaited);
+        }
+        match (&self.phase, kind) {
+            (Phase::Selecting(_), Kind::Offer) => self.on_offer(now, &reply),
+            (Phase::Selecting(_), _) | (_, Kind::Offer) => Err(Ignored::NotAwaited),
+            (Phase::Requesting(..), Kind::Nak) => self.on_refusal(now, &reply),
+            (Phase::Requesting(..), _) => self.on_grant(now, &reply, source),
+            (_, Kind::Nak) => self.on_withdrawal(now, &reply),
+            (_, _) => self.on_renewal(now, &reply, source),
+        }
+    }
+
+    /// The first offer that can be used is taken: containers wait.
+    fn on_offer(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        let Phase::Selecting(exchange) = &self.phase else { return Err(Ignored::NotAwaited) };
+        let server = terms::server(reply).ok_or(Ignored::Unusable)?;
+        if !terms::is_host(reply.yiaddr) {
+            return Err(Ignored::Unusable);
+        }
+        let offer = Offer { address: reply.yiaddr, server };
+        self.phase = Phase::Requesting(exchange.follow(now.at), offer);
+        self.send_request(now);
+        Ok(())
+    }
+
+    /// DHCPACK for an offer.
+    fn on_grant(
+        &mut self,
+        now: Now,
+        reply: &Message,
+        source: Option<MacAddr>,
+    ) -> Result<(), Ignored> {
+        let Phase::Requesting(exchange, offer) = &self.phase else {
+            return Err(Ignored::NotAwaited);
+        };
+        let (asked, offer) = (exchange.first, *offer);
+        if terms::server(reply) != Some(offer.server) {
+            return Err(Ignored::OtherServer);
+        }
+        if reply.yiaddr != offer.address {
+            return Err(Ignored::Unusable);
+        }
+        match terms::lease(reply, source, self.moment(asked, now), None) {
+            Ok(lease) => self.examine(lease, now),
+            Err(Unusable::SubnetMask) => {
+                self.send_release();
+                let reason = FailReason::NoSubnetMask { server: offer.server };
+                if self.is_first_search() {
+                    self.fail(reason);
+                } else {
+                    let wait = self.setback();
+                    self.restart(wait, now);
+                }
+            }
+            Err(_) => return Err(Ignored::Unusable),
+        }
+        Ok(())
+    }
+
+    /// DHCPNAK for an offer.
+    fn on_refusal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        let Phase::Requesting(_, offer) = &self.phase else { return Err(Ignored::NotAwaited) };
+        let server = offer.server;
+        if terms::server(reply) != Some(server) {
+            return Err(Ignored::OtherServer);
+        }
+        self.search.failure = FailReason::Refused { server };
+        self.search.wanted = None;
+        let wait = self.setback();
+        self.restart(wait, now);
+        Ok(())
+    }
+
+    /// DHCPACK for the lease in use.
+    fn on_renewal(
+        &mut self,
+        now: Now,
+        reply: &Message,
+        source: Option<MacAddr>,
+    ) -> Result<(), Ignored> {
+        let asked = self.asked().ok_or(Ignored::NotAwaited)?;
+        let renewed = terms::lease(reply, source, self.moment(asked, now), self.lease());
+        let lease = renewed.map_err(|_| Ignored::Unusable)?;
+        if self.lease().is_some_and(|held| held.address.addr() == lease.address.addr()) {
+            self.bind(lease, now);
+        } else {
+            // Not while the old address is in use: the new one is examined, and its lease runs from now.
+            self.drop_held(LostReason::Replaced, now);
+            self.examine(lease, now);
+        }
+        Ok(())
+    }
+
+    /// DHCPNAK for the lease in use. While it is being renewed only the server that granted it may say so; any server
+    /// is asked otherwise.
+    fn on_withdrawal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        let granted_by = self.lease().map(|lease| lease.server);
+        let renewing = matches!(self.phase, Phase::Renewing(_));
+        if renewing && terms::server(reply).is_some_and(|server| Some(server) != granted_by) {
+            return Err(Ignored::OtherServer);
+        }
+        let wait = self.setback();
+        self.lose(LostReason::Refused, wait, now);
+        Ok(())
+    }
+
+    /// Begins to examine an address, or takes it unseen.
+    fn examine(&mut self, lease: Lease, now: Now) {
+        match &self.config.probe {
+            Some(timing) => {
+                let next = now.at + self.random.up_to(timing.wait);
+                self.phase = Phase::Probing(Box::new(Probing { lease, sent: 0, next }));
+                if next == now.at {
+                    self.probe(now);
+                }
+            }
+            None => self.bind(lease, now),
+        }
+    }
+
+    /// When the message was sent that is being answered.
+    fn asked(&self) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Rebooting(exchange) => Some(exchange.first),
+            Phase::Renewing(renewal) | Phase::Rebinding(renewal) => Some(renewal.asked),
+            _ => None,
+        }
+    }
+}
