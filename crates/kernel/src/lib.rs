@@ -36,6 +36,7 @@ pub mod route;
 #[cfg(test)]
 mod second_opinion;
 pub mod sysctl;
+pub mod tun;
 mod wire;
 
 pub use mac::MacAddr;

@@ -36,6 +36,8 @@ pub(crate) mod ifla {
     pub(crate) const PROP_LIST: u16 = 52;
     pub(crate) const ALT_IFNAME: u16 = 53;
     pub(crate) const PERM_ADDRESS: u16 = 54;
+    pub(crate) const PARENT_DEV_NAME: u16 = 56;
+    pub(crate) const PARENT_DEV_BUS_NAME: u16 = 57;
     pub(crate) const ALLMULTI: u16 = 61;
 
     pub(crate) const INFO_KIND: u16 = 1;
@@ -60,6 +62,13 @@ pub(crate) mod ifla {
     pub(crate) const VLAN_PROTOCOL: u16 = 5;
 
     pub(crate) const VRF_TABLE: u16 = 1;
+
+    pub(crate) const TUN_OWNER: u16 = 1;
+    pub(crate) const TUN_GROUP: u16 = 2;
+    pub(crate) const TUN_TYPE: u16 = 3;
+    pub(crate) const TUN_VNET_HDR: u16 = 5;
+    pub(crate) const TUN_PERSIST: u16 = 6;
+    pub(crate) const TUN_MULTI_QUEUE: u16 = 7;
 }
 
 /// `linux include/uapi/linux/if.h` IFF_*.
@@ -89,6 +98,10 @@ pub struct Link {
     pub mac: Option<MacAddr>,
     /// The hardware's own address (IFLA_PERM_ADDRESS).
     pub permanent_mac: Option<MacAddr>,
+    /// The device it is a function of (IFLA_PARENT_DEV_NAME, kernel 5.14), as its bus names it: a PCI address, …
+    pub parent_device: Option<String>,
+    /// The bus of that device (IFLA_PARENT_DEV_BUS_NAME): `pci`, `virtio`, `auxiliary`, …
+    pub parent_bus: Option<String>,
     /// Largest packet, in bytes (IFLA_MTU).
     pub mtu: u32,
     /// Least MTU the link takes, in bytes (IFLA_MIN_MTU).
@@ -130,6 +143,8 @@ pub struct Link {
     pub vlan: Option<VlanInfo>,
     /// Its routing table, if it is a VRF.
     pub vrf_table: Option<u32>,
+    /// Its settings, if it is a tun or tap.
+    pub tun: Option<TunInfo>,
     /// With whom it may talk, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name here.
     pub macvlan_mode: Option<MacvlanMode>,
     /// How it forwards, if it is an ipvlan (IFLA_IPVLAN_MODE).
@@ -199,6 +214,24 @@ pub struct VlanInfo {
     pub protocol: u16,
 }
 
+/// Settings of a tun or tap (IFLA_TUN_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct TunInfo {
+    /// It carries Ethernet frames, not bare packets (IFLA_TUN_TYPE).
+    pub tap: bool,
+    /// The user who may open it (IFLA_TUN_OWNER).
+    pub owner: Option<u32>,
+    /// The group that may open it (IFLA_TUN_GROUP).
+    pub group: Option<u32>,
+    /// It stays when nobody has it open (IFLA_TUN_PERSIST).
+    pub persistent: bool,
+    /// It can have several queues (IFLA_TUN_MULTI_QUEUE).
+    pub multi_queue: bool,
+    /// Frames carry a header with offloading hints (IFLA_TUN_VNET_HDR).
+    pub vnet_hdr: bool,
+}
+
 impl Link {
     /// Whether it is set up (IFF_UP).
     #[must_use]
@@ -256,6 +289,8 @@ impl Link {
         match attribute.kind {
             ifla::ADDRESS => self.mac = mac(attribute),
             ifla::PERM_ADDRESS => self.permanent_mac = mac(attribute),
+            ifla::PARENT_DEV_NAME => self.parent_device = Some(attribute.text()),
+            ifla::PARENT_DEV_BUS_NAME => self.parent_bus = Some(attribute.text()),
             ifla::IFNAME => self.name = attribute.text(),
             ifla::MTU => self.mtu = attribute.u32().unwrap_or_default(),
             ifla::MIN_MTU => self.min_mtu = attribute.u32(),
@@ -288,6 +323,7 @@ impl Link {
         match (self.kind.as_deref(), data) {
             (Some("bridge"), Some(data)) => self.bridge = Some(bridge_info(&data)),
             (Some("vlan"), Some(data)) => self.vlan = vlan_info(&data),
+            (Some("tun"), Some(data)) => self.tun = Some(tun_info(&data)),
             (Some("vrf"), Some(data)) => {
                 self.vrf_table = data.find(ifla::VRF_TABLE).and_then(|table| table.u32());
             }
@@ -359,6 +395,24 @@ fn vlan_info(data: &Attribute<'_>) -> Option<VlanInfo> {
         id: data.find(ifla::VLAN_ID)?.u16()?,
         protocol: data.find(ifla::VLAN_PROTOCOL)?.u16_be()?,
     })
+}
+
+fn tun_info(data: &Attribute<'_>) -> TunInfo {
+    /// `linux include/uapi/linux/if_tun.h`.
+    const IFF_TAP: u8 = 2;
+    let mut info = TunInfo::default();
+    for attribute in data.nested() {
+        match attribute.kind {
+            ifla::TUN_OWNER => info.owner = attribute.u32(),
+            ifla::TUN_GROUP => info.group = attribute.u32(),
+            ifla::TUN_TYPE => info.tap = attribute.u8() == Some(IFF_TAP),
+            ifla::TUN_VNET_HDR => info.vnet_hdr = flag(&attribute),
+            ifla::TUN_PERSIST => info.persistent = flag(&attribute),
+            ifla::TUN_MULTI_QUEUE => info.multi_queue = flag(&attribute),
+            _ => {}
+        }
+    }
+    info
 }
 
 fn flag(attribute: &Attribute<'_>) -> bool {

@@ -45,7 +45,7 @@ mod tc;
 pub use address::{Address, AddressOptions};
 pub use bridge_vlan::{BridgeVlan, BridgeVlanSide};
 pub use change::{ApplyError, Change};
-pub use link::{BridgeInfo, BridgePort, Link, OperState, VlanInfo};
+pub use link::{BridgeInfo, BridgePort, Link, OperState, TunInfo, VlanInfo};
 pub use link_kind::{
     BridgeOptions, IpvlanMode, IpvlanOptions, LinkKind, MacvlanMode, MacvlanOptions, VethPeer,
     VlanOptions,

@@ -16,3 +16,4 @@ mod packet;
 mod routes;
 mod sysctl;
 mod tc;
+mod tun;
