@@ -7,15 +7,19 @@
 use cni::{Error, code};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
-use kernel::route::{Link, LinkKind, MacvlanMode, MacvlanOptions, NewLink, RouteSocket};
+use kernel::netlink::Errno;
+use kernel::route::{
+    Change, Link, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, RouteSocket,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::on_parent::{self, Parent};
 use super::single::{Made, SingleLink, Sites, drift};
 use crate::shared::container::Options;
+use crate::shared::kernel_error as kernel;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::parent::{RawParent, check_mtu, parse_mtu};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -49,8 +53,7 @@ struct RawRuntime {
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    parent: Selector,
-    in_container: bool,
+    parent: Parent,
     mode: MacvlanMode,
     mtu: Option<u32>,
     mac: Option<MacAddr>,
@@ -80,8 +83,7 @@ impl SingleLink for Macvlan {
             .map(parse_mac)
             .transpose()?;
         Ok(Config {
-            parent: Selector::parse(&raw.master, raw.parent.as_ref())?,
-            in_container: raw.link_in_container,
+            parent: Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?,
             mode: mode(&raw.mode)?,
             mtu: parse_mtu(raw.mtu)?,
             mac,
@@ -91,10 +93,13 @@ impl SingleLink for Macvlan {
     }
 
     fn observe(_call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Link, Error> {
-        let socket = if config.in_container { &mut sites.inside } else { &mut sites.host };
-        let parent = config.parent.find(socket)?;
+        let parent = config.parent.find(config.parent.socket(sites))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)
+    }
+
+    fn facts(_config: &Config, parent: &Link) -> serde_json::Value {
+        on_parent::facts(parent, None)
     }
 
     fn make(
@@ -106,26 +111,23 @@ impl SingleLink for Macvlan {
         let options =
             MacvlanOptions { mode: config.mode, broadcast_queue_len: config.broadcast_queue_len };
         let new = NewLink {
-            parent: Some(parent.index),
             mac: config.mac,
             mtu: config.mtu,
-            alias: Some(owner::alias(call.attachment())),
-            netns: (!config.in_container).then(|| sites.netns.clone()),
-            ..NewLink::new(call.ifname().as_str(), LinkKind::Macvlan(options))
+            ..config.parent.new_link(call, LinkKind::Macvlan(options), parent, sites)
         };
-        let socket = if config.in_container { &mut sites.inside } else { &mut sites.host };
-        let link = socket.create_link(&new).map_err(|error| {
-            let busy = error.errno() == Some(kernel::Errno::BUSY);
-            let error = kernel(error).context("failed to create macvlan");
-            if busy {
-                error.with_details(format!(
-                    "parent {:?} serves an ipvlan, or a macvlan in passthru mode has it alone",
-                    parent.name
-                ))
-            } else {
-                error
-            }
+        let socket = config.parent.socket(sites);
+        let mut link = socket.create_link(&new).map_err(|error| {
+            let hint = hint(error.errno(), config.mode, parent, socket);
+            kernel(error).context("failed to create macvlan").with_details(hint)
         })?;
+        if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
+            // In mode passthru the kernel takes the parent's address whatever it was asked for; set afterwards, an
+            // address becomes the parent's too until the link goes.
+            let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
+            let change = Change::SetLink { ifindex: link.index, set };
+            sites.inside.apply_one(&change).map_err(kernel)?;
+            link.mac = Some(mac);
+        }
         Ok(Made::link(link))
     }
 
@@ -134,32 +136,53 @@ impl SingleLink for Macvlan {
     }
 
     fn verify(
-        _call: &Call<'_>,
+        call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
         sites: &mut Sites,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the macvlan link is gone".to_owned())) };
-        let socket = if config.in_container { &mut sites.inside } else { &mut sites.host };
-        let parent = config.parent.find(socket)?;
-        if link.peer_index != Some(parent.index) {
-            return Err(drift(format!("interface {:?} is not on {:?}", link.name, parent.name)));
-        }
+        config.parent.verify(call, Self::NAME, link, sites)?;
         if link.macvlan_mode != Some(config.mode) {
             return Err(drift(format!(
-                "interface {:?} has macvlan mode {:?}, the configuration asks for {:?}",
-                link.name, link.macvlan_mode, config.mode
+                "interface {:?} has macvlan mode {}, the configuration asks for {}",
+                link.name,
+                link.macvlan_mode.map_or("unknown", word),
+                word(config.mode)
             )));
         }
         Ok(())
     }
 
     fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
-        if config.in_container {
+        if config.parent.in_container {
             return Ok(());
         }
         let parent = config.parent.find(host)?;
         check_mtu(config.mtu, &parent)
+    }
+}
+
+/// Says in words what the kernel's number leaves open.
+fn hint(
+    errno: Option<Errno>,
+    mode: MacvlanMode,
+    parent: &Link,
+    socket: &mut RouteSocket,
+) -> String {
+    let name = &parent.name;
+    match errno {
+        Some(Errno::BUSY) => on_parent::port_of(parent, socket)
+            .unwrap_or_else(|| format!("parent {name:?} serves an ipvlan already")),
+        Some(Errno::INVAL) if mode == MacvlanMode::Passthru => {
+            format!("mode passthru takes parent {name:?} whole, and it serves a macvlan already")
+        }
+        Some(Errno::INVAL) => {
+            format!(
+                "a macvlan in mode passthru has parent {name:?} for itself, or it is no Ethernet link"
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -171,5 +194,14 @@ fn mode(text: &str) -> Result<MacvlanMode, Error> {
         "passthru" => Ok(MacvlanMode::Passthru),
         other => Err(Error::new(code::INVALID_CONFIG, format!("unknown macvlan mode: {other:?}"))
             .with_details("key \"mode\" is \"bridge\", \"private\", \"vepa\" or \"passthru\"")),
+    }
+}
+
+fn word(mode: MacvlanMode) -> &'static str {
+    match mode {
+        MacvlanMode::Private => "private",
+        MacvlanMode::Vepa => "vepa",
+        MacvlanMode::Bridge => "bridge",
+        MacvlanMode::Passthru => "passthru",
     }
 }

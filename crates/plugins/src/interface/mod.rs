@@ -3,4 +3,5 @@
 pub mod bridge;
 pub mod loopback;
 pub mod macvlan;
+pub mod on_parent;
 pub mod single;

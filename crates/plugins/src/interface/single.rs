@@ -320,21 +320,26 @@ fn configure(
     if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 
-/// Removes everything that ADD made beside the addresses' reservation.
+/// Removes everything that ADD made beside the addresses' reservation. Without a namespace it looks into the one
+/// that was written down: the link may be there still, and answer for an address that is given away.
 fn remove<T: SingleLink>(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let facts: Option<serde_json::Value> = attachment::read_facts(&index, key, T::NAME);
-    T::take_back(call, key, netns, facts.as_ref())?;
+    let record = index.get(key, T::NAME).found;
+    let recorded = match (netns, &record) {
+        (None, Some(record)) => attachment::recorded_netns(record)?,
+        _ => None,
+    };
+    let facts = record.map(|record| record.data);
+    T::take_back(call, key, netns.or(recorded.as_ref()), facts.as_ref())?;
     attachment::forget(&index, key, T::NAME)
 }
 
 fn collect<T: SingleLink>(call: &Call<'_>, record: &Record) -> Result<(), Error> {
-    let netns = attachment::recorded_netns(record)?;
-    remove::<T>(call, &record.attachment, netns.as_ref())
+    remove::<T>(call, &record.attachment, None)
 }
 
 /// Deletes the container's interface if it is the attachment's: marked so, or, when somebody else's plugin made

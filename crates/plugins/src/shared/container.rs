@@ -141,7 +141,8 @@ fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
     ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4)
 }
 
-/// Waits until no address of an interface is under duplicate address detection any more.
+/// Waits until no address of an interface is under duplicate address detection any more. Without a carrier nobody
+/// can answer: the kernel detects once there is one, and that is not waited for.
 ///
 /// # Errors
 /// Code 108 when another host holds an address; code 11 when detection does not end.
@@ -159,7 +160,8 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
             )
             .with_details("another host on the link holds the address"));
         }
-        if !addresses.iter().any(route::Address::tentative) {
+        let detecting = addresses.iter().any(route::Address::tentative);
+        if !detecting || !has_carrier(socket, ifindex)? {
             return Ok(());
         }
         if deadline < Instant::now() {
@@ -170,6 +172,11 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
         }
         std::thread::sleep(DAD_PAUSE);
     }
+}
+
+fn has_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
+    let link = socket.link_by_index(ifindex).map_err(kernel)?;
+    Ok(link.is_some_and(|link| link.lower_up()))
 }
 
 /// Brings an interface up with its addresses and routes. Where duplicate address detection is on, [`wait_for_dad`] comes

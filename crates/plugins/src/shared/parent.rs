@@ -7,6 +7,7 @@ use std::path::Path;
 use cni::{Error, code};
 use cni_plugin::codes;
 use kernel::mac::MacAddr;
+use kernel::netlink::Errno;
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN};
 use serde::Deserialize;
 
@@ -92,7 +93,7 @@ impl Selector {
     /// Code 7 naming the key when there is no such link, or several; code 100 when the kernel does not answer.
     pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
         match self {
-            Selector::Name(name) => socket.link_by_name(name).map_err(kernel)?.ok_or_else(|| {
+            Selector::Name(name) => by_name(socket, name)?.ok_or_else(|| {
                 invalid(
                     format!("failed to lookup master {name:?}: Link not found"),
                     "key \"master\" names a link that is not there",
@@ -187,7 +188,8 @@ fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
             format!("key {key:?} names something that is not there"),
         )),
         _ => {
-            let names: Vec<_> = found.iter().map(|link| link.name.as_str()).collect();
+            let mut names: Vec<_> = found.iter().map(|link| link.name.as_str()).collect();
+            names.sort_unstable();
             Err(invalid(
                 format!("several links have {what}: {}", names.join(", ")),
                 format!("key {key:?} must name one; use \"master\""),
@@ -199,6 +201,14 @@ fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
 /// A macvlan or VLAN may carry its parent's hardware address; it is not what is meant by it.
 fn is_child(link: &Link) -> bool {
     ["macvlan", "ipvlan", "vlan", "macvtap", "ipvtap"].iter().any(|kind| link.is_kind(kind))
+}
+
+/// A name that is too long to be one is nobody's.
+fn by_name(socket: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
+    match socket.link_by_name(name) {
+        Err(error) if error.errno() == Some(Errno::RANGE) => Ok(None),
+        found => found.map_err(kernel),
+    }
 }
 
 fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Error> {

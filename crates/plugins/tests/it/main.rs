@@ -9,6 +9,7 @@ mod bridge;
 mod firewall;
 mod host_local;
 mod loopback;
+mod macvlan;
 mod portmap;
 mod protocol;
 mod rows;

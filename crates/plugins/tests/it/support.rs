@@ -9,6 +9,7 @@
 
 #![allow(dead_code, reason = "each plugin's tests use a part of it")]
 
+pub(crate) mod fixed;
 pub(crate) mod matrix;
 
 use std::ffi::OsString;

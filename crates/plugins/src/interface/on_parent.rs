@@ -1,0 +1,153 @@
+//! What `macvlan`, `ipvlan` and `vlan` have in common: the parent, and the link made on it.
+//!
+//! The parent is in the host's namespace, or in the container's with `linkInContainer`. Which one it was is
+//! written down: a parent chosen by a route may be another by the time of CHECK, and the link does not move.
+
+use cni::{Error, code};
+use cni_plugin::{Call, codes};
+use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use super::single::{Sites, drift};
+use crate::shared::parent::{RawParent, Selector};
+use crate::shared::{attachment, kernel_error as kernel, owner};
+
+/// Which parent, and where it is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    /// How it is chosen.
+    pub selector: Selector,
+    /// It is in the container's namespace.
+    pub in_container: bool,
+}
+
+/// The parent as ADD found it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Its name, for people.
+    pub parent: String,
+    /// Its number, which a link keeps as long as it lives.
+    pub index: u32,
+    /// The VLAN on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+}
+
+impl Parent {
+    /// Reads the keys `master`, `parent` and `linkInContainer`.
+    ///
+    /// # Errors
+    /// As [`Selector::parse`]; code 7 where `parent` asks for what cannot be seen from a container.
+    pub fn parse(
+        master: &str,
+        parent: Option<&RawParent>,
+        in_container: bool,
+    ) -> Result<Self, Error> {
+        let selector = Selector::parse(master, parent)?;
+        if let (true, Selector::Pci(_) | Selector::Driver(_)) = (in_container, &selector) {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                "\"parent.pciBusID\" and \"parent.driver\" exclude \"linkInContainer\"",
+            )
+            .with_details("the host shows devices of its own namespace only; use \"master\""));
+        }
+        Ok(Parent { selector, in_container })
+    }
+
+    /// Returns the socket of the namespace the parent is in.
+    pub fn socket<'s>(&self, sites: &'s mut Sites) -> &'s mut RouteSocket {
+        if self.in_container { &mut sites.inside } else { &mut sites.host }
+    }
+
+    /// Finds the parent.
+    ///
+    /// # Errors
+    /// As [`Selector::find`]; code 7 for the loopback link, on which nothing can stand.
+    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
+        let parent = self.selector.find(socket)?;
+        if parent.loopback() {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("{:?} cannot be a parent: it is the loopback link", parent.name),
+            )
+            .with_details("choose an Ethernet link with \"master\" or \"parent\""));
+        }
+        Ok(parent)
+    }
+
+    /// Describes the link to be made in the container, marked with its owner.
+    #[must_use]
+    pub fn new_link(
+        &self,
+        call: &Call<'_>,
+        kind: LinkKind,
+        parent: &Link,
+        sites: &Sites,
+    ) -> NewLink {
+        NewLink {
+            parent: Some(parent.index),
+            alias: Some(owner::alias(call.attachment())),
+            netns: (!self.in_container).then(|| sites.netns.clone()),
+            ..NewLink::new(call.ifname().as_str(), kind)
+        }
+    }
+
+    /// Compares the parent that a link stands on with the one ADD found, or with the configuration's where that
+    /// names it or nothing was written down (CHECK).
+    ///
+    /// # Errors
+    /// Code 104.
+    pub fn verify(
+        &self,
+        call: &Call<'_>,
+        plugin: &str,
+        link: &Link,
+        sites: &mut Sites,
+    ) -> Result<(), Error> {
+        let facts = read_facts(call, plugin);
+        let (name, index) = match (&self.selector, facts) {
+            (Selector::Name(_), _) | (_, None) => {
+                let parent = self
+                    .find(self.socket(sites))
+                    .map_err(|error| Error { code: codes::DRIFT, ..error })?;
+                (parent.name, parent.index)
+            }
+            (_, Some(facts)) => (facts.parent, facts.index),
+        };
+        let same_side = link.link_netnsid.is_none() == self.in_container;
+        if link.peer_index == Some(index) && same_side {
+            return Ok(());
+        }
+        Err(drift(format!("interface {:?} is not on {name:?}", link.name)))
+    }
+}
+
+/// Reads what ADD wrote down about the parent.
+#[must_use]
+pub fn read_facts(call: &Call<'_>, plugin: &str) -> Option<Facts> {
+    let index = Index::new(call.roots());
+    let facts: Facts = attachment::read_facts(&index, call.attachment(), plugin)?;
+    (facts.index != 0).then_some(facts)
+}
+
+/// Returns what is written down about a parent.
+#[must_use]
+pub fn facts(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
+    let facts = Facts { parent: parent.name.clone(), index: parent.index, vlan };
+    serde_json::to_value(facts).expect("facts have string keys only")
+}
+
+/// Says what a parent is a port of, which keeps macvlan and ipvlan from it.
+#[must_use]
+pub fn port_of(parent: &Link, socket: &mut RouteSocket) -> Option<String> {
+    let master = socket.link_by_index(parent.master?).map_err(kernel).ok()??;
+    Some(format!(
+        "{:?} is a port of {} {:?}; make {:?} the parent",
+        parent.name,
+        master.kind.as_deref().unwrap_or("link"),
+        master.name,
+        master.name,
+    ))
+}
