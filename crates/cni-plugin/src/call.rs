@@ -24,6 +24,8 @@ pub struct Call<'a> {
     pub(crate) version: Version,
     pub(crate) network: NetworkName,
     pub(crate) attachment: Option<AttachmentKey>,
+    /// The container's namespace, where the guard has opened it.
+    pub(crate) netns: Option<Netns>,
     pub(crate) context: &'a Context<'a>,
     pub(crate) stderr: &'a Mutex<Vec<u8>>,
 }
@@ -97,6 +99,9 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Code 4 when none was given, code 8 when the path is not a namespace.
     pub fn open_netns(&self) -> Result<Netns, Error> {
+        if let Some(netns) = &self.netns {
+            return Ok(netns.clone());
+        }
         let path = self
             .netns_path()
             .ok_or_else(|| Error::new(code::INVALID_ENVIRONMENT, "CNI_NETNS is empty"))?;
@@ -109,6 +114,9 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Code 8 when it is there but cannot be opened.
     pub fn open_netns_if_there(&self) -> Result<Option<Netns>, Error> {
+        if let Some(netns) = &self.netns {
+            return Ok(Some(netns.clone()));
+        }
         let Some(path) = self.netns_path() else { return Ok(None) };
         match Netns::open(path) {
             Ok(netns) => Ok(Some(netns)),

@@ -100,9 +100,10 @@ fn run(
         }),
         Command::Gc | Command::Status | Command::Version => None,
     };
-    if matches!(command, Command::Add | Command::Del) {
-        guard_netns(env)?;
-    }
+    let netns = match command {
+        Command::Add | Command::Del => guard_netns(env)?,
+        _ => None,
+    };
     let call = Call {
         plugin: plugin.name(),
         command,
@@ -112,6 +113,7 @@ fn run(
         version,
         network,
         attachment,
+        netns,
         context,
         stderr,
     };
@@ -314,12 +316,13 @@ fn check_version(
     )
 }
 
-/// Refuses to work on the plugin's own namespace. A path that cannot be opened is left to the verb.
-fn guard_netns(env: &CallEnv) -> Result<(), Error> {
+/// Refuses to work on the plugin's own namespace; returns the container's. A path that cannot be opened is left to the
+/// verb.
+fn guard_netns(env: &CallEnv) -> Result<Option<Netns>, Error> {
     if env.netns.is_empty() || env.overrides_netns() {
-        return Ok(());
+        return Ok(None);
     }
-    let Ok(container) = Netns::open(Path::new(&env.netns)) else { return Ok(()) };
+    let Ok(container) = Netns::open(Path::new(&env.netns)) else { return Ok(None) };
     let own = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
     if container.id() == own.id() {
         return Err(Error::new(
@@ -331,5 +334,5 @@ fn guard_netns(env: &CallEnv) -> Result<(), Error> {
             env.netns
         )));
     }
-    Ok(())
+    Ok(Some(container))
 }

@@ -169,9 +169,11 @@ impl Netns {
             Err(errno) => return Err(open(errno)),
         };
         // Unlike the reference: another file of /proc is not a namespace.
-        let opened = magic_of_fd(fd.as_fd()).map_err(open)?;
-        if opened != NSFS_MAGIC {
-            return Err(NetnsError::NotANamespace { path: path.to_owned(), magic: opened });
+        if magic != NSFS_MAGIC {
+            let opened = magic_of_fd(fd.as_fd()).map_err(open)?;
+            if opened != NSFS_MAGIC {
+                return Err(NetnsError::NotANamespace { path: path.to_owned(), magic: opened });
+            }
         }
         let id = id_of(fd.as_fd()).map_err(open)?;
         Ok(Self { fd: Arc::new(fd), id, path: Some(path.into()) })
@@ -180,9 +182,13 @@ impl Netns {
     /// Opens the namespace of the calling thread.
     ///
     /// # Errors
-    /// Those of [`Netns::open`]; `/proc` must be mounted.
+    /// [`NetnsError::Open`]; `/proc` must be mounted.
     pub fn current() -> Result<Self, NetnsError> {
-        Self::open(Path::new(OWN_NETNS)).map(|netns| Self { path: None, ..netns })
+        let open = |errno: Errno| NetnsError::Open { path: OWN_NETNS.into(), source: errno.into() };
+        let fd = rustix::fs::open(OWN_NETNS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(open)?;
+        let id = id_of(fd.as_fd()).map_err(open)?;
+        Ok(Self { fd: Arc::new(fd), id, path: None })
     }
 
     /// Opens the namespace of a process, or of a thread by its thread ID.

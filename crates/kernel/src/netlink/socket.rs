@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use netlink_sys::SocketAddr;
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno as SysErrno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags};
@@ -32,10 +33,10 @@ const NLMSG_DONE: u16 = 3;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a dump is started before it is given up.
 const DUMP_TRIES: u32 = 5;
-/// Receive buffer: more than the largest datagram of a dump (32 KiB, `netlink_dump` in linux net/netlink/af_netlink.c).
+/// Receive buffer: twice the largest datagram of a dump (32 KiB, `netlink_dump` in linux net/netlink/af_netlink.c).
+/// What describes a single object stays far below; virtual functions, of which a link may have hundreds, are not asked
+/// for.
 const RECEIVE_BUFFER: usize = 64 * 1024;
-/// The largest reply we take: a link with hundreds of virtual functions stays far below.
-const MAX_REPLY: usize = 8 * 1024 * 1024;
 /// The kernel's accounting for one acknowledgement in a receive buffer, generously.
 const ACK_COST: usize = 2048;
 /// What every socket buffer holds without being enlarged (net.core.*mem_default is 212992).
@@ -96,7 +97,8 @@ impl Socket {
         Ok(Self {
             inner,
             seq: 0,
-            received: vec![0; RECEIVE_BUFFER],
+            // Not filled: its pages are the kernel's to touch, and most stay untouched.
+            received: Vec::with_capacity(RECEIVE_BUFFER),
             send_buffer: SMALL_BUFFER,
             receive_buffer: SMALL_BUFFER,
         })
@@ -108,6 +110,24 @@ impl Socket {
             step: "enter its network namespace",
             source: io::Error::other(error),
         })?
+    }
+
+    /// Asks for the number of a link in the socket's namespace (SIOCGIFINDEX): without the lock that every other question
+    /// about links waits for.
+    pub(crate) fn link_index(
+        &self,
+        name: &str,
+        operation: &dyn Display,
+    ) -> Result<Option<u32>, NetlinkError> {
+        match rustix::net::netdevice::name_to_index(&self.inner, name) {
+            Ok(index) => Ok(Some(index)),
+            Err(SysErrno::NODEV) => Ok(None),
+            Err(errno) => Err(NetlinkError::Transfer {
+                operation: operation.to_string(),
+                step: "ask",
+                source: errno.into(),
+            }),
+        }
     }
 
     /// The next sequence number; zero is the kernel's own.
@@ -248,9 +268,8 @@ impl Socket {
         mut each: impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
     ) -> Result<(), NetlinkError> {
         loop {
-            let length = self.receive_datagram(operation)?;
-            let datagram = self.received.get(..length).unwrap_or_default();
-            for message in wire::messages(datagram) {
+            self.receive_datagram(operation)?;
+            for message in wire::messages(&self.received) {
                 // Replies to an earlier request that was given up, and double acknowledgements.
                 if message.seq < first || message.kind == NLMSG_NOOP {
                     continue;
@@ -267,7 +286,7 @@ impl Socket {
         }
     }
 
-    fn receive_datagram(&mut self, operation: &dyn Display) -> Result<usize, NetlinkError> {
+    fn receive_datagram(&mut self, operation: &dyn Display) -> Result<(), NetlinkError> {
         let failed = |errno: SysErrno| match errno {
             SysErrno::AGAIN => NetlinkError::TimedOut {
                 operation: operation.to_string(),
@@ -279,24 +298,19 @@ impl Socket {
                 source: errno.into(),
             },
         };
-        let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
-        let (_, length) =
-            retry_interrupted(|| rustix::net::recv(&self.inner, &mut [0_u8; 0][..], peek))
-                .map_err(failed)?;
-        if MAX_REPLY < length {
+        let length = retry_interrupted(|| {
+            self.received.clear();
+            let buffer = spare_capacity(&mut self.received);
+            rustix::net::recv(&self.inner, buffer, RecvFlags::TRUNC).map(|(_, length)| length)
+        })
+        .map_err(failed)?;
+        if self.received.len() < length {
             return Err(NetlinkError::TooLarge {
                 operation: operation.to_string(),
                 what: "the reply",
             });
         }
-        if self.received.len() < length {
-            self.received.resize(length, 0);
-        }
-        let (_, length) = retry_interrupted(|| {
-            rustix::net::recv(&self.inner, &mut self.received[..], RecvFlags::TRUNC)
-        })
-        .map_err(failed)?;
-        Ok(length)
+        Ok(())
     }
 
     /// Makes room to send, past net.core.wmem_max if we may. A failure shows when sending.

@@ -240,7 +240,7 @@ fn add<T: SingleLink>(call: &Call<'_>) -> Result<AddResult, Error> {
         return Err(required(message));
     }
     let mut sites = Sites::open(call.open_netns()?)?;
-    attachment::refuse_existing(&mut sites.inside, call.ifname().as_str(), || {
+    attachment::refuse_existing(&sites.inside, call.ifname().as_str(), || {
         format!(
             "failed to create {}: interface {:?} already exists",
             T::NAME,

@@ -109,11 +109,11 @@ fn is_link_local(address: std::net::IpAddr) -> bool {
 /// # Errors
 /// Code 106 with `message`.
 pub fn refuse_existing(
-    inside: &mut RouteSocket,
+    inside: &RouteSocket,
     ifname: &str,
     message: impl FnOnce() -> String,
 ) -> Result<(), Error> {
-    if inside.link_by_name(ifname).map_err(kernel_error)?.is_none() {
+    if inside.link_index(ifname).map_err(kernel_error)?.is_none() {
         return Ok(());
     }
     Err(Error::new(codes::EXISTS, message())

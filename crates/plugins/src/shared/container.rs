@@ -22,14 +22,15 @@ const DAD_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between looks at an address under detection; detection takes a second or more.
 const DAD_PAUSE: Duration = Duration::from_millis(20);
 
-/// A switch of the container's interface, written only where it differs.
+/// A switch of the container's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switch {
     /// The key below `/proc/sys`, parts separated by slashes.
     pub key: String,
     /// The value.
     pub value: &'static str,
-    /// Whether the interface is unusable without it. Others are done as well as the kernel can.
+    /// Whether the interface is unusable without it: it is read first, since `/proc/sys` may be read-only where the value
+    /// is right. Others are done as well as the kernel can.
     pub required: bool,
 }
 
@@ -68,8 +69,11 @@ pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch
 pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
     within(netns, || {
         for switch in switches {
-            let written =
-                Sysctl::parse(&switch.key).and_then(|key| key.write_if_different(switch.value));
+            let key = Sysctl::parse(&switch.key);
+            let written = match switch.required {
+                true => key.and_then(|key| key.write_if_different(switch.value).map(drop)),
+                false => key.and_then(|key| key.write(switch.value)),
+            };
             if let (Err(error), true) = (written, switch.required) {
                 return Err(Error::from_chain(codes::KERNEL, &error)
                     .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)"));

@@ -57,13 +57,12 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let netns = call.open_netns()?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    attachment::refuse_existing(&mut inside, call.ifname().as_str(), || {
+    attachment::refuse_existing(&inside, call.ifname().as_str(), || {
         let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
         format!(
             "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
         )
     })?;
-    switch::observe(&mut host, &config)?;
 
     let mut undo = Undo::new();
     let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);

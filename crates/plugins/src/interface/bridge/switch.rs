@@ -168,7 +168,7 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
 /// Best effort: a kernel without IPv6 has no such switch.
 pub(super) fn refuse_router_advertisements(ifname: &str) {
     let _ = Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
-        .and_then(|accept_ra| accept_ra.write_if_different("0"));
+        .and_then(|accept_ra| accept_ra.write("0"));
 }
 
 /// Brings an existing bridge to what the configuration needs. Its MTU is changed only if it is ours.
