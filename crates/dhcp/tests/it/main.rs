@@ -1,0 +1,14 @@
+//! The clients against model servers, on a virtual clock; the formats against second implementations.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod chance;
+mod frames;
+mod saved;
+mod support;
+mod v4_conflict;
+mod v4_golden;
+mod v4_hostile;
+mod v4_machine;
+mod v4_random;
+mod v4_terms;
