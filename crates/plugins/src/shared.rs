@@ -7,7 +7,9 @@ pub mod failures;
 pub mod filter;
 pub mod mac;
 pub mod owner;
+pub mod pair;
 pub mod parent;
+pub mod rules;
 pub mod shared_object;
 pub mod undo;
 

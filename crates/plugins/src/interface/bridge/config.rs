@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::shared::mac::parse_mac;
+use crate::shared::rules::MasqueradeBackend;
 
 /// The bridge of a configuration that names none.
 pub(super) const DEFAULT_BRIDGE: &str = "cni0";
@@ -70,15 +71,6 @@ struct RawMac {
 }
 
 type RawRuntime = RawMac;
-
-/// How masquerading was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MasqueradeBackend {
-    /// nftables, by our choice or the configuration's.
-    Nftables,
-    /// iptables, by the configuration's.
-    Iptables,
-}
 
 /// VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -154,10 +146,7 @@ impl Config {
             gateway,
             default_gateway: raw.is_default_gateway,
             force_address: raw.force_address,
-            masquerade: raw
-                .ip_masq
-                .then(|| masquerade_backend(raw.ip_masq_backend.as_deref()))
-                .transpose()?,
+            masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
             mtu: (raw.mtu != 0).then_some(raw.mtu),
             hairpin: raw.hairpin_mode,
             promisc: raw.promisc_mode,
@@ -178,15 +167,6 @@ pub(super) fn gateway_name(bridge: &IfName, vlan: u16) -> Result<IfName, Error> 
         invalid(&format!("the gateway of VLAN {vlan} needs a link named {name:?}: {}", error.msg))
             .with_details("choose a shorter bridge name")
     })
-}
-
-fn masquerade_backend(name: Option<&str>) -> Result<MasqueradeBackend, Error> {
-    match name {
-        None | Some("" | "nftables") => Ok(MasqueradeBackend::Nftables),
-        Some("iptables") => Ok(MasqueradeBackend::Iptables),
-        Some(other) => Err(invalid(&format!("unknown ipmasq backend {other:?}"))
-            .with_details("ipMasqBackend is \"nftables\" or \"iptables\"")),
-    }
 }
 
 fn vlans(raw: &Raw) -> Result<Vlans, Error> {

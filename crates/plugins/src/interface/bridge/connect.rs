@@ -7,10 +7,7 @@ use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{
-    BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, OperState, RouteSocket,
-    VethPeer,
-};
+use kernel::route::{BridgeVlan, BridgeVlanSide, Change, Link, LinkSet, OperState, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
@@ -18,18 +15,16 @@ use super::config::{Config, Vlans};
 use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
+use crate::shared::pair::{NewPair, Pair};
 use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
 use crate::shared::undo::Undo;
-use crate::shared::{attachment, dns, owner};
+use crate::shared::{attachment, dns, pair, rules};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_PATIENCE: Duration = Duration::from_millis(2550);
 
 /// The pause between looks at a port that is coming up; it takes a fraction of a millisecond.
 const PORT_PAUSE: Duration = Duration::from_micros(200);
-
-/// How many queues each end has: the one the kernel would use, without the others it would make and give up.
-const VETH_QUEUES: u32 = 1;
 
 /// Where the container's interface stands in the result: after the bridge and the host's end.
 const CONTAINER_POSITION: usize = 2;
@@ -57,12 +52,7 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let netns = call.open_netns()?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    attachment::refuse_existing(&inside, call.ifname().as_str(), || {
-        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
-        format!(
-            "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
-        )
-    })?;
+    pair::refuse_existing(&inside, call)?;
 
     let mut undo = Undo::new();
     let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);
@@ -141,7 +131,8 @@ fn attach<'a>(
     undo.record("remove what was made", move || super::remove::all(call, None));
     let bridge = switch::ensure(host, &index, config, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
-    let pair = make_pair(host, call, config, bridge.index, mac, netns)?;
+    let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
+    let pair = pair::make(host, call, netns, wanted)?;
 
     let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
     if early {
@@ -159,7 +150,7 @@ fn attach<'a>(
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns.id())?;
     let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &plan.gateways)?;
-    filter::add(&index, key, config, &facts.filter, &facts.ips)?;
+    rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {
         bring_port_up(host, config, pair.host_index)?;
@@ -174,77 +165,6 @@ fn attach<'a>(
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
     }
     Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
-}
-
-#[derive(Debug)]
-struct Pair {
-    host_ifname: String,
-    host_index: u32,
-    container_index: u32,
-    host_mac: MacAddr,
-    mtu: u32,
-}
-
-/// Makes both ends at once, the container's directly in its namespace with its final name and address. Both stay
-/// down: an end that is up while the other is down makes the kernel wait for a grace period. A host name taken by somebody else is passed over; one that is our own leftover is cleared away.
-fn make_pair(
-    host: &mut RouteSocket,
-    call: &Call<'_>,
-    config: &Config,
-    bridge: u32,
-    mac: MacAddr,
-    netns: &Netns,
-) -> Result<Pair, Error> {
-    let key = call.attachment();
-    let alias = owner::alias(key);
-    let host_mac = MacAddr::random();
-    for attempt in 0..owner::HOST_IFNAME_ATTEMPTS {
-        let host_ifname = owner::host_ifname(key, attempt);
-        let peer = VethPeer {
-            mac: Some(mac),
-            mtu: config.mtu,
-            netns: Some(netns.clone()),
-            queues: Some(VETH_QUEUES),
-            ..VethPeer::new(call.ifname().as_str())
-        };
-        let new = NewLink {
-            mac: Some(host_mac),
-            mtu: config.mtu,
-            master: Some(bridge),
-            queues: Some(VETH_QUEUES),
-            alias: Some(alias.clone()),
-            ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
-        };
-        let error = match host.create_link(&new) {
-            Ok(link) => {
-                switch::refuse_router_advertisements(&host_ifname);
-                let container_index = link.peer_index.ok_or_else(|| {
-                    Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
-                })?;
-                return Ok(Pair {
-                    host_ifname,
-                    host_index: link.index,
-                    container_index,
-                    host_mac,
-                    mtu: link.mtu,
-                });
-            }
-            Err(error) => error,
-        };
-        if !error.is_exists() {
-            return Err(kernel(error));
-        }
-        match host.link_by_name(&host_ifname).map_err(kernel)? {
-            Some(link) if link.alias.as_deref() == Some(&alias) => {
-                host.delete_link(link.index).map_err(kernel)?;
-            }
-            Some(_) => {}
-            // Not the host's name, then: the container's.
-            None => return Err(kernel(error)),
-        }
-    }
-    Err(Error::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
-        .with_details("links veth… with this attachment's names belong to others"))
 }
 
 /// Sets what a port has beyond being one, hairpin, isolation, VLANs, and brings it up.

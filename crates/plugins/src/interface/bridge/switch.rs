@@ -10,13 +10,13 @@ use kernel::route::{
     AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet,
     NewLink, RouteSocket, VethPeer,
 };
-use kernel::sysctl::Sysctl;
 use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 
 use super::config::{Config, gateway_name};
 use crate::shared::kernel_error as kernel;
 use crate::shared::owner;
+use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 
 /// What we changed to make the bridge serve, kept until the last attachment leaves.
@@ -163,12 +163,6 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
     };
     host.apply_one(&Change::SetLink { ifindex: link.index, set: up }).map_err(kernel)?;
     Ok(link)
-}
-
-/// Best effort: a kernel without IPv6 has no such switch.
-pub(super) fn refuse_router_advertisements(ifname: &str) {
-    let _ = Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
-        .and_then(|accept_ra| accept_ra.write("0"));
 }
 
 /// Brings an existing bridge to what the configuration needs. Its MTU is changed only if it is ours.

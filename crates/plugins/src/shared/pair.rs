@@ -1,0 +1,224 @@
+//! The pair of links between host and container, which `bridge` and `ptp` make.
+//!
+//! It is made by one message: the container's end appears in its namespace with its final name and address. The
+//! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
+//! else is lost.
+
+use cni::{AttachmentKey, ContainerId, Error, IfName};
+use cni_plugin::{Call, codes};
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VethPeer};
+use kernel::sysctl::Sysctl;
+
+use super::kernel_error as kernel;
+use super::{attachment, owner};
+
+/// How many queues each end has: the one the kernel would use, without the others it would make and give up.
+const VETH_QUEUES: u32 = 1;
+
+/// What may differ between pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewPair {
+    /// The hardware address of the container's end.
+    pub mac: MacAddr,
+    /// The MTU of both ends.
+    pub mtu: Option<u32>,
+    /// The bridge that the host's end becomes a port of.
+    pub master: Option<u32>,
+}
+
+/// A pair that was made. Both ends are down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// Name of the host's end.
+    pub host_ifname: String,
+    /// Number of the host's end.
+    pub host_index: u32,
+    /// Hardware address of the host's end.
+    pub host_mac: MacAddr,
+    /// Number of the container's end, in its namespace.
+    pub container_index: u32,
+    /// The MTU of both ends.
+    pub mtu: u32,
+}
+
+/// Refuses an interface name that the container has already, in the reference's words.
+///
+/// # Errors
+/// Code 106.
+pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Error> {
+    attachment::refuse_existing(inside, call.ifname().as_str(), || {
+        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
+        format!(
+            "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
+        )
+    })
+}
+
+/// Makes both ends at once. Both stay down: an end that is up while the other is down makes the kernel wait for a
+/// grace period. A host name taken by somebody else is passed over; one that is our own leftover is cleared away.
+///
+/// # Errors
+/// Code 100 with the kernel's words; 106 when every name is taken.
+pub fn make(
+    host: &mut RouteSocket,
+    call: &Call<'_>,
+    netns: &Netns,
+    wanted: NewPair,
+) -> Result<Pair, Error> {
+    let key = call.attachment();
+    let alias = owner::alias(key);
+    let host_mac = MacAddr::random();
+    for attempt in 0..owner::HOST_IFNAME_ATTEMPTS {
+        let host_ifname = owner::host_ifname(key, attempt);
+        let peer = VethPeer {
+            mac: Some(wanted.mac),
+            mtu: wanted.mtu,
+            netns: Some(netns.clone()),
+            queues: Some(VETH_QUEUES),
+            ..VethPeer::new(call.ifname().as_str())
+        };
+        let new = NewLink {
+            mac: Some(host_mac),
+            mtu: wanted.mtu,
+            master: wanted.master,
+            queues: Some(VETH_QUEUES),
+            alias: Some(alias.clone()),
+            ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
+        };
+        let error = match host.create_link(&new) {
+            Ok(link) => {
+                refuse_router_advertisements(&host_ifname);
+                let container_index = link.peer_index.ok_or_else(|| {
+                    Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
+                })?;
+                return Ok(Pair {
+                    host_ifname,
+                    host_index: link.index,
+                    container_index,
+                    host_mac,
+                    mtu: link.mtu,
+                });
+            }
+            Err(error) => error,
+        };
+        if !error.is_exists() {
+            return Err(kernel(error));
+        }
+        match host.link_by_name(&host_ifname).map_err(kernel)? {
+            Some(link) if link.alias.as_deref() == Some(&alias) => {
+                host.delete_link(link.index).map_err(kernel)?;
+            }
+            Some(_) => {}
+            // Not the host's name, then: the container's.
+            None => return Err(kernel(error)),
+        }
+    }
+    Err(Error::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
+        .with_details("links veth… with this attachment's names belong to others"))
+}
+
+/// Keeps a container's router advertisements from configuring the host (CVE-2020-10749). Best effort: a kernel
+/// without IPv6 has no such switch.
+pub fn refuse_router_advertisements(ifname: &str) {
+    let _ = Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
+        .and_then(|accept_ra| accept_ra.write("0"));
+}
+
+/// Deletes the pair: from the host's end, which carries the owner's mark, or from the container's end when
+/// somebody else's plugin made it. `known` is the host's end as written down.
+///
+/// # Errors
+/// Code 100 when the kernel refuses.
+pub fn remove(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    known: Option<&str>,
+    netns: Option<&Netns>,
+) -> Result<(), Error> {
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let names = match known.filter(|name| !name.is_empty()) {
+        Some(name) => vec![name.to_owned()],
+        None => (0..owner::HOST_IFNAME_ATTEMPTS)
+            .map(|attempt| owner::host_ifname(key, attempt))
+            .collect(),
+    };
+    let alias = owner::alias(key);
+    for name in names {
+        if let Some(link) = host.link_by_name(&name).map_err(kernel)?
+            && link.alias.as_deref() == Some(&alias)
+        {
+            host.delete_link(link.index).map_err(kernel)?;
+            return Ok(());
+        }
+    }
+    let Some(netns) = netns else { return Ok(()) };
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let Some(link) = inside.link_by_name(key.ifname.as_str()).map_err(kernel)? else {
+        return Ok(());
+    };
+    if !link.is_kind("veth") {
+        call.warn(format_args!("interface {:?} is no veth link; it is left alone", link.name));
+        return Ok(());
+    }
+    if let Some(owner) = foreign_owner(&mut host, &link, &alias)? {
+        call.warn(format_args!("interface {:?} belongs to {owner}; it is left alone", link.name));
+        return Ok(());
+    }
+    inside.delete_link(link.index).map(drop).map_err(kernel)
+}
+
+/// Returns the owner of the host's end of a pair, if it is marked and not with `alias`.
+fn foreign_owner(
+    host: &mut RouteSocket,
+    link: &Link,
+    alias: &str,
+) -> Result<Option<String>, Error> {
+    let Some(peer) = link.peer_index else { return Ok(None) };
+    let peer = host.link_by_index(peer).map_err(kernel)?;
+    let marked = peer.and_then(|peer| peer.alias);
+    Ok(marked
+        .filter(|mark| mark.starts_with(owner::PREFIX) && mark != alias)
+        .map(|mark| mark.trim_start_matches(owner::PREFIX).to_owned()))
+}
+
+/// Lists the attachments of this network that links on the host are marked with.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mark = format!("{}{}/", owner::PREFIX, call.network());
+    let links = host.links().map_err(kernel)?;
+    let keys = links.into_iter().filter_map(|link| {
+        let alias = link.alias?;
+        let (container_id, ifname) = alias.strip_prefix(&mark)?.split_once('/')?;
+        Some(AttachmentKey {
+            network: call.network().clone(),
+            container_id: ContainerId::new(container_id).ok()?,
+            ifname: IfName::new(ifname).ok()?,
+        })
+    });
+    Ok(keys.collect())
+}
+
+/// Returns the attachments of this network that are written down for `plugin` or that links on the host are marked
+/// with, and that GC's list does not name.
+#[must_use]
+pub fn stale(
+    call: &Call<'_>,
+    index: &state::Index,
+    plugin: &str,
+    failures: &mut super::failures::Failures,
+) -> Vec<AttachmentKey> {
+    let records = attachment::stale_records(call, index, plugin);
+    let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();
+    if let Some(marked) = failures.note("list links", marked(call)) {
+        stale.extend(marked);
+    }
+    stale.sort();
+    stale.dedup();
+    stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
+    stale
+}

@@ -1,0 +1,151 @@
+//! An attachment's part of the packet filter, for the plugins whose containers are routed by the host: `bridge` and
+//! `ptp`. What it wants is a [`Plan`]; where the configuration asks for iptables, the reference's rules.
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::Call;
+use firewall::{Concern, Firewall, Plan, iptables, masquerade};
+use ipnet::IpNet;
+use state::Index;
+
+use super::failures::Failures;
+use super::filter::{drift, filter_error, iptables_error, valid_keys};
+
+/// What these plugins look after.
+const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
+
+/// How masquerading was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MasqueradeBackend {
+    /// nftables, by our choice or the configuration's.
+    Nftables,
+    /// iptables, by the configuration's.
+    Iptables,
+}
+
+impl MasqueradeBackend {
+    /// Reads the keys `ipMasq` and `ipMasqBackend`; the second counts only with the first.
+    ///
+    /// # Errors
+    /// Code 7 for a backend that does not exist.
+    pub fn parse(wanted: bool, name: Option<&str>) -> Result<Option<Self>, Error> {
+        match name {
+            _ if !wanted => Ok(None),
+            None | Some("" | "nftables") => Ok(Some(MasqueradeBackend::Nftables)),
+            Some("iptables") => Ok(Some(MasqueradeBackend::Iptables)),
+            Some(other) => {
+                Err(Error::new(code::INVALID_CONFIG, format!("unknown ipmasq backend {other:?}"))
+                    .with_details("ipMasqBackend is \"nftables\" or \"iptables\""))
+            }
+        }
+    }
+}
+
+/// Decides what masquerading wants of our tables, for packets that enter the host's routing by `host_ifname`.
+#[must_use]
+pub fn masquerade(
+    backend: Option<MasqueradeBackend>,
+    network: &str,
+    host_ifname: &str,
+    ips: &[IpNet],
+) -> Plan {
+    let mut plan = Plan::default();
+    if backend == Some(MasqueradeBackend::Nftables) {
+        for ip in ips {
+            plan.join(masquerade::plan(network, host_ifname, *ip));
+        }
+    }
+    plan
+}
+
+/// Puts the plan in place, in one transaction; and the reference's rules where the configuration asks for
+/// iptables.
+///
+/// # Errors
+/// Code 101, 11 when the lock is not to be had.
+pub fn add(
+    index: &Index,
+    key: &AttachmentKey,
+    backend: Option<MasqueradeBackend>,
+    plan: &Plan,
+    ips: &[IpNet],
+) -> Result<(), Error> {
+    if !plan.is_empty() {
+        Firewall::open(index)
+            .and_then(|mut firewall| firewall.add(key, plan))
+            .map_err(|error| filter_error(&error))?;
+    }
+    if backend == Some(MasqueradeBackend::Iptables) {
+        iptables::masquerade::add(key, ips).map_err(|error| iptables_error(&error))?;
+    }
+    Ok(())
+}
+
+/// Removes what the plugin, or the reference's in its place, put into the packet filter; `recorded` is the plan and
+/// the addresses as written down.
+///
+/// # Errors
+/// As [`add`]; everything else goes on.
+pub fn remove(
+    index: &Index,
+    key: &AttachmentKey,
+    recorded: Option<(&Plan, &[IpNet])>,
+) -> Result<(), Error> {
+    let mut failures = Failures::new();
+    let removed = match recorded {
+        Some((plan, _)) if plan.is_empty() => Ok(()),
+        Some((plan, _)) => {
+            Firewall::open(index).and_then(|mut firewall| firewall.remove(key, plan))
+        }
+        // Without a record: by the marks on the elements.
+        None => {
+            Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
+        }
+    };
+    failures.note("nftables", removed.map_err(|error| filter_error(&error)));
+    let addresses = recorded.map(|(_, ips)| ips).unwrap_or_default();
+    let left = firewall::reference::remove_bridge(key, addresses);
+    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
+    failures.into_result()
+}
+
+/// Removes the elements of attachments of this network that are not valid.
+///
+/// # Errors
+/// As [`remove`].
+pub fn collect(call: &Call<'_>, index: &Index) -> Result<(), Error> {
+    let valid = valid_keys(call);
+    let network = call.network().as_str();
+    let mut failures = Failures::new();
+    let collected = Firewall::open(index)
+        .and_then(|mut firewall| firewall.gc(network, &valid, CONCERNS))
+        .map(drop);
+    failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+    let left = firewall::reference::gc_bridge(network, &valid);
+    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
+    failures.into_result()
+}
+
+/// Compares the packet filter with what ADD put there (CHECK).
+///
+/// # Errors
+/// Code 104 naming what is missing.
+pub fn check(
+    index: &Index,
+    key: &AttachmentKey,
+    backend: Option<MasqueradeBackend>,
+    wanted: &Plan,
+    ips: &[IpNet],
+) -> Result<(), Error> {
+    if !wanted.is_empty() {
+        let differences = Firewall::open(index)
+            .and_then(|mut firewall| firewall.check(key, wanted))
+            .map_err(|error| filter_error(&error))?;
+        drift(&differences)?;
+    }
+    if backend == Some(MasqueradeBackend::Iptables) {
+        let differences =
+            iptables::masquerade::check(key, ips).map_err(|error| iptables_error(&error))?;
+        drift(&differences)?;
+    }
+    Ok(())
+}
