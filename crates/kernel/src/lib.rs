@@ -1,8 +1,8 @@
 //! The only door to Linux.
 //!
-//! Network namespaces ([`netns`]), links, addresses, routes, rules, neighbours and bridge VLANs ([`route`]), nftables
-//! ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]). Everything is blocking, bounded in time and
-//! usable from a plain thread; nothing executes a program.
+//! Network namespaces ([`netns`]), links, addresses, routes, rules, neighbours, bridge VLANs and traffic control
+//! ([`route`]), nftables ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]). Everything is blocking,
+//! bounded in time and usable from a plain thread; nothing executes a program.
 //!
 //! This crate knows nothing of CNI. It holds the only unsafe code of the workspace, and every netlink byte that leaves
 //! or enters it is written or read here: no type of a netlink library appears in a public signature.
@@ -27,6 +27,7 @@ pub mod conntrack;
 pub mod host;
 #[cfg(test)]
 mod hostile;
+pub mod inherited;
 pub mod mac;
 pub mod netlink;
 pub mod netns;

@@ -23,6 +23,7 @@ use cni_plugin::{Context, Plugin, respond};
 #[must_use]
 pub fn all() -> &'static [&'static dyn Plugin] {
     static ALL: &[&dyn Plugin] = &[
+        &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &chained::firewall::FirewallPlugin,
         &ipam::host_local::HostLocal,

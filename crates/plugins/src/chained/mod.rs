@@ -1,5 +1,6 @@
 //! Plugins that change what others made.
 
+pub mod bandwidth;
 pub mod firewall;
 pub mod portmap;
 pub mod tuning;

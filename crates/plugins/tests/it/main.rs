@@ -5,6 +5,7 @@
 
 extern crate netwright_plugins as plugins;
 
+mod bandwidth;
 mod bridge;
 mod firewall;
 mod host_local;

@@ -50,7 +50,7 @@ pub struct FilterInfo {
     pub preference: u16,
     /// What it is: `u32`, `matchall`, `bpf`, …
     pub kind: String,
-    /// The link it sends packets to, if that is what it does first.
+    /// The link it sends packets to, if that is what it does first; 0 if that link is gone, and the packets with it.
     pub redirects_to: Option<u32>,
 }
 
@@ -127,7 +127,7 @@ fn redirect_of(actions: &Attribute<'_>) -> Option<u32> {
     }
     let parms = first.find(TCA_ACT_OPTIONS)?.find(TCA_MIRRED_PARMS)?.value;
     let redirects = wire::u32_at(parms, 20)? == TCA_EGRESS_REDIR;
-    wire::u32_at(parms, 24).filter(|&to| redirects && to != 0)
+    wire::u32_at(parms, 24).filter(|_| redirects)
 }
 
 /// Writes a request for all filters of a place.

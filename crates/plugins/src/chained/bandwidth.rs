@@ -1,0 +1,133 @@
+//! `bandwidth`: holds a container's traffic to a rate, each way.
+//!
+//! What goes to the container leaves by the host's end of its pair: a token bucket stands there. What comes from it is
+//! sent through a link of its own (`ifb`), where another bucket stands. Names and places are the reference's, so that DEL
+//! of either removes what the other made. Inside the bucket packets queue fairly (fq_codel) where the kernel
+//! can, so that a full pipe does not make others wait.
+//!
+//! A burst says how much may be owed to an idle container, not how quickly: unlike with the reference, more than the
+//! rate leaves a bucket so slowly that the limit holds in every second ([`plan`]). Runtimes that were told no burst ask
+//! for the largest they can write; that means "as you see fit".
+//!
+//! | module | what |
+//! |---|---|
+//! | `config` | what may be asked for |
+//! | `plan` | buckets and queues for a rate, and what to change |
+//! | `node` | links and what stands on them |
+//! | `remove` | DEL and GC |
+//! | `verify` | CHECK and STATUS |
+//!
+//! DEL and GC find things by our record, and without it by the name and the owner's mark on the `ifb` link.
+
+mod config;
+mod node;
+mod plan;
+mod remove;
+mod verify;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error, Interface, Version};
+use cni_plugin::{Call, Plugin};
+use kernel::route::RouteSocket;
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use self::config::Config;
+use self::node::Node;
+use crate::shared::{attachment, kernel_error as kernel};
+
+/// The plugin's type, and the name of its records.
+const NAME: &str = "bandwidth";
+/// The versions that have `prevResult`, as the reference.
+const VERSIONS: &[Version] =
+    &[Version::V0_3_0, Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
+/// The reference's words.
+const NO_PREVIOUS: &str = "must be called as chained plugin";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Bandwidth;
+
+/// What ADD notes about an attachment, and DEL reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Facts {
+    /// The host's end of the pair.
+    host_ifname: String,
+    /// Its number: a later link may have its name.
+    host_index: u32,
+    /// Whether packets queue fairly inside the buckets.
+    #[serde(default)]
+    fair: bool,
+}
+
+impl Plugin for Bandwidth {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn versions(&self) -> &'static [Version] {
+        VERSIONS
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let index = Index::new(call.roots());
+        let key = call.attachment();
+        let before: Option<Facts> = attachment::read_facts(&index, key, NAME);
+        if config.is_empty() && before.is_none() {
+            return Ok(call.prev_result()?.unwrap_or_default());
+        }
+        let mut result = call.require_prev_result(NO_PREVIOUS)?;
+        let netns = call.open_netns()?;
+        let mut socket = RouteSocket::open().map_err(kernel)?;
+        let host = node::find_host(&mut socket, call, &netns, &result)?;
+        let mut facts =
+            Facts { host_ifname: host.name.clone(), host_index: host.index, fair: false };
+        let mut node = Node::observe(socket, key, host)?;
+        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        let shaped = node.shape(&config).map_err(|error| match &before {
+            // What it speaks of is as it was.
+            Some(_) => error,
+            None => match attachment::forget(&index, key, NAME) {
+                Ok(()) => error,
+                Err(also) => error.with_details(also.to_string()),
+            },
+        })?;
+        if config.is_empty() {
+            attachment::forget(&index, key, NAME)?;
+        } else if shaped.fair {
+            facts.fair = true;
+            attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        }
+        if let Some(ifb) = shaped.ifb {
+            result.interfaces.retain(|link| link.name != ifb.name || !link.sandbox.is_empty());
+            result.interfaces.push(Interface {
+                name: ifb.name,
+                mac: ifb.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+                ..Interface::default()
+            });
+        }
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}

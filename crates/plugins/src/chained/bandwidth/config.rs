@@ -1,0 +1,238 @@
+//! What an administrator and a runtime may ask of `bandwidth`, checked.
+
+use cni::{Error, code};
+use cni_plugin::Call;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// What runtimes write for a burst that nobody gave: kubelet and CRI-O the largest number of 32 bits with a sign,
+/// containerd the largest without.
+const NO_BURST_GIVEN: [u64; 2] = [2_147_483_647, 4_294_967_295];
+/// What the kernel's field for sizes holds, in bytes.
+const BURST_MAX_BYTES: u64 = 0xffff_ffff;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    ingress_rate: Option<u64>,
+    ingress_burst: Option<u64>,
+    egress_rate: Option<u64>,
+    egress_burst: Option<u64>,
+    runtime_config: RawRuntime,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawRuntime {
+    bandwidth: Option<RawBandwidth>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawBandwidth {
+    ingress_rate: u64,
+    ingress_burst: u64,
+    egress_rate: u64,
+    egress_burst: u64,
+}
+
+/// Keys that the reference had from 1.5.0 to 1.5.1 and has ignored since.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Subnets {
+    unshaped_subnets: Option<IgnoredAny>,
+    shaped_subnets: Option<IgnoredAny>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Config {
+    /// For what goes to the container.
+    pub(super) ingress: Option<Limit>,
+    /// For what comes from the container.
+    pub(super) egress: Option<Limit>,
+}
+
+/// A rate to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// In bits a second, as asked.
+    pub(super) rate: BitsPerSec,
+    /// What may be owed to an idle container; `None`: as we see fit.
+    pub(super) burst: Option<Bytes>,
+}
+
+/// What is tried where nothing is asked for.
+pub(super) const EXAMPLE: Limit = Limit { rate: BitsPerSec(8_000_000), burst: None };
+
+/// A rate as the configuration has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BitsPerSec(pub(super) u64);
+
+/// A size as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Bytes(pub(super) u32);
+
+impl BitsPerSec {
+    /// The rate as the kernel has it: bytes a second.
+    pub(super) fn bytes_per_sec(self) -> u64 {
+        self.0 / 8
+    }
+}
+
+impl Config {
+    /// Reads and checks everything.
+    ///
+    /// # Errors
+    /// Code 6 when a type is wrong, 7 when a value is.
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        let subnets: Subnets = call.read_config().unwrap_or_default();
+        for (key, given) in [
+            ("unshapedSubnets", subnets.unshaped_subnets),
+            ("shapedSubnets", subnets.shaped_subnets),
+        ] {
+            if given.is_some() {
+                call.warn(format_args!(
+                    "{key} is ignored, as by the reference since 1.6.0: everything is shaped"
+                ));
+            }
+        }
+        raw.check()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ingress.is_none() && self.egress.is_none()
+    }
+}
+
+impl Raw {
+    fn check(&self) -> Result<Config, Error> {
+        let fixed = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
+        // One key in the configuration is enough to pass over what the runtime asks for.
+        let asked = if fixed.iter().any(Option::is_some) {
+            let [ingress_rate, ingress_burst, egress_rate, egress_burst] =
+                fixed.map(Option::unwrap_or_default);
+            RawBandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }
+        } else {
+            self.runtime_config.bandwidth.unwrap_or_default()
+        };
+        Ok(Config {
+            ingress: limit("ingress", asked.ingress_rate, asked.ingress_burst)?,
+            egress: limit("egress", asked.egress_rate, asked.egress_burst)?,
+        })
+    }
+}
+
+fn limit(way: &str, rate: u64, burst: u64) -> Result<Option<Limit>, Error> {
+    let invalid = |message: &str, why: String| {
+        Err(Error::new(code::INVALID_CONFIG, message).with_details(why))
+    };
+    match (rate, burst) {
+        (0, 0) => return Ok(None),
+        (_, 0) => {
+            return invalid(
+                "if rate is set, burst must also be set",
+                format!(
+                    "{way}Rate is {rate} and {way}Burst is missing; {} asks for a fitting one",
+                    NO_BURST_GIVEN[0]
+                ),
+            );
+        }
+        (0, _) => {
+            return invalid(
+                "if burst is set, rate must also be set",
+                format!("{way}Burst is {burst} and {way}Rate is missing"),
+            );
+        }
+        _ => {}
+    }
+    let Some(bytes) =
+        u32::try_from(burst / 8).ok().filter(|&bytes| u64::from(bytes) < BURST_MAX_BYTES)
+    else {
+        return invalid("burst cannot be more than 4GB", format!("{way}Burst is {burst} bits"));
+    };
+    if rate < 8 {
+        return invalid(
+            &format!("{way}Rate is {rate} bit/s, less than a byte a second"),
+            "rates are in bits a second".to_owned(),
+        );
+    }
+    let burst = (!NO_BURST_GIVEN.contains(&burst)).then_some(Bytes(bytes));
+    Ok(Some(Limit { rate: BitsPerSec(rate), burst }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Config, Error> {
+        cni::json::from_str::<Raw>(text).unwrap().check()
+    }
+
+    #[track_caller]
+    fn limits(text: &str) -> [Option<(u64, Option<u32>)>; 2] {
+        let config = check(text).unwrap();
+        [config.ingress, config.egress]
+            .map(|limit| limit.map(|limit| (limit.rate.0, limit.burst.map(|burst| burst.0))))
+    }
+
+    #[test]
+    fn a_key_in_the_configuration_goes_before_all_of_the_runtimes() {
+        let runtime = r#""runtimeConfig": {"bandwidth": {"ingressRate": 1000, "ingressBurst": 800,
+            "egressRate": 2000, "egressBurst": 1600}}"#;
+        assert_eq!(
+            limits(&format!("{{{runtime}}}")),
+            [Some((1000, Some(100))), Some((2000, Some(200)))]
+        );
+        let fixed = r#""egressRate": 8000, "egressBurst": 8000"#;
+        assert_eq!(limits(&format!("{{{fixed}, {runtime}}}")), [None, Some((8000, Some(1000)))]);
+        assert_eq!(limits(&format!("{{\"egressRate\": 0, {runtime}}}")), [None, None]);
+        assert_eq!(
+            limits(&format!("{{\"egressRate\": null, {runtime}}}"))[0],
+            Some((1000, Some(100)))
+        );
+    }
+
+    #[test]
+    fn what_containerd_and_kubelet_write() {
+        let text = r#"{"runtimeConfig": {"bandwidth": {"IngressRate": 10000000, "IngressBurst": 4294967295,
+            "EgressRate": 20000000, "EgressBurst": 2147483647}}}"#;
+        assert_eq!(limits(text), [Some((10_000_000, None)), Some((20_000_000, None))]);
+        assert_eq!(limits(r#"{"runtimeConfig": {"bandwidth": {}}}"#), [None, None]);
+        assert_eq!(limits(r#"{"runtimeConfig": {"bandwidth": null}}"#), [None, None]);
+        assert_eq!(limits("{}"), [None, None]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_the_references_words() {
+        for (text, words, key) in [
+            (r#"{"ingressRate": 8000}"#, "if rate is set, burst must also be set", "ingressBurst"),
+            (r#"{"egressBurst": 8000}"#, "if burst is set, rate must also be set", "egressRate"),
+            (
+                r#"{"ingressRate": 8000, "ingressBurst": 34359738360}"#,
+                "burst cannot be more than 4GB",
+                "ingressBurst",
+            ),
+            (
+                r#"{"egressRate": 8, "egressBurst": 18446744073709551615}"#,
+                "burst cannot be more than 4GB",
+                "egressBurst",
+            ),
+            (r#"{"egressRate": 7, "egressBurst": 80}"#, "egressRate is 7 bit/s", ""),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(
+                error.code == code::INVALID_CONFIG && error.msg.starts_with(words),
+                "{error:?}"
+            );
+            assert!(error.details.contains(key), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The host's links and what stands on them.
+
+use cni::{AddResult, AttachmentKey, Error, code};
+use cni_plugin::{Call, codes};
+use kernel::netns::Netns;
+use kernel::route::{
+    Change, FilterInfo, Link, LinkKind, LinkSet, NewLink, Qdisc, RouteSocket, TcHandle,
+};
+
+use super::config::Config;
+use super::plan::{self, QUEUE_PLACE, Shape, Step};
+use crate::shared::{kernel_error as kernel, owner};
+
+/// What the reference's names for the link of what comes in begin with, and how many digits follow.
+const IFB_PREFIX: &str = "bwp";
+const IFB_DIGITS: usize = 12;
+
+/// The host's end of a pair and everything of ours around it.
+#[derive(Debug)]
+pub(super) struct Node {
+    socket: RouteSocket,
+    alias: String,
+    pub(super) host: Link,
+    pub(super) root: Standing,
+    hook: Option<Qdisc>,
+    filters: Vec<FilterInfo>,
+    /// The link for what comes from the container, if it is there.
+    pub(super) ifb: Option<Link>,
+    pub(super) ifb_root: Standing,
+    /// What such a link would be called.
+    free_name: Option<String>,
+}
+
+/// What stands at the root of a link.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    pub(super) root: Option<Qdisc>,
+    /// What is inside it.
+    pub(super) inside: Option<Qdisc>,
+}
+
+/// What [`Node::shape`] made.
+#[derive(Debug, Default)]
+pub(super) struct Shaped {
+    /// The link for what comes from the container.
+    pub(super) ifb: Option<Link>,
+    /// Whether packets queue fairly.
+    pub(super) fair: bool,
+}
+
+/// Finds the host's end of the container's interface, by the reference's rule: the peer of a pair that `prevResult` lists
+/// on the host.
+///
+/// # Errors
+/// Code 7 in the reference's words.
+pub(super) fn find_host(
+    socket: &mut RouteSocket,
+    call: &Call<'_>,
+    netns: &Netns,
+    result: &AddResult,
+) -> Result<Link, Error> {
+    if result.interfaces.is_empty() {
+        return Err(unusable("no interfaces provided".to_owned()));
+    }
+    let ifname = call.ifname().as_str();
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let no_peer = |why: String| {
+        unusable(format!("container interface {ifname} has no veth peer: {why}"))
+            .with_details("only pairs of links (veth) can be shaped, as bridge and ptp make them")
+    };
+    let link = inside
+        .link_by_name(ifname)
+        .map_err(kernel)?
+        .ok_or_else(|| no_peer("Link not found".to_owned()))?;
+    let peer = match (link.kind.as_deref(), link.peer_index) {
+        (Some("veth"), Some(peer)) => peer,
+        (kind, _) => return Err(no_peer(format!("it is a {} link", kind.unwrap_or("physical")))),
+    };
+    let host = socket.link_by_index(peer).map_err(kernel)?;
+    // A number counts in its own namespace: here it may be another link's.
+    let host = host
+        .filter(|host| host.is_kind("veth") && host.peer_index == Some(link.index))
+        .ok_or_else(|| unusable(format!("veth peer with index {peer} is not in host ns")))?;
+    if result.interfaces.iter().any(|listed| listed.sandbox.is_empty() && listed.name == host.name)
+    {
+        return Ok(host);
+    }
+    Err(unusable("no veth peer of container interface found in host ns".to_owned())
+        .with_details(format!("prevResult does not list {:?} without a sandbox", host.name)))
+}
+
+fn unusable(message: String) -> Error {
+    Error::new(code::INVALID_CONFIG, message)
+}
+
+/// The names that an attachment's link for what comes from the container may have: the reference's, and one for a
+/// further interface of the same container in the same network, for which the reference has the same name.
+pub(super) fn ifb_names(key: &AttachmentKey) -> [String; 2] {
+    let by_container = format!("{}{}", key.network, key.container_id);
+    let theirs = cni::owner::sha512_hex(&by_container, IFB_DIGITS);
+    let ours = &key.hash()[..IFB_DIGITS];
+    [format!("{IFB_PREFIX}{theirs}"), format!("{IFB_PREFIX}{ours}")]
+}
+
+/// Finds an attachment's link for what comes from the container: one with its mark, or one without any mark and the
+/// reference's name. Also tells a name that is free, if there is one.
+pub(super) fn find_ifb(
+    socket: &mut RouteSocket,
+    key: &AttachmentKey,
+) -> Result<(Option<Link>, Option<String>), Error> {
+    let alias = owner::alias(key);
+    let (mut unmarked, mut free) = (None, None);
+    for (attempt, name) in ifb_names(key).into_iter().enumerate() {
+        match socket.link_by_name(&name).map_err(kernel)? {
+            None => free = free.or(Some(name)),
+            Some(link) if !link.is_kind("ifb") => {}
+            Some(link) => match &link.alias {
+                Some(mark) if *mark == alias => return Ok((Some(link), free)),
+                None if attempt == 0 => unmarked = Some(link),
+                _ => {}
+            },
+        }
+    }
+    Ok((unmarked, free))
+}
+
+impl Node {
+    /// Looks at everything.
+    pub(super) fn observe(
+        mut socket: RouteSocket,
+        key: &AttachmentKey,
+        host: Link,
+    ) -> Result<Self, Error> {
+        let root = Standing::on(&mut socket, host.index)?;
+        let hook = socket.qdisc(host.index, TcHandle::INGRESS).map_err(kernel)?;
+        let filters = match &hook {
+            Some(_) => socket.filters(host.index, TcHandle::INGRESS_FILTERS).map_err(kernel)?,
+            None => Vec::new(),
+        };
+        let (ifb, free_name) = find_ifb(&mut socket, key)?;
+        let ifb_root = match &ifb {
+            Some(ifb) => Standing::on(&mut socket, ifb.index)?,
+            None => Standing::default(),
+        };
+        let hook = hook.map(|found| found.qdisc);
+        let alias = owner::alias(key);
+        Ok(Self { socket, alias, host, root, hook, filters, ifb, ifb_root, free_name })
+    }
+
+    /// Says whether what comes from the container is led to its link.
+    pub(super) fn is_redirected(&self) -> bool {
+        let to = self.ifb.as_ref().map(|ifb| ifb.index);
+        to.is_some() && self.filters.iter().any(|filter| filter.redirects_to == to)
+    }
+
+    /// Brings everything into the shape that is asked for: what is missing is made, what is different changed, what is
+    /// not wanted any more removed. On failure everything is as before.
+    pub(super) fn shape(&mut self, config: &Config) -> Result<Shaped, Error> {
+        let mtu = self.host.mtu;
+        let shape = |limit: &Option<_>| limit.as_ref().map(|limit| Shape::of(limit, mtu));
+        let (ingress, egress) = (shape(&config.ingress), shape(&config.egress));
+        let host = (self.host.index, self.host.name.as_str());
+        let mut steps = self.root.steps(host, ingress.as_ref())?;
+        let made = match (&self.ifb, &egress) {
+            (None, Some(_)) => Some(self.create_ifb()?),
+            _ => None,
+        };
+        let ifb = made.as_ref().or(self.ifb.as_ref()).cloned();
+        let wanted = egress.is_some();
+        if let (Some(ifb), true) = (&ifb, wanted) {
+            // The bucket first, then what leads to it. Later it goes with its link.
+            steps.extend(self.ifb_root.steps((ifb.index, &ifb.name), egress.as_ref())?);
+            steps.extend(made.is_none().then(|| self.renew(ifb)).flatten());
+        }
+        let to = ifb.as_ref().map_or(plan::NOWHERE, |ifb| ifb.index);
+        steps.extend(plan::redirection(
+            self.host.index,
+            self.hook.as_ref(),
+            &self.filters,
+            to,
+            wanted,
+        ));
+        let done = self.apply(steps);
+        let fair = match (done, &made) {
+            (Ok(fair), _) => fair,
+            (Err(error), Some(made)) => return Err(self.without(made.index, error)),
+            (Err(error), None) => return Err(error),
+        };
+        if egress.is_some() {
+            return Ok(Shaped { ifb, fair });
+        }
+        if let Some(ifb) = ifb {
+            self.socket.delete_link(ifb.index).map_err(kernel)?;
+        }
+        Ok(Shaped { ifb: None, fair })
+    }
+
+    fn create_ifb(&mut self) -> Result<Link, Error> {
+        let name = self.free_name.clone().ok_or_else(|| {
+            Error::new(codes::CONFLICT, "adding link: file exists").with_details(format!(
+                "links {IFB_PREFIX}… of these digits belong to others; see `ip link show type ifb`"
+            ))
+        })?;
+        let link = NewLink {
+            mtu: Some(self.host.mtu),
+            up: true,
+            tx_queue_len: Some(0),
+            alias: Some(self.alias.clone()),
+            ..NewLink::new(name, LinkKind::Ifb)
+        };
+        self.socket.create_link(&link).map_err(|error| kernel(error).context("adding link"))
+    }
+
+    /// Brings the link that an earlier ADD, or the reference, has made up to date.
+    fn renew(&self, ifb: &Link) -> Option<Step> {
+        let mark = ifb.alias.as_deref() != Some(&self.alias);
+        let set = LinkSet {
+            mtu: (ifb.mtu != self.host.mtu).then_some(self.host.mtu),
+            up: (!ifb.up()).then_some(true),
+            alias: mark.then(|| self.alias.clone()),
+            ..LinkSet::default()
+        };
+        let change = Change::SetLink { ifindex: ifb.index, set: set.clone() };
+        (set != LinkSet::default()).then(|| Step { change, back: Vec::new(), optional: false })
+    }
+
+    fn without(&mut self, ifindex: u32, error: Error) -> Error {
+        match self.socket.delete_link(ifindex) {
+            Ok(_) => error,
+            Err(also) => error.with_details(format!("could not delete the ifb link: {also}")),
+        }
+    }
+
+    /// Does all steps, or undoes those that were done. Tells whether what the kernel may lack was there.
+    fn apply(&mut self, steps: Vec<Step>) -> Result<bool, Error> {
+        let mut fair = self.root.is_fair() || self.ifb_root.is_fair();
+        let mut back: Vec<Vec<Change>> = Vec::new();
+        for step in steps {
+            match self.socket.apply_one(&step.change) {
+                Ok(()) => {
+                    fair |= step.optional;
+                    back.push(step.back);
+                }
+                Err(error) if step.optional && error.is_not_found() => {}
+                Err(error) => {
+                    let mut failure = kernel(error).with_details(HINT);
+                    for change in back.into_iter().rev().flatten() {
+                        if let Err(also) = self.socket.apply_one(&change)
+                            && !also.is_not_found()
+                        {
+                            failure = failure.with_details(format!("could not {also}"));
+                        }
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(fair)
+    }
+}
+
+/// What a kernel must have.
+pub(super) const HINT: &str = "the kernel needs CONFIG_NET_SCH_TBF, and for egress CONFIG_IFB, CONFIG_NET_SCH_INGRESS, \
+                    CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED";
+
+impl Standing {
+    fn on(socket: &mut RouteSocket, ifindex: u32) -> Result<Self, Error> {
+        let root = socket.qdisc(ifindex, TcHandle::ROOT).map_err(kernel)?;
+        let inside = match &root {
+            Some(_) => socket.qdisc(ifindex, QUEUE_PLACE).map_err(kernel)?,
+            None => None,
+        };
+        Ok(Self { root: root.map(|found| found.qdisc), inside: inside.map(|found| found.qdisc) })
+    }
+
+    /// Says whether packets queue fairly inside the bucket.
+    pub(super) fn is_fair(&self) -> bool {
+        self.inside.as_ref().is_some_and(|inside| inside.kind.name() == "fq_codel")
+    }
+
+    fn steps(&self, link: (u32, &str), wanted: Option<&Shape>) -> Result<Vec<Step>, Error> {
+        plan::bucket(link, self.root.as_ref(), self.is_fair(), wanted)
+    }
+}

@@ -1,0 +1,338 @@
+//! Buckets and queues for a rate, and what to change. Looks at nothing, changes nothing.
+//!
+//! A token bucket lets through, in any second, at most its rate and once its burst. So a burst of up to a twentieth of
+//! what the rate carries in a second is harmless. A larger one is kept, but may leave only a twentieth quicker than the
+//! rate: in no second there is more than that.
+//!
+//! Beside this there is always a second, small bucket. What does not fit into it is cut into packets: a
+//! bundle of 64 KiB, as the kernel makes them between links of one host, would keep everybody behind it
+//! waiting for 26 ms at 20 Mbit/s.
+
+use cni::Error;
+use cni_plugin::codes;
+use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirect, Tbf, TcHandle};
+
+use super::config::Limit;
+
+/// A harmless burst is what the rate carries in a second, divided by this; also how much quicker a larger one may leave.
+const HARMLESS: u64 = 20;
+/// How much quicker than the rate a harmless burst may leave: so much that what a late timer missed is made up for.
+const CATCH_UP: u64 = 2;
+/// The small bucket is what its rate carries in a second, divided by this: a millisecond.
+const SMALL: u64 = 1_000;
+/// How long packets may wait without fair queueing, as a part of a second: 25 ms, as the reference.
+const WAIT: u64 = 40;
+/// What a packet has beside its MTU: Ethernet's header with two VLAN tags.
+const HEADER: u32 = 22;
+/// How many packets fit at least into a bucket: one that leaves and one that waits for it.
+const LEAST_PACKETS: u32 = 2;
+/// How many packets can wait at least, so that slow rates do not starve TCP.
+const LEAST_WAITING: u32 = 10;
+/// fq_codel's own defaults, in microseconds (RFC 8290 §5.2.3, §5.2.4).
+const CODEL_TARGET_US: u64 = 5_000;
+const CODEL_INTERVAL_US: u64 = 100_000;
+/// How much memory packets may take that wait: what the rate carries in 100 ms, between these.
+const MEMORY: std::ops::RangeInclusive<u64> = 256 * 1024..=32 * 1024 * 1024;
+/// The numbers of our disciplines; that of the bucket is the reference's.
+const BUCKET: TcHandle = TcHandle::new(1, 0);
+const INSIDE_BUCKET: TcHandle = TcHandle::new(1, 1);
+const QUEUE: TcHandle = TcHandle::new(2, 0);
+/// The largest Ethernet MTU a link may claim; loopback's and ifb's can be larger, but not their packets.
+const MTU_MAX: u32 = 65_535;
+
+/// What stands on a link for a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The bucket.
+    pub(super) bucket: Tbf,
+    /// The queue inside it.
+    pub(super) queue: FqCodel,
+}
+
+impl Shape {
+    /// Decides on buckets and queue for packets of up to an MTU.
+    pub(super) fn of(limit: &Limit, mtu: u32) -> Self {
+        let rate = limit.rate.bytes_per_sec();
+        let packet = mtu.min(MTU_MAX) + HEADER;
+        let least = packet * LEAST_PACKETS;
+        let harmless = size(rate / HARMLESS).max(least);
+        let burst = limit.burst.map_or(harmless, |burst| burst.0.max(least));
+        let peak_rate = if burst <= harmless {
+            rate.saturating_mul(CATCH_UP)
+        } else {
+            rate.saturating_add((rate / HARMLESS).max(1))
+        };
+        let peak = Peak { rate: peak_rate, burst: size(peak_rate / SMALL).max(least) };
+        let waiting = size(rate / WAIT).max(packet * LEAST_WAITING);
+        let bucket = Tbf { rate, burst, limit: waiting, peak: Some(peak) };
+        Self { bucket, queue: queue(rate, packet) }
+    }
+}
+
+/// Settles fq_codel: a packet may always wait for one and a half others.
+fn queue(rate: u64, packet: u32) -> FqCodel {
+    let packet_us = u64::from(packet) * 1_000_000 / rate.max(1);
+    let target = CODEL_TARGET_US.max(packet_us + packet_us / 2);
+    let interval = CODEL_INTERVAL_US + (target - CODEL_TARGET_US);
+    let memory = (rate / 10).clamp(*MEMORY.start(), *MEMORY.end());
+    FqCodel {
+        target_us: Some(size(target)),
+        interval_us: Some(size(interval)),
+        limit: None,
+        memory_bytes: Some(size(memory)),
+    }
+}
+
+fn size(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Says whether a bucket that was read is the one for a limit.
+pub(super) fn is_for(limit: &Limit, mtu: u32, read: &Tbf) -> bool {
+    Shape::of(limit, mtu).bucket.is_as(read)
+}
+
+/// Says whether a bucket that was read is the one the reference makes for a limit.
+///
+/// It has no small bucket, and its burst is what was asked for, which we only know where we were asked the same.
+pub(super) fn is_references(limit: &Limit, read: &Tbf) -> bool {
+    let rate = limit.rate.bytes_per_sec();
+    let burst = limit.burst.map_or(read.burst, |burst| burst.0);
+    Tbf { rate, burst, limit: read.limit, peak: None }.is_as(read)
+}
+
+/// One change and how it is undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) change: Change,
+    pub(super) back: Vec<Change>,
+    /// What the kernel may lack: done without if it does.
+    pub(super) optional: bool,
+}
+
+impl Step {
+    fn new(change: Change, back: Vec<Change>) -> Self {
+        Self { change, back, optional: false }
+    }
+}
+
+/// Plans a link's bucket: set, replaced or taken away. `found` is what stands at its root.
+///
+/// # Errors
+/// Code 108 if somebody else's discipline stands there.
+pub(super) fn bucket(
+    link: (u32, &str),
+    found: Option<&Qdisc>,
+    queued: bool,
+    wanted: Option<&Shape>,
+) -> Result<Vec<Step>, Error> {
+    let (ifindex, name) = link;
+    let remove = Change::DelQdisc { ifindex, parent: TcHandle::ROOT, handle: BUCKET };
+    let known = match found {
+        None => None,
+        Some(qdisc @ Qdisc { kind: QdiscKind::Tbf(tbf), handle: BUCKET, .. }) => Some((qdisc, tbf)),
+        Some(foreign) if wanted.is_some() => {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!("create qdisc: link {name:?} has {foreign}, which is not ours"),
+            )
+            .with_details(format!("remove it: tc qdisc del dev {name} root")));
+        }
+        Some(_) => None,
+    };
+    let mut steps = Vec::new();
+    let Some(wanted) = wanted else {
+        let put_back = known.map(|(qdisc, _)| Change::ReplaceQdisc(qdisc.clone()));
+        steps.extend(put_back.map(|back| Step::new(remove, vec![back])));
+        return Ok(steps);
+    };
+    let own = Qdisc {
+        ifindex,
+        handle: BUCKET,
+        parent: TcHandle::ROOT,
+        kind: QdiscKind::Tbf(wanted.bucket),
+    };
+    match known {
+        Some((_, read)) if wanted.bucket.is_as(read) => {}
+        Some((before, _)) => {
+            let back = Change::ReplaceQdisc(before.clone());
+            steps.push(Step::new(Change::ReplaceQdisc(own), vec![back]));
+        }
+        None => steps.push(Step::new(Change::AddQdisc(own), vec![remove])),
+    }
+    if !queued || !steps.is_empty() {
+        let queue = Qdisc {
+            ifindex,
+            handle: QUEUE,
+            parent: INSIDE_BUCKET,
+            kind: QdiscKind::FqCodel(wanted.queue),
+        };
+        // It goes with the bucket.
+        let change = Change::ReplaceQdisc(queue);
+        steps.push(Step { change, back: Vec::new(), optional: true });
+    }
+    Ok(steps)
+}
+
+/// The place where a bucket's queue is.
+pub(super) const QUEUE_PLACE: TcHandle = INSIDE_BUCKET;
+
+/// Where a filter leads whose link is gone: it drops everything.
+pub(super) const NOWHERE: u32 = 0;
+
+/// Plans what leads everything that comes in by a link to another, `to`: `wanted` or taken away. What leads nowhere, as
+/// the reference's DEL leaves it, is taken away in any case.
+pub(super) fn redirection(
+    ifindex: u32,
+    hook: Option<&Qdisc>,
+    filters: &[FilterInfo],
+    to: u32,
+    wanted: bool,
+) -> Vec<Step> {
+    let redirect =
+        |preference| Redirect { ifindex, parent: TcHandle::INGRESS_FILTERS, preference, to };
+    let own_hook = Qdisc {
+        ifindex,
+        handle: TcHandle::INGRESS_QDISC,
+        parent: TcHandle::INGRESS,
+        kind: QdiscKind::Ingress,
+    };
+    let remove_hook =
+        Change::DelQdisc { ifindex, parent: TcHandle::INGRESS, handle: TcHandle::INGRESS_QDISC };
+    let mut steps = Vec::new();
+    let (dead, alive): (Vec<_>, Vec<_>) =
+        filters.iter().partition(|filter| filter.redirects_to == Some(NOWHERE));
+    for filter in &dead {
+        steps.push(Step::new(Change::DelRedirect(redirect(filter.preference)), Vec::new()));
+    }
+    let ours = alive.iter().find(|filter| filter.redirects_to == Some(to));
+    if wanted && ours.is_none() {
+        if hook.is_none() {
+            steps.push(Step::new(Change::AddQdisc(own_hook), vec![remove_hook]));
+        }
+        // The reference's, or the next that is free.
+        let taken = |preference| alive.iter().any(|found| found.preference == preference);
+        let preference = (1..u16::MAX).find(|&at| !taken(at)).unwrap_or(u16::MAX);
+        let redirect = redirect(preference);
+        let back = vec![Change::DelRedirect(redirect)];
+        steps.push(Step::new(Change::AddRedirect(redirect), back));
+        return steps;
+    }
+    if wanted {
+        return steps;
+    }
+    if let Some(ours) = ours {
+        let redirect = redirect(ours.preference);
+        let back = vec![Change::AddRedirect(redirect)];
+        steps.push(Step::new(Change::DelRedirect(redirect), back));
+    }
+    let others = alive.iter().any(|filter| filter.redirects_to != Some(to));
+    // A clsact is somebody else's, and so is a hook that nothing of ours was in.
+    if !others && !steps.is_empty() && hook.is_some_and(|hook| hook.kind == QdiscKind::Ingress) {
+        steps.push(Step::new(remove_hook, vec![Change::AddQdisc(own_hook)]));
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::super::config::{BitsPerSec, Bytes};
+    use super::*;
+
+    fn limit(rate: u64, burst: Option<u32>) -> Limit {
+        Limit { rate: BitsPerSec(rate), burst: burst.map(Bytes) }
+    }
+
+    #[track_caller]
+    fn check(rate: u64, burst: Option<u32>, expect: Expect) {
+        let shape = Shape::of(&limit(rate, burst), 1500);
+        let (bucket, peak) = (shape.bucket, shape.bucket.peak.unwrap());
+        let text = format!(
+            "rate {} burst {} limit {} peak {}/{} target {} us",
+            bucket.rate,
+            bucket.burst,
+            bucket.limit,
+            peak.rate,
+            peak.burst,
+            shape.queue.target_us.unwrap()
+        );
+        expect.assert_eq(&text);
+    }
+
+    #[test]
+    fn buckets() {
+        check(
+            20_000_000,
+            None,
+            expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/5000 target 5000 us"],
+        );
+        check(
+            20_000_000,
+            Some(2_500_000),
+            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/3044 target 5000 us"],
+        );
+        // Less than a packet would let nothing through.
+        check(
+            1_000_000,
+            Some(100),
+            expect!["rate 125000 burst 3044 limit 15220 peak 250000/3044 target 18264 us"],
+        );
+        check(8, None, expect!["rate 1 burst 3044 limit 15220 peak 2/3044 target 2283000000 us"]);
+        check(
+            u64::MAX,
+            None,
+            expect![
+                "rate 2305843009213693951 burst 4294967295 limit 4294967295 peak 4611686018427387902/4294967295 target 5000 us"
+            ],
+        );
+    }
+
+    /// Of what a bucket lets through in a second: its rate, and once its burst or what its peak allows.
+    #[test]
+    fn no_second_has_a_tenth_too_much() {
+        for rate in [2_000_000, 20_000_000, 1_000_000_000, 40_000_000_000] {
+            for burst in [None, Some(1), Some(200_000), Some(12_500_000), Some(u32::MAX - 1)] {
+                let Shape { bucket, .. } = Shape::of(&limit(rate, burst), 1500);
+                let peak = bucket.peak.unwrap();
+                let by_burst = bucket.rate + u64::from(bucket.burst);
+                let by_peak = peak.rate + u64::from(peak.burst);
+                assert!(
+                    by_burst.min(by_peak) <= bucket.rate + bucket.rate / 10,
+                    "{rate} {burst:?}"
+                );
+                assert!(bucket.rate < peak.rate, "the kernel refuses {bucket:?}");
+            }
+        }
+    }
+
+    fn names(steps: &[Step]) -> Vec<String> {
+        steps.iter().map(|step| step.change.to_string()).collect()
+    }
+
+    #[test]
+    fn a_bucket_that_is_there_is_left_replaced_or_refused() {
+        let shape = Shape::of(&limit(8_000_000, None), 1500);
+        let plan = |found: Option<&Qdisc>, queued, wanted| bucket((7, "v"), found, queued, wanted);
+        let fresh = plan(None, false, Some(&shape)).unwrap();
+        assert_eq!(
+            names(&fresh),
+            ["add qdisc tbf 1: at root of link 7", "set qdisc fq_codel 2: at 1:1 of link 7"]
+        );
+        let Change::AddQdisc(own) = &fresh[0].change else { panic!("{fresh:?}") };
+        assert_eq!(plan(Some(own), true, Some(&shape)).unwrap(), []);
+        assert_eq!(names(&plan(Some(own), false, Some(&shape)).unwrap()).len(), 1);
+        let other = Shape::of(&limit(16_000_000, None), 1500);
+        let replaced = plan(Some(own), true, Some(&other)).unwrap();
+        assert_eq!(replaced[0].back, [Change::ReplaceQdisc(own.clone())]);
+        assert_eq!(
+            names(&plan(Some(own), true, None).unwrap()),
+            ["delete qdisc at root of link 7"]
+        );
+        let foreign = Qdisc { kind: QdiscKind::Other("htb".to_owned()), ..own.clone() };
+        assert_eq!(plan(Some(&foreign), false, None).unwrap(), []);
+        let error = plan(Some(&foreign), false, Some(&shape)).unwrap_err();
+        assert!(error.code == codes::CONFLICT && error.msg.contains("htb"), "{error:?}");
+    }
+}

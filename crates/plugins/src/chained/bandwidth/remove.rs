@@ -1,0 +1,100 @@
+//! DEL and GC.
+
+use cni::{AttachmentKey, ContainerId, Error, IfName};
+use cni_plugin::Call;
+use kernel::route::{Link, RouteSocket};
+use state::Index;
+
+use super::config::Config;
+use super::node::{self, Node};
+use super::{Facts, NAME};
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, kernel_error as kernel, owner};
+
+/// Runs DEL. Needs nothing but the attachment's key.
+pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
+    // Without a note: what an ADD that was killed, or the reference, has made is found as ADD finds it.
+    let unknown = |socket: &mut RouteSocket| match facts {
+        Some(_) => None,
+        None => {
+            let netns = call.open_netns_if_there().ok().flatten()?;
+            let result = call.prev_result().ok().flatten()?;
+            node::find_host(socket, call, &netns, &result).ok()
+        }
+    };
+    take_down(&index, key, facts.as_ref(), unknown)
+}
+
+/// Removes what ADD made, and forgets it.
+fn take_down(
+    index: &Index,
+    key: &AttachmentKey,
+    facts: Option<&Facts>,
+    unknown: impl FnOnce(&mut RouteSocket) -> Option<Link>,
+) -> Result<(), Error> {
+    let mut socket = RouteSocket::open().map_err(kernel)?;
+    let host = match facts {
+        Some(facts) => noted_host(&mut socket, facts)?,
+        None => unknown(&mut socket),
+    };
+    match host {
+        Some(host) => {
+            Node::observe(socket, key, host)?.shape(&Config::default())?;
+        }
+        // What stood on the host's end has gone with it.
+        None => {
+            if let (Some(ifb), _) = node::find_ifb(&mut socket, key)? {
+                socket.delete_link(ifb.index).map_err(kernel)?;
+            }
+        }
+    }
+    attachment::forget(index, key, NAME)
+}
+
+/// Finds the host's end that ADD noted; a later link may have its name or its number.
+fn noted_host(socket: &mut RouteSocket, facts: &Facts) -> Result<Option<Link>, Error> {
+    let found = socket.link_by_index(facts.host_index).map_err(kernel)?;
+    Ok(found.filter(|link| link.name == facts.host_ifname))
+}
+
+/// Runs GC: attachments of this network that are not valid, found by our records and by the marks on links.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let mut failures = Failures::new();
+    let recorded = attachment::stale_records(call, &index, NAME);
+    let mut stale: Vec<_> = recorded.into_iter().map(|record| record.attachment).collect();
+    if let Some(marked) = failures.note("list links", marked(call)) {
+        stale.extend(marked);
+    }
+    stale.sort();
+    stale.dedup();
+    for key in &stale {
+        let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
+        let down = take_down(&index, key, facts.as_ref(), |_| None);
+        failures.note(format_args!("collect {key}"), down);
+    }
+    failures.into_result()
+}
+
+/// Lists the attachments of this network whose mark is on an ifb link and that GC's list does not name.
+fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
+    let mut socket = RouteSocket::open().map_err(kernel)?;
+    let mark = format!("{}{}/", owner::PREFIX, call.network());
+    let links = socket.links().map_err(kernel)?;
+    let keys = links.into_iter().filter(|link| link.is_kind("ifb")).filter_map(|link| {
+        let alias = link.alias?;
+        let (container_id, ifname) = alias.strip_prefix(&mark)?.split_once('/')?;
+        Some(AttachmentKey {
+            network: call.network().clone(),
+            container_id: ContainerId::new(container_id).ok()?,
+            ifname: IfName::new(ifname).ok()?,
+        })
+    });
+    let valid = |key: &AttachmentKey| {
+        call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str())
+    };
+    Ok(keys.filter(|key| !valid(key)).collect())
+}
