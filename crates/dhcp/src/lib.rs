@@ -7,9 +7,11 @@ mod hex;
 mod link;
 mod names;
 mod random;
+mod received;
 mod time;
 pub mod v4;
 pub mod v6;
 
 pub use link::{MacAddr, MacAddrError};
+pub use received::{Ignored, Received};
 pub use time::{Moment, Now, Timestamp, UnixTime};

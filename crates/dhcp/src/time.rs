@@ -85,6 +85,15 @@ pub struct Now {
     pub wall: UnixTime,
 }
 
+impl Now {
+    /// The moment `at`, which was not after this.
+    pub(crate) fn before(self, at: Timestamp, boot_id: Option<String>) -> Moment {
+        let ago = self.at.0.saturating_sub(at.0);
+        let wall_ms = UnixTime(self.wall.0.saturating_sub(ago));
+        Moment { at_ms: at, wall_ms, boot_id }
+    }
+}
+
 /// A point in time that survives a restart of the process, and of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {

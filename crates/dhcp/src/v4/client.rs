@@ -439,12 +439,7 @@ impl Client {
 
     /// When a lease was obtained that was asked for at `asked`.
     pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
-        let ago = u64::try_from(now.at.since(asked).as_millis()).unwrap_or_default();
-        Moment {
-            at_ms: asked,
-            wall_ms: crate::UnixTime::from_millis(now.wall.as_millis().saturating_sub(ago)),
-            boot_id: self.config.boot_id.clone(),
-        }
+        now.before(asked, self.config.boot_id.clone())
     }
 
     /// An address under examination is not given up for being late.

@@ -4,40 +4,7 @@ use super::client::{Offer, Phase, Probing};
 use super::message::{Kind, Message, Op, code};
 use super::terms::{self, Unusable};
 use super::{Client, FailReason, Lease, LostReason};
-use crate::{MacAddr, Now, Timestamp};
-
-/// What became of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// It was the reply that was waited for.
-    Taken,
-    /// It changed nothing.
-    Ignored(Ignored),
-}
-
-/// Why a packet changed nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Ignored {
-    /// It is no DHCP message for an Ethernet client, or a damaged one.
-    #[error("not a well-formed DHCP message")]
-    Malformed,
-    /// It comes from a client, or is of a kind that servers do not send unasked.
-    #[error("not a reply")]
-    NotAReply,
-    /// It is for another hardware address or client identifier.
-    #[error("for another client")]
-    OtherClient,
-    /// Nothing was asked, or something else.
-    #[error("not an answer to what was asked last")]
-    NotAwaited,
-    /// It comes from another server than the one that was asked.
-    #[error("from another server")]
-    OtherServer,
-    /// It lacks what it must have, or has nonsense in its place.
-    #[error("grants nothing that can be used")]
-    Unusable,
-}
+use crate::{Ignored, MacAddr, Now, Received, Timestamp};
 
 impl Client {
     /// A UDP payload came to port 68, in a frame from `source` if that is known. Anything may be in it: what is
@@ -45,10 +12,7 @@ impl Client {
     pub fn on_packet(&mut self, now: Now, payload: &[u8], source: Option<MacAddr>) -> Received {
         // A reply that comes when the lease is over renews nothing, whether or not the timer was first.
         self.expire(now);
-        match self.receive(now, payload, source) {
-            Ok(()) => Received::Taken,
-            Err(ignored) => Received::Ignored(ignored),
-        }
+        self.receive(now, payload, source).into()
     }
 
     fn receive(

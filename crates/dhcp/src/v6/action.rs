@@ -97,12 +97,6 @@ pub enum FailReason {
         /// The server's words, if any, made printable.
         message: String,
     },
-    /// The addresses given were in use.
-    #[error("no more tries: {address}, which the DHCPv6 server gave, is in use on the link")]
-    Conflict {
-        /// The last address tried.
-        address: Ipv6Addr,
-    },
 }
 
 fn quoted(message: &str) -> String {

@@ -1,11 +1,23 @@
-//! The machine itself.
+//! The machine: its states, its time.
+//!
+//! What a state does when a reply comes is in `reply.rs`, the messages in `send.rs`.
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
-use super::{Action, Config, Lease, MessageKind, SavedLease, Transmit};
+use super::exchange::Exchange;
+use super::{Action, Config, FailReason, Lease, LostReason, MessageKind, SavedLease};
 use crate::random::Random;
-use crate::{Now, Timestamp};
+use crate::{Moment, Now, Timestamp};
+
+/// RFC 8415 §7.6 SOL_MAX_RT.
+const SOL_MAX_RT: Duration = Duration::from_secs(3600);
+
+/// After a second setback in a row the client waits, twice as long each time: a server that refuses what it
+/// advertises is not asked without pause.
+const FIRST_SETBACK: Duration = Duration::from_secs(1);
+const MAX_SETBACK: Duration = Duration::from_secs(120);
 
 /// How a client begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +31,7 @@ pub enum Start {
 }
 
 /// Where a client stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// Waits before the first or next SOLICIT.
     Init,
@@ -43,22 +55,111 @@ pub enum State {
     Ended,
 }
 
+/// A state with what it needs.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Init { until: Timestamp },
+    Soliciting(Exchange, Option<Offer>),
+    Requesting(Exchange, Offer),
+    Confirming(Exchange),
+    Bound,
+    Renewing(Exchange),
+    Rebinding(Exchange),
+    Declining(Exchange, Offer),
+    Releasing(Exchange, Offer),
+    Ended,
+}
+
+/// A server, and the addresses that are its.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) server: Vec<u8>,
+    pub(super) addresses: Vec<Ipv6Addr>,
+    pub(super) preference: u8,
+}
+
+/// The lease in use, and its times on the clock since boot. None is never.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    t1: Option<Timestamp>,
+    t2: Option<Timestamp>,
+    /// When each address ends.
+    ends: Vec<Option<Timestamp>>,
+}
+
+/// The search for a lease.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// Until when a first lease must be had.
+    deadline: Option<Timestamp>,
+    /// Why there is none yet.
+    pub(super) failure: FailReason,
+    /// The addresses to ask for.
+    pub(super) wanted: Vec<Ipv6Addr>,
+    setbacks: u32,
+}
+
 /// A stateful DHCPv6 client for one identity association on one link.
 #[derive(Debug)]
 pub struct Client {
-    config: Config,
-    state: State,
-    lease: Option<Lease>,
-    actions: VecDeque<Action>,
-    random: Random,
+    pub(super) config: Config,
+    pub(super) random: Random,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) phase: Phase,
+    pub(super) held: Option<Held>,
+    pub(super) search: Search,
+    pub(super) sol_max_rt: Duration,
 }
 
 impl Client {
-    /// A client that has begun. `seed` should differ between clients and runs.
+    /// A client that has begun: its first actions are there to be polled. `seed` should differ between clients and runs.
     pub fn new(config: Config, start: Start, now: Now, seed: u64) -> Self {
-        let _ = (start, now);
-        let random = Random::new(seed);
-        Client { config, state: State::Init, lease: None, actions: VecDeque::new(), random }
+        let deadline = match start {
+            Start::Fresh => config.timing.acquire.map(|acquire| now.at + acquire),
+            Start::Reboot(_) => None,
+        };
+        let mut client = Client {
+            config,
+            random: Random::new(seed),
+            actions: VecDeque::new(),
+            phase: Phase::Init { until: now.at },
+            held: None,
+            search: Search {
+                deadline,
+                failure: FailReason::NoServer,
+                wanted: Vec::new(),
+                setbacks: 0,
+            },
+            sol_max_rt: SOL_MAX_RT,
+        };
+        match start {
+            Start::Fresh => {
+                let delay = client.random.up_to(client.config.timing.first_delay);
+                client.restart(delay, now);
+            }
+            Start::Reboot(saved) => client.reboot(saved.lease, now),
+        }
+        client
+    }
+
+    /// RFC 8415 §18.2.3.
+    fn reboot(&mut self, lease: Lease, now: Now) {
+        let finite = lease.addresses.iter().any(|address| address.valid_s.is_some());
+        let age = lease.obtained.age(now, self.config.boot_id.as_deref());
+        // A lease whose age nobody knows may be over.
+        let age = age.unwrap_or(if finite { Duration::MAX } else { Duration::ZERO });
+        self.held = Some(hold(lease, now.at, age));
+        if self.expire(now) && self.held.is_none() {
+            return;
+        }
+        if self.held.as_ref().is_some_and(|held| held.t1.is_none_or(|t1| now.at < t1)) {
+            let exchange = Exchange::new(MessageKind::Confirm, &mut self.random, now.at);
+            self.phase = Phase::Confirming(exchange);
+            self.send(now);
+        } else {
+            self.resume(now);
+        }
     }
 
     /// The next thing to do, if any. To be called until there is none after each other call.
@@ -68,68 +169,348 @@ impl Client {
 
     /// When to call [`Client::on_timer`] next, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        None
+        let held = self.held.as_ref();
+        let phase = match &self.phase {
+            Phase::Init { until } => Some(*until),
+            Phase::Bound => held.and_then(|held| held.t1),
+            Phase::Ended => return None,
+            _ => self.exchange().map(|exchange| exchange.next),
+        };
+        let t2 = match &self.phase {
+            Phase::Renewing(_) => held.and_then(|held| held.t2),
+            _ => None,
+        };
+        let expires = held.and_then(|held| held.ends.iter().flatten().min().copied());
+        [phase, t2, expires, self.give_up_at()].into_iter().flatten().min()
     }
 
     /// Time has passed. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
-        let _ = now;
+        // Each step moves the deadline on, or ends a state; waits are never zero.
+        while self.next_deadline().is_some_and(|deadline| deadline <= now.at) {
+            self.step(now);
+        }
     }
 
-    /// A UDP payload came to port 546. Anything may be in it: what is not for this client, or not an answer to
-    /// what it asked last, does nothing.
-    pub fn on_packet(&mut self, now: Now, payload: &[u8]) {
-        let _ = (now, payload);
+    fn step(&mut self, now: Now) {
+        if self.expire(now) {
+            return;
+        }
+        if self.give_up_at().is_some_and(|deadline| deadline <= now.at) {
+            self.actions.push_back(Action::Failed(self.search.failure.clone()));
+            self.end();
+            return;
+        }
+        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now.at);
+        let t2 = self.held.as_ref().and_then(|held| held.t2);
+        match &mut self.phase {
+            Phase::Init { .. } => self.solicit(now),
+            // The time to compare servers is over (RFC 8415 §18.2.1).
+            Phase::Soliciting(_, best @ Some(_)) => {
+                if let Some(offer) = best.take() {
+                    self.request(offer, now);
+                }
+            }
+            Phase::Bound => self.resume(now),
+            Phase::Renewing(_) if due(t2) => self.resume(now),
+            Phase::Ended => {}
+            _ => match self.exchange() {
+                Some(exchange) if exchange.is_over(now.at) => self.in_vain(now),
+                _ => self.send(now),
+            },
+        }
     }
 
-    /// Another host uses one of the lease's addresses (the kernel marked it `dadfailed`): DECLINE, and begin anew.
+    /// Nobody answered for long enough.
+    fn in_vain(&mut self, now: Now) {
+        match &self.phase {
+            Phase::Releasing(..) => self.end(),
+            // RFC 8415 §18.2.2, §18.2.3, §18.2.8: with addresses, they are used for the time they have.
+            _ if self.held.is_some() => self.resume(now),
+            Phase::Declining(..) => self.restart(self.config.timing.after_decline, now),
+            _ => {
+                self.search.failure = FailReason::NoReply;
+                self.solicit(now);
+            }
+        }
+    }
+
+    /// Ends the addresses in use that are over. Says whether there were any.
+    pub(super) fn expire(&mut self, now: Now) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let over = |end: &Option<Timestamp>| end.is_some_and(|end| end <= now.at);
+        if !held.ends.iter().any(over) {
+            return false;
+        }
+        if held.ends.iter().all(over) {
+            self.lose(LostReason::Expired, Duration::ZERO, now);
+            return true;
+        }
+        let previous = held.lease.clone();
+        let mut ends = held.ends.iter();
+        held.lease.addresses.retain(|_| !ends.next().is_some_and(over));
+        held.ends.retain(|end| !over(end));
+        let lease = Box::new(held.lease.clone());
+        self.actions.push_back(Action::Configure { lease, previous: Some(Box::new(previous)) });
+        true
+    }
+
+    /// Goes to the state that the lease's age calls for.
+    pub(super) fn resume(&mut self, now: Now) {
+        self.resume_quietly(now);
+        self.send(now);
+    }
+
+    fn resume_quietly(&mut self, now: Now) {
+        let Some(held) = &self.held else { return };
+        let due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now.at);
+        self.phase = if due(held.t2) {
+            Phase::Rebinding(self.begin(MessageKind::Rebind, now))
+        } else if due(held.t1) {
+            Phase::Renewing(self.begin(MessageKind::Renew, now))
+        } else {
+            Phase::Bound
+        };
+    }
+
+    /// Goes on renewing, but not at once: a server that has just refused is not asked without pause.
+    pub(super) fn resume_later(&mut self, wait: Duration, now: Now) {
+        self.resume_quietly(now);
+        if let Some(exchange) = self.phase.exchange_mut() {
+            exchange.next = now.at + wait;
+        }
+    }
+
+    /// Another host uses one of the lease's addresses (the kernel marked it `dadfailed`): DECLINE, and go on with the
+    /// others, or begin anew.
     pub fn on_conflict(&mut self, now: Now, address: Ipv6Addr) {
-        let _ = (now, address);
+        self.expire(now);
+        let Some(held) = &mut self.held else { return };
+        let Some(which) = held.lease.addresses.iter().position(|there| there.address == address)
+        else {
+            return;
+        };
+        let server = held.lease.server.clone();
+        if held.lease.addresses.len() == 1 {
+            self.drop_held(LostReason::Conflict { address });
+        } else {
+            let previous = Some(Box::new(held.lease.clone()));
+            held.lease.addresses.remove(which);
+            held.ends.remove(which);
+            let lease = Box::new(held.lease.clone());
+            self.actions.push_back(Action::Configure { lease, previous });
+        }
+        let offer = Offer { server, addresses: vec![address], preference: 0 };
+        self.phase = Phase::Declining(self.begin(MessageKind::Decline, now), offer);
+        self.send(now);
     }
 
     /// The link has a carrier and a usable link-local address now: what is due is sent at once. Not needed for a
     /// link that was up at the start.
     pub fn on_carrier(&mut self, now: Now) {
-        let _ = now;
+        self.expire(now);
+        if let Phase::Init { until } = &mut self.phase {
+            // The delay before the first message spreads hosts out; a setback's wait stays.
+            if self.search.setbacks == 0 && *until <= now.at + self.config.timing.first_delay {
+                *until = now.at;
+            }
+        } else if let Some(exchange) = self.phase.exchange_mut() {
+            exchange.again(now.at);
+        }
+        self.on_timer(now);
     }
 
     /// Renews the lease now instead of at T1, if there is one.
     pub fn renew(&mut self, now: Now) {
-        let _ = now;
+        self.expire(now);
+        match self.phase {
+            Phase::Bound => {
+                self.phase = Phase::Renewing(self.begin(MessageKind::Renew, now));
+                self.send(now);
+            }
+            Phase::Renewing(_) | Phase::Rebinding(_) => self.send(now),
+            _ => {}
+        }
     }
 
-    /// Gives the lease back: RELEASE is repeated until a server answers, four times at most, about seventeen
+    /// Gives the lease back: RELEASE is repeated until a server answers, four times at most, about fifteen
     /// seconds (RFC 8415 §18.2.7); the client may be dropped earlier. Without a lease it just ends.
     pub fn release(&mut self, now: Now) {
-        let _ = now;
-        self.state = State::Ended;
+        self.expire(now);
+        if matches!(self.phase, Phase::Releasing(..) | Phase::Ended) {
+            return;
+        }
+        let asked_for = match &self.phase {
+            Phase::Requesting(_, offer) => Some(offer.clone()),
+            _ => None,
+        };
+        let in_use = self.held.as_ref().map(|held| Offer {
+            server: held.lease.server.clone(),
+            addresses: held.lease.addresses.iter().map(|address| address.address).collect(),
+            preference: 0,
+        });
+        self.drop_held(LostReason::Released);
+        match in_use.or(asked_for) {
+            Some(offer) => {
+                self.search.deadline = None;
+                self.phase = Phase::Releasing(self.begin(MessageKind::Release, now), offer);
+                self.send(now);
+            }
+            None => self.end(),
+        }
     }
 
     /// Ends without telling anybody: the lease stays the client's at the server.
     pub fn stop(&mut self) {
-        self.state = State::Ended;
         self.actions.clear();
+        self.end();
+    }
+
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Ended;
+        self.held = None;
     }
 
     /// Where the client stands.
     pub fn state(&self) -> State {
-        self.state
+        match self.phase {
+            Phase::Init { .. } => State::Init,
+            Phase::Soliciting(..) => State::Soliciting,
+            Phase::Requesting(..) => State::Requesting,
+            Phase::Confirming(_) => State::Confirming,
+            Phase::Bound => State::Bound,
+            Phase::Renewing(_) => State::Renewing,
+            Phase::Rebinding(_) => State::Rebinding,
+            Phase::Declining(..) => State::Declining,
+            Phase::Releasing(..) => State::Releasing,
+            Phase::Ended => State::Ended,
+        }
     }
 
     /// The lease in use: what the last [`Action::Configure`] carried, or the saved one.
     pub fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+        self.held.as_ref().map(|held| &held.lease)
     }
 
     /// The lease in use, as it is to be saved.
     pub fn saved(&self) -> Option<SavedLease> {
-        let lease = self.lease.clone()?;
+        let lease = self.lease()?.clone();
         Some(SavedLease { duid: self.config.duid.clone(), iaid: self.config.iaid, lease })
+    }
+
+    pub(super) fn begin(&mut self, kind: MessageKind, now: Now) -> Exchange {
+        Exchange::new(kind, &mut self.random, now.at)
+    }
+
+    fn solicit(&mut self, now: Now) {
+        self.phase = Phase::Soliciting(self.begin(MessageKind::Solicit, now), None);
+        self.send(now);
+    }
+
+    pub(super) fn request(&mut self, offer: Offer, now: Now) {
+        self.phase = Phase::Requesting(self.begin(MessageKind::Request, now), offer);
+        self.send(now);
+    }
+
+    /// Looks for a lease again, after a while.
+    pub(super) fn restart(&mut self, wait: Duration, now: Now) {
+        if wait.is_zero() {
+            self.solicit(now);
+        } else {
+            self.phase = Phase::Init { until: now.at + wait };
+        }
+    }
+
+    /// How long to wait after one more setback.
+    pub(super) fn setback(&mut self) -> Duration {
+        let before = self.search.setbacks;
+        self.search.setbacks = before.saturating_add(1);
+        match before.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => (FIRST_SETBACK * (1 << doublings.min(7))).min(MAX_SETBACK),
+        }
+    }
+
+    /// Puts a lease to use.
+    pub(super) fn bind(&mut self, lease: Lease, now: Now) {
+        let previous = self.held.take().map(|held| Box::new(held.lease));
+        let age = now.at.since(lease.obtained.at_ms);
+        self.actions.push_back(Action::Configure { lease: Box::new(lease.clone()), previous });
+        self.held = Some(hold(lease, now.at, age));
+        self.phase = Phase::Bound;
+        self.search.deadline = None;
+        self.search.setbacks = 0;
+    }
+
+    /// Gives up the lease in use and looks for another.
+    pub(super) fn lose(&mut self, reason: LostReason, wait: Duration, now: Now) {
+        self.drop_held(reason);
+        // Being released it is lost already.
+        if !matches!(self.phase, Phase::Releasing(..)) {
+            self.restart(wait, now);
+        }
+    }
+
+    fn drop_held(&mut self, reason: LostReason) {
+        let Some(held) = self.held.take() else { return };
+        // Asking for them again makes sense only while they may be free.
+        self.search.wanted = match reason {
+            LostReason::Expired => held.lease.addresses.iter().map(|there| there.address).collect(),
+            _ => Vec::new(),
+        };
+        self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
+    }
+
+    /// When a lease was obtained that was asked for at `asked`.
+    pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
+        now.before(asked, self.config.boot_id.clone())
+    }
+
+    fn give_up_at(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Releasing(..) | Phase::Ended => None,
+            _ => self.search.deadline,
+        }
+    }
+
+    pub(super) fn exchange(&self) -> Option<&Exchange> {
+        match &self.phase {
+            Phase::Soliciting(exchange, _)
+            | Phase::Requesting(exchange, _)
+            | Phase::Confirming(exchange)
+            | Phase::Renewing(exchange)
+            | Phase::Rebinding(exchange)
+            | Phase::Declining(exchange, _)
+            | Phase::Releasing(exchange, _) => Some(exchange),
+            Phase::Init { .. } | Phase::Bound | Phase::Ended => None,
+        }
     }
 }
 
-/// The message that releases a lease whose client is gone, for instance one found after a restart.
-pub fn release_message(saved: &SavedLease, seed: u64) -> Transmit {
-    let _ = (saved, seed);
-    Transmit { payload: Vec::new(), to: super::SERVERS, kind: MessageKind::Release }
+impl Phase {
+    pub(super) fn exchange_mut(&mut self) -> Option<&mut Exchange> {
+        match self {
+            Phase::Soliciting(exchange, _)
+            | Phase::Requesting(exchange, _)
+            | Phase::Confirming(exchange)
+            | Phase::Renewing(exchange)
+            | Phase::Rebinding(exchange)
+            | Phase::Declining(exchange, _)
+            | Phase::Releasing(exchange, _) => Some(exchange),
+            Phase::Init { .. } | Phase::Bound | Phase::Ended => None,
+        }
+    }
+}
+
+/// A lease that was obtained `age` before `now`.
+fn hold(lease: Lease, now: Timestamp, age: Duration) -> Held {
+    let at = |after: Option<u32>| {
+        after.map(|after| now + Duration::from_secs(u64::from(after)).saturating_sub(age))
+    };
+    Held {
+        t1: at(lease.t1_s),
+        t2: at(lease.t2_s),
+        ends: lease.addresses.iter().map(|address| at(address.valid_s)).collect(),
+        lease,
+    }
 }

@@ -66,6 +66,8 @@ pub struct Config {
     pub send: Vec<RawOption>,
     /// Takes the addresses of the first reply if a server will (option 14), saving two messages.
     pub rapid_commit: bool,
+    /// Takes the first offer there is, instead of waiting a second for a server that says it is preferred (RFC 8415 §18.2.1).
+    pub first_offer: bool,
     /// When to stop.
     pub timing: Timing,
     /// Which boot this is; see [`Moment::age`](crate::Moment::age).
@@ -73,7 +75,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults: [`DEFAULT_REQUEST`], rapid commit, the RFC's timing.
+    /// The defaults: [`DEFAULT_REQUEST`], rapid commit, the first offer there is, the RFC's timing.
     pub fn new(duid: Duid, iaid: u32) -> Self {
         Config {
             duid,
@@ -81,6 +83,7 @@ impl Config {
             request: DEFAULT_REQUEST.to_vec(),
             send: Vec::new(),
             rapid_commit: true,
+            first_offer: true,
             timing: Timing::default(),
             boot_id: None,
         }

@@ -20,7 +20,7 @@ pub struct Lease {
     pub dns: Vec<Ipv6Addr>,
     /// The search list (option 24).
     pub search: Vec<String>,
-    /// When the message was sent that the server replied to: all times count from there.
+    /// When the last message was sent before the server replied: all times count from there.
     pub obtained: Moment,
     /// T1: when to renew; `None`: never.
     pub t1_s: Option<u32>,

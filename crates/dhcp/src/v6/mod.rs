@@ -1,15 +1,22 @@
 //! The stateful DHCPv6 client (RFC 8415).
 
 mod action;
-#[expect(dead_code, reason = "used as soon as the machine is filled in")]
 mod client;
 mod config;
+mod exchange;
 mod lease;
+mod message;
+mod reply;
+mod send;
+mod terms;
 
 pub use action::{Action, FailReason, LostReason, MessageKind, Transmit};
-pub use client::{Client, Start, State, release_message};
+pub use client::{Client, Start, State};
 pub use config::{Config, DEFAULT_REQUEST, Duid, Timing, key_iaid};
 pub use lease::{Address, Lease, RawOption, SavedLease, SavedLeaseError};
+pub use send::release_message;
+
+pub use crate::{Ignored, Received};
 
 use std::net::Ipv6Addr;
 

@@ -1,0 +1,43 @@
+//! What became of a packet.
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// It was the reply that was waited for.
+    Taken,
+    /// It changed nothing.
+    Ignored(Ignored),
+}
+
+impl From<Result<(), Ignored>> for Received {
+    fn from(result: Result<(), Ignored>) -> Self {
+        match result {
+            Ok(()) => Received::Taken,
+            Err(ignored) => Received::Ignored(ignored),
+        }
+    }
+}
+
+/// Why a packet changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ignored {
+    /// It is no message of the protocol, or a damaged one.
+    #[error("not a well-formed DHCP message")]
+    Malformed,
+    /// It comes from a client, or is of a kind that servers do not send unasked.
+    #[error("not a reply")]
+    NotAReply,
+    /// It is for another hardware address or client identifier.
+    #[error("for another client")]
+    OtherClient,
+    /// Nothing was asked, or something else.
+    #[error("not an answer to what was asked last")]
+    NotAwaited,
+    /// It comes from another server than the one that was asked.
+    #[error("from another server")]
+    OtherServer,
+    /// It lacks what it must have, or has nonsense in its place.
+    #[error("grants nothing that can be used")]
+    Unusable,
+}

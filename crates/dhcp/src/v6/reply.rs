@@ -1,0 +1,213 @@
+//! Replies: which count, and what they change (RFC 8415 §16, §18.2.9, §18.2.10).
+
+use std::time::Duration;
+
+use super::client::{Offer, Phase};
+use super::message::{Association, Kind, Message, Status, code};
+use super::{Client, FailReason, LostReason, terms};
+use crate::{Ignored, Now, Received};
+
+/// RFC 8415 §18.2.1: a server with this preference is not compared with others.
+const HIGHEST: u8 = 255;
+
+/// Before a server that knows nothing of the lease and does not want to is asked to renew it again; REN_TIMEOUT.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// A UDP payload came to port 546. Anything may be in it: what is not for this client, or not an answer to
+    /// what it asked last, does nothing. The answer is for logs.
+    pub fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+        // A reply that comes when an address is over renews it no more, whether or not the timer was first.
+        self.expire(now);
+        self.receive(now, payload).into()
+    }
+
+    fn receive(&mut self, now: Now, payload: &[u8]) -> Result<(), Ignored> {
+        let reply = Message::parse(payload).map_err(|_| Ignored::Malformed)?;
+        if !matches!(reply.kind, Kind::Advertise | Kind::Reply) {
+            return Err(Ignored::NotAReply);
+        }
+        // §16.3, §16.10: a server identifier there must be, and the client's own.
+        if reply.option(code::CLIENT_ID) != Some(self.config.duid.as_bytes()) {
+            return Err(Ignored::OtherClient);
+        }
+        let server = terms::server(&reply).ok_or(Ignored::Unusable)?;
+        if self.exchange().is_none_or(|exchange| exchange.xid != reply.xid) {
+            return Err(Ignored::NotAwaited);
+        }
+        if let Some(asked) = self.asked_server()
+            && asked != server
+        {
+            return Err(Ignored::OtherServer);
+        }
+        match (&self.phase, reply.kind) {
+            (Phase::Soliciting(..), Kind::Advertise) => self.on_advertise(now, &reply),
+            (Phase::Soliciting(..), _) => {
+                // §18.2.1: only who asked for it, and was told that it is one, takes a reply at once.
+                if !self.config.rapid_commit || reply.option(code::RAPID_COMMIT).is_none() {
+                    return Err(Ignored::NotAwaited);
+                }
+                self.on_grant(now, &reply)
+            }
+            (_, Kind::Advertise) => Err(Ignored::NotAwaited),
+            (Phase::Requesting(..), _) => self.on_grant(now, &reply),
+            (Phase::Confirming(_), _) => self.on_confirmation(now, &reply),
+            (Phase::Renewing(_) | Phase::Rebinding(_), _) => self.on_renewal(now, &reply),
+            (Phase::Declining(..), _) => {
+                if self.held.is_some() {
+                    self.resume(now);
+                } else {
+                    self.restart(self.config.timing.after_decline, now);
+                }
+                Ok(())
+            }
+            (Phase::Releasing(..), _) => {
+                self.end();
+                Ok(())
+            }
+            (Phase::Init { .. } | Phase::Bound | Phase::Ended, _) => Err(Ignored::NotAwaited),
+        }
+    }
+
+    /// The one server that was asked, if it was one.
+    fn asked_server(&self) -> Option<&[u8]> {
+        match &self.phase {
+            Phase::Requesting(_, offer)
+            | Phase::Declining(_, offer)
+            | Phase::Releasing(_, offer) => Some(&offer.server),
+            Phase::Renewing(_) => self.lease().map(|lease| lease.server.as_slice()),
+            _ => None,
+        }
+    }
+
+    /// §18.2.9.
+    fn on_advertise(&mut self, now: Now, advertise: &Message) -> Result<(), Ignored> {
+        // Even from a server that has no addresses.
+        self.take_sol_max_rt(advertise);
+        let association = terms::association(advertise, self.config.iaid);
+        let status = terms::status(advertise, association.as_ref()).ok_or(Ignored::Unusable)?;
+        let addresses: Vec<_> = match association {
+            Some(association) if status.code == Status::SUCCESS => association
+                .addresses
+                .iter()
+                .filter(|option| 0 < option.valid_s)
+                .map(|option| option.address)
+                .collect(),
+            _ => Vec::new(),
+        };
+        if addresses.is_empty() {
+            self.note(status);
+            return Err(Ignored::Unusable);
+        }
+        let server = terms::server(advertise).ok_or(Ignored::Unusable)?.to_vec();
+        let preference = terms::preference(advertise);
+        let offer = Offer { server, addresses, preference };
+        let first_offer = self.config.first_offer;
+        let Phase::Soliciting(exchange, best) = &mut self.phase else {
+            return Err(Ignored::NotAwaited);
+        };
+        // §18.2.1: after the first wait, the first to advertise is taken.
+        if preference == HIGHEST || first_offer || 1 < exchange.sent {
+            self.request(offer, now);
+        } else if best.as_ref().is_none_or(|best| best.preference < preference) {
+            *best = Some(offer);
+        }
+        Ok(())
+    }
+
+    /// REPLY with the first addresses, or with those for a binding the server had lost (§18.2.10.1).
+    fn on_grant(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        self.take_sol_max_rt(reply);
+        let association = terms::association(reply, self.config.iaid);
+        let status = terms::status(reply, association.as_ref()).ok_or(Ignored::Unusable)?;
+        if let Some(association) = association.filter(|_| status.code == Status::SUCCESS)
+            && self.update(now, reply, &association)
+        {
+            return Ok(());
+        }
+        let code = status.code;
+        self.note(status);
+        match code {
+            Status::SUCCESS | Status::NO_ADDRESSES | Status::NO_BINDING | Status::NOT_ON_LINK => {}
+            // UnspecFail and what is not known: the message is sent again as if nothing had come.
+            _ => return Err(Ignored::Unusable),
+        }
+        let wait = self.setback();
+        match (code, self.held.is_some()) {
+            (Status::NOT_ON_LINK, true) => self.lose(LostReason::Refused, wait, now),
+            // What is held is used for the time it has.
+            (_, true) => self.resume_later(wait.max(SHORTEST_PAUSE), now),
+            (_, false) => self.restart(wait, now),
+        }
+        Ok(())
+    }
+
+    /// REPLY to CONFIRM (§18.2.10.2): on the link or not; nothing else is in it.
+    fn on_confirmation(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        match terms::status(reply, None).ok_or(Ignored::Unusable)?.code {
+            Status::SUCCESS => self.resume(now),
+            Status::NOT_ON_LINK => {
+                let wait = self.setback();
+                self.lose(LostReason::Refused, wait, now);
+            }
+            _ => return Err(Ignored::Unusable),
+        }
+        Ok(())
+    }
+
+    /// REPLY to RENEW or REBIND (§18.2.10.1).
+    fn on_renewal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+        self.take_sol_max_rt(reply);
+        let association = terms::association(reply, self.config.iaid);
+        let status = terms::status(reply, association.as_ref()).ok_or(Ignored::Unusable)?;
+        match (status.code, association) {
+            (Status::SUCCESS, Some(association)) if !association.addresses.is_empty() => {
+                if !self.update(now, reply, &association) {
+                    let wait = self.setback();
+                    self.lose(LostReason::Refused, wait, now);
+                }
+            }
+            // The server lost its memory: it is asked to bind what is in use.
+            (Status::NO_BINDING, _) => {
+                let server = terms::server(reply).ok_or(Ignored::Unusable)?.to_vec();
+                let held = self.lease().map(|lease| lease.addresses.as_slice());
+                let addresses =
+                    held.unwrap_or_default().iter().map(|address| address.address).collect();
+                self.request(Offer { server, addresses, preference: 0 }, now);
+            }
+            (Status::NOT_ON_LINK, _) => {
+                let wait = self.setback();
+                self.lose(LostReason::Refused, wait, now);
+            }
+            // No addresses, no association, some failure: renewing goes on.
+            _ => return Err(Ignored::Unusable),
+        }
+        Ok(())
+    }
+
+    /// Takes what a reply grants. Says whether an address is left.
+    fn update(&mut self, now: Now, reply: &Message, association: &Association) -> bool {
+        let asked = self.exchange().map_or(now.at, |exchange| exchange.asked);
+        let lease = terms::lease(reply, association, self.moment(asked, now), self.lease());
+        match lease {
+            Some(lease) => {
+                self.bind(lease, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Why there are no addresses: success without any is as much as none available.
+    fn note(&mut self, status: Status) {
+        let Status { code, message } = status;
+        let status = if code == Status::SUCCESS { Status::NO_ADDRESSES } else { code };
+        self.search.failure = FailReason::Status { status, message };
+    }
+
+    fn take_sol_max_rt(&mut self, message: &Message) {
+        if let Some(sol_max_rt) = terms::sol_max_rt(message) {
+            self.sol_max_rt = sol_max_rt;
+        }
+    }
+}
