@@ -26,6 +26,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &chained::firewall::FirewallPlugin,
+        &interface::single::Single(interface::host_device::HostDevice),
         &ipam::host_local::HostLocal,
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),

@@ -1,6 +1,7 @@
 //! Plugins that make interfaces.
 
 pub mod bridge;
+pub mod host_device;
 pub mod loopback;
 pub mod macvlan;
 pub mod on_parent;

@@ -1,0 +1,161 @@
+//! `host-device`: a device of the host, moved into the container and brought home again.
+//!
+//! | when | what |
+//! |---|---|
+//! | ADD | the device is written down as it is, then moved, renamed and marked in one message |
+//! | inside | its alias is the name it had, as with the reference plugin: either plugin can undo the other's ADD |
+//! | DEL | it comes home under its name and with its alias, hardware address, MTU, and up if it was; addresses that the host gave it are the host's to give again |
+//! | namespace gone | the kernel brought hardware to the initial namespace under the container's name: it is found there |
+//!
+//! A device bound to a userspace driver (DPDK) is no link: nothing is moved, only addresses are reserved.
+
+mod config;
+mod find;
+mod home;
+
+use std::path::Path;
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::{Call, codes};
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use serde::Deserialize as _;
+use state::Index;
+
+pub use config::{Config, Raw};
+pub use find::{Found, Seen};
+use home::Facts;
+
+use super::single::{Made, SingleLink, Sites, drift};
+use crate::shared::container::Options;
+use crate::shared::{attachment, kernel_error as kernel};
+
+/// Where the kernel shows devices.
+const SYSFS: &str = "/sys";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct HostDevice;
+
+impl SingleLink for HostDevice {
+    const NAME: &'static str = "host-device";
+    /// Any.
+    const KINDS: &'static [&'static str] = &[];
+    type Raw = Raw;
+    type Config = Config;
+    type Seen = Seen;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::read(call)
+    }
+
+    /// Takes the device over from an attachment whose namespace is gone: it is brought home first.
+    fn observe(call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Seen, Error> {
+        let seen = find::look(config, &mut sites.host);
+        if seen.is_ok() {
+            return seen;
+        }
+        match find::holder(config) {
+            Some(holder) if !holder.alive && !holder.facts.user_space => {
+                home::bring(call, &holder.attachment, None, Some(&holder.facts))?;
+                attachment::forget(&config.index, &holder.attachment, Self::NAME)?;
+                find::look(config, &mut sites.host)
+            }
+            _ => seen,
+        }
+    }
+
+    fn facts(config: &Config, seen: &Seen) -> serde_json::Value {
+        let facts = Facts::new(config, seen);
+        serde_json::to_value(facts).expect("facts have string keys only")
+    }
+
+    /// Moves the device: it changes namespace, name and alias in one message, so that neither a link of its name in
+    /// the container nor one of its new name on the host is in the way.
+    fn make(
+        call: &Call<'_>,
+        _config: &Config,
+        seen: &Seen,
+        sites: &mut Sites,
+    ) -> Result<Made, Error> {
+        let found = match seen {
+            Seen::Link(found) => found,
+            Seen::UserSpace { pci_id } => {
+                return Ok(Made { link: None, pci_id: pci_id.clone() });
+            }
+        };
+        let ifname = call.ifname().as_str();
+        let set = LinkSet {
+            netns: Some(sites.netns.clone()),
+            name: Some(ifname.to_owned()),
+            alias: Some(found.link.name.clone()),
+            ..LinkSet::default()
+        };
+        let moved = sites.host.apply_one(&Change::SetLink { ifindex: found.link.index, set });
+        moved.map_err(|error| {
+            kernel(error).context(format_args!("failed to move link {:?}", found.link.name))
+        })?;
+        let link = sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(|| {
+            Error::new(
+                codes::KERNEL,
+                format!(
+                    "failed to move link {:?}: {ifname:?} is not in the container",
+                    found.link.name
+                ),
+            )
+        })?;
+        Ok(Made { link: Some(link), pci_id: found.pci_id.clone() })
+    }
+
+    /// The addresses are the address plugin's to keep apart; detection takes a second of every start.
+    fn options(_config: &Config) -> Options {
+        Options { skip_dad: true }
+    }
+
+    fn take_back(
+        call: &Call<'_>,
+        key: &AttachmentKey,
+        netns: Option<&Netns>,
+        facts: Option<&serde_json::Value>,
+    ) -> Result<(), Error> {
+        let facts: Option<Facts> = facts.and_then(|facts| Facts::deserialize(facts).ok());
+        home::bring(call, key, netns, facts.as_ref())
+    }
+
+    fn verify(
+        call: &Call<'_>,
+        config: &Config,
+        link: Option<&Link>,
+        _sites: &mut Sites,
+    ) -> Result<(), Error> {
+        let ifname = call.ifname().as_str();
+        let user_space = find::user_space(config).map_err(|error| drift(error.to_string()))?;
+        let Some(link) = link else {
+            return if user_space.is_some() {
+                Ok(())
+            } else {
+                Err(drift(format!("interface {ifname:?} is gone from the container")))
+            };
+        };
+        let index = Index::new(call.roots());
+        let facts: Option<Facts> = attachment::read_facts(&index, call.attachment(), Self::NAME);
+        if facts.is_some_and(|facts| facts.contradicts(link)) {
+            return Err(drift(format!("interface {ifname:?} is another device than ADD moved")));
+        }
+        Ok(())
+    }
+
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+        find::look(config, host).map(drop)
+    }
+}
+
+/// Follows a device's link in sysfs: its path below `/sys/devices`.
+fn device_path(ifname: &str) -> Option<String> {
+    let path = Path::new(SYSFS).join("class/net").join(ifname).join("device");
+    std::fs::canonicalize(path).ok()?.to_str().map(str::to_owned)
+}
+
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+}

@@ -1,0 +1,271 @@
+//! Finding the device on the host.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::codes;
+use kernel::mac::MacAddr;
+use kernel::route::{Link, RouteSocket};
+
+use super::config::{Bus, Config, Device};
+use super::home::Facts;
+use super::{HostDevice, SYSFS, device_path, invalid};
+use crate::interface::single::SingleLink;
+use crate::shared::attachment::recorded_netns;
+use crate::shared::kernel_error as kernel;
+
+/// The drivers that hand a device to a program.
+const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+
+/// The device as it was found.
+#[derive(Debug)]
+pub enum Seen {
+    /// A link of the host.
+    Link(Box<Found>),
+    /// A device that a program drives.
+    UserSpace {
+        /// Its PCI address; empty if only `DPDKMode` says so.
+        pci_id: String,
+    },
+}
+
+/// A link of the host.
+#[derive(Debug)]
+pub struct Found {
+    /// The link, before anything was done with it.
+    pub link: Link,
+    /// Its PCI address, if it has one.
+    pub pci_id: String,
+    /// The device behind it, below `/sys/devices`; empty if there is none.
+    pub path: String,
+}
+
+/// Looks for the device; says who has it if it is not there.
+pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Error> {
+    if let Some(pci_id) = user_space(config)? {
+        if let Some(error) = held(config) {
+            return Err(error);
+        }
+        return Ok(Seen::UserSpace { pci_id });
+    }
+    let link = match find(config, host) {
+        Ok(Some(link)) => link,
+        Ok(None) => {
+            return Err(held(config)
+                .unwrap_or_else(|| missing(config, "failed to find physical interface")));
+        }
+        Err(error) => return Err(held(config).unwrap_or(error)),
+    };
+    if link.loopback() {
+        let (key, _) = config.selection();
+        return Err(invalid(
+            format!("failed to move link {:?}: it is the loopback link", link.name),
+            format!("key {key:?} names a link that every namespace has of its own"),
+        ));
+    }
+    let path = device_path(&link.name).unwrap_or_default();
+    let from_path = || Path::new(&path).ancestors().find_map(pci_address);
+    let pci_id = match &config.device {
+        Device::Bus(bus) if is_pci(bus.id()) => bus.id().to_owned(),
+        _ => from_path().unwrap_or_default(),
+    };
+    Ok(Seen::Link(Box::new(Found { link, pci_id, path })))
+}
+
+/// Says whether a program drives the device: returns its PCI address then. Where a PCI address is given its driver
+/// decides, otherwise the key `DPDKMode`.
+pub(super) fn user_space(config: &Config) -> Result<Option<String>, Error> {
+    let Some(bus) = &config.pci else {
+        return Ok(config.dpdk.then(String::new));
+    };
+    let folder = pci_folder(bus.id());
+    if let (Bus::Id(id), false) = (bus, folder.exists()) {
+        if auxiliary_folder(id).exists() {
+            return Ok(None);
+        }
+        return Err(held(config).unwrap_or_else(|| {
+            invalid(
+                format!("runtime config DeviceID {id} not found or unsupported"),
+                "key \"runtimeConfig.deviceID\" is a PCI address, or the name of a device of the auxiliary bus",
+            )
+        }));
+    }
+    let link = folder.join("driver");
+    let driver = fs::canonicalize(&link).map_err(|error| {
+        invalid(
+            format!("error with host device: lstat {}: {}", link.display(), words(&error)),
+            format!("key {:?} names no PCI device with a driver", key_of(bus)),
+        )
+    })?;
+    let name = driver.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(USER_SPACE_DRIVERS.contains(&name).then(|| bus.id().to_owned()))
+}
+
+fn key_of(bus: &Bus) -> &'static str {
+    match bus {
+        Bus::Pci(_) => "pciBusID",
+        Bus::Id(_) => "runtimeConfig.deviceID",
+    }
+}
+
+fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Error> {
+    match &config.device {
+        Device::Name(name) => {
+            let found = by_name(host, name)?;
+            found.map(Some).ok_or_else(|| missing(config, "Link not found"))
+        }
+        Device::Mac(mac) => by_mac(host, *mac),
+        Device::KernelPath(path) => {
+            let folder = path.join("net");
+            let names = entries(&folder).ok_or_else(|| {
+                missing(config, &format!("failed to find network devices at {folder:?}"))
+            })?;
+            first_of(host, &names)
+        }
+        Device::Bus(bus) => by_bus(config, bus, host),
+    }
+}
+
+/// A name that cannot be one is nobody's.
+fn by_name(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
+    if name.len() > 127 || name.contains('\0') {
+        return Ok(None);
+    }
+    host.link_by_name(name).map_err(kernel)
+}
+
+/// The first link with a hardware address; hardware before what stands on it and has its address.
+fn by_mac(host: &mut RouteSocket, mac: MacAddr) -> Result<Option<Link>, Error> {
+    let links = host.links().map_err(kernel)?;
+    let found = links.into_iter().filter(|link| link.mac == Some(mac) && !link.loopback());
+    Ok(found.min_by_key(|link| (link.kind.is_some(), link.index)))
+}
+
+fn by_bus(config: &Config, bus: &Bus, host: &mut RouteSocket) -> Result<Option<Link>, Error> {
+    let id = bus.id();
+    let pci = pci_folder(id);
+    if let (Bus::Id(_), false) = (bus, pci.exists()) {
+        let names = entries(&auxiliary_folder(id).join("net")).unwrap_or_default();
+        let found = first_of(host, &names)?;
+        return found.map(Some).ok_or_else(|| {
+            missing(config, &format!("failed to find device name for auxiliary device {id}"))
+        });
+    }
+    let folders = [Some(pci.join("net")), virtio_folder(&pci)];
+    let names = folders.into_iter().flatten().find_map(|folder| entries(&folder));
+    let names =
+        names.ok_or_else(|| missing(config, &format!("no net directory under pci device {id}")))?;
+    first_of(host, &names)?
+        .map(Some)
+        .ok_or_else(|| missing(config, &format!("failed to find device name for pci address {id}")))
+}
+
+fn first_of(host: &mut RouteSocket, names: &[String]) -> Result<Option<Link>, Error> {
+    for name in names {
+        if let Some(link) = by_name(host, name)? {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+fn pci_folder(id: &str) -> PathBuf {
+    Path::new(SYSFS).join("bus/pci/devices").join(id)
+}
+
+fn auxiliary_folder(id: &str) -> PathBuf {
+    Path::new(SYSFS).join("bus/auxiliary/devices").join(id)
+}
+
+/// A virtio device is a device on a PCI device.
+fn virtio_folder(pci: &Path) -> Option<PathBuf> {
+    let name = entries(pci)?.into_iter().find(|name| name.starts_with("virtio"))?;
+    Some(pci.join(name).join("net"))
+}
+
+/// The names in a folder, sorted; `None` if there is no such folder.
+fn entries(folder: &Path) -> Option<Vec<String>> {
+    let entries = fs::read_dir(folder).ok()?;
+    let mut names: Vec<_> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Some(names)
+}
+
+fn pci_address(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    is_pci(name).then(|| name.to_owned())
+}
+
+/// `0000:3b:00.1`: domain, bus, device, function.
+fn is_pci(text: &str) -> bool {
+    let hex = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    parts.len() == 4 && text.contains('.') && parts.into_iter().all(hex)
+}
+
+fn missing(config: &Config, why: &str) -> Error {
+    let (key, text) = config.selection();
+    invalid(
+        format!("failed to find host device: {why}"),
+        format!("key {key:?} asks for {text}, which is not in the host's namespace"),
+    )
+}
+
+/// An attachment that has the device that is asked for.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) attachment: AttachmentKey,
+    pub(super) facts: Facts,
+    /// Its namespace is there.
+    pub(super) alive: bool,
+}
+
+/// Says which attachment has the device that is asked for, if one has.
+pub(super) fn holder(config: &Config) -> Option<Holder> {
+    let records = config.index.list().found.into_iter();
+    records.filter(|record| record.plugin == HostDevice::NAME).find_map(|record| {
+        let facts: Facts = serde_json::from_value(record.data.clone()).ok()?;
+        let alive = !matches!(recorded_netns(&record), Ok(None));
+        facts.is_what(config).then_some(Holder { attachment: record.attachment, facts, alive })
+    })
+}
+
+fn held(config: &Config) -> Option<Error> {
+    // What a program drove needs nothing to come back.
+    let holder = holder(config).filter(|holder| holder.alive || !holder.facts.user_space)?;
+    let (key, text) = config.selection();
+    let (what, hint) = if holder.alive {
+        ("is in use by", "a device is in one container at a time")
+    } else {
+        (
+            "is not back yet from",
+            "its namespace is gone; DEL or GC of that attachment brings the device home",
+        )
+    };
+    let message = format!("failed to find host device: {key} {text} {what} {}", holder.attachment);
+    Some(Error::new(codes::CONFLICT, message).with_details(hint))
+}
+
+fn words(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_pci;
+
+    #[test]
+    fn pci_addresses() {
+        assert!(is_pci("0000:3b:00.1") && is_pci("10000:e1:00.0"));
+        for other in
+            ["virtio0", "eth0", "pci0000:00", "mlx5_core.sf.2", "", "0000:3b:00", "a:b:c:d"]
+        {
+            assert!(!is_pci(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What the device was, and bringing it home.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni::{AttachmentKey, Error, IfName, code};
+use cni_plugin::Call;
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use serde::{Deserialize, Serialize};
+
+use super::config::{Config, Device};
+use super::find::Seen;
+use crate::shared::{kernel_error as kernel, owner};
+
+/// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
+/// thread of its own, one namespace after the other.
+const RETURN_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The pause between looks.
+const RETURN_PAUSE: Duration = Duration::from_millis(20);
+
+/// How many names are tried for a device whose own was taken meanwhile.
+const SPARE_NAMES: u32 = 8;
+
+/// The device as it was on the host: what is written down before it is moved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Facts {
+    /// Its name; empty for a device that a program drives.
+    pub(super) device: String,
+    /// A program drives it; there is no link.
+    pub(super) user_space: bool,
+    /// The key and the text that the configuration named it by.
+    selected: (String, String),
+    /// Its PCI address.
+    pci: String,
+    /// The device behind it, below `/sys/devices`.
+    path: String,
+    /// Its name on its bus.
+    parent: Option<String>,
+    mac: Option<String>,
+    permanent_mac: Option<String>,
+    mtu: u32,
+    up: bool,
+    alias: Option<String>,
+    /// What made it; hardware has none, and survives the namespace it is in.
+    kind: Option<String>,
+}
+
+impl Facts {
+    pub(super) fn new(config: &Config, seen: &Seen) -> Self {
+        let (key, text) = config.selection();
+        let selected = (key.to_owned(), text);
+        let found = match seen {
+            Seen::Link(found) => found,
+            Seen::UserSpace { pci_id } => {
+                return Facts {
+                    user_space: true,
+                    selected,
+                    pci: pci_id.clone(),
+                    ..Facts::default()
+                };
+            }
+        };
+        let link = &found.link;
+        Facts {
+            device: link.name.clone(),
+            user_space: false,
+            selected,
+            pci: found.pci_id.clone(),
+            path: found.path.clone(),
+            parent: link.parent_device.clone(),
+            mac: text_of(link.mac),
+            permanent_mac: text_of(link.permanent_mac),
+            mtu: link.mtu,
+            up: link.up(),
+            alias: link.alias.clone(),
+            kind: link.kind.clone(),
+        }
+    }
+
+    /// Says whether this is the device that a configuration asks for.
+    pub(super) fn is_what(&self, config: &Config) -> bool {
+        let (key, text) = config.selection();
+        if (self.selected.0.as_str(), self.selected.1.as_str()) == (key, text.as_str()) {
+            return true;
+        }
+        match &config.device {
+            Device::Name(name) => !self.user_space && self.device == *name,
+            Device::Mac(mac) => {
+                let mac = Some(mac.to_string());
+                self.mac == mac || self.permanent_mac == mac
+            }
+            Device::KernelPath(path) => !self.path.is_empty() && Path::new(&self.path) == path,
+            Device::Bus(bus) => !self.pci.is_empty() && self.pci == bus.id(),
+        }
+    }
+
+    /// Says whether a link cannot be the device: its hardware is another.
+    pub(super) fn contradicts(&self, link: &Link) -> bool {
+        let differs = |was: &Option<String>, is: Option<String>| {
+            was.as_ref().zip(is).is_some_and(|(was, is)| *was != is)
+        };
+        self.kind != link.kind
+            || differs(&self.permanent_mac, text_of(link.permanent_mac))
+            || differs(&self.parent, link.parent_device.clone())
+    }
+
+    /// Says whether a link is the device, under whatever name: by what we marked it with, or by its hardware.
+    fn is(&self, link: &Link) -> bool {
+        let same = |was: &Option<String>, is: Option<String>| was.is_some() && *was == is;
+        !self.contradicts(link)
+            && (link.alias.as_ref() == Some(&self.device)
+                || same(&self.permanent_mac, text_of(link.permanent_mac))
+                || same(&self.mac, text_of(link.mac)))
+    }
+
+    /// Says whether the device is on the host as it was, and not on its way.
+    fn is_home(&self, link: &Link) -> bool {
+        link.name == self.device && link.alias == self.alias
+    }
+
+    /// Says whether the device survives its namespace, and is still in the machine.
+    fn will_return(&self) -> bool {
+        self.kind.is_none() && (self.path.is_empty() || Path::new(&self.path).exists())
+    }
+}
+
+fn text_of(mac: Option<MacAddr>) -> Option<String> {
+    mac.map(|mac| mac.to_string())
+}
+
+/// Brings an attachment's device home, from the container or from where the kernel put it. Nothing to bring is success.
+pub(super) fn bring(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    netns: Option<&Netns>,
+    facts: Option<&Facts>,
+) -> Result<(), Error> {
+    if facts.is_some_and(|facts| facts.user_space) {
+        return Ok(());
+    }
+    let home = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    if let Some(netns) = netns.filter(|netns| **netns != home) {
+        let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+        if let Some(link) = find_inside(call, key, &mut inside, facts)? {
+            return move_home(call, &mut inside, &mut host, &home, &link, facts);
+        }
+    }
+    if let Some(link) = find_returned(call, key, &mut host, facts, netns.is_none())? {
+        return restore(call, &mut host, &link, facts);
+    }
+    Ok(())
+}
+
+/// Finds the device in the container: under the interface's name, or renamed. Without facts it must have the mark, as
+/// the reference plugin makes it, too.
+fn find_inside(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    inside: &mut RouteSocket,
+    facts: Option<&Facts>,
+) -> Result<Option<Link>, Error> {
+    let ifname = key.ifname.as_str();
+    let named = inside.link_by_name(ifname).map_err(kernel)?;
+    match (facts, named) {
+        (Some(facts), Some(link)) if facts.is(&link) => return Ok(Some(link)),
+        (None, Some(link)) if original_name(&link).is_some() => return Ok(Some(link)),
+        (None, Some(_)) => {
+            call.warn(format_args!(
+                "failed to find original ifname for {ifname:?} (alias is not set); it is left alone"
+            ));
+            return Ok(None);
+        }
+        _ => {}
+    }
+    let links = inside.links().map_err(kernel)?;
+    let is_it = |link: &Link| match facts {
+        Some(facts) => facts.is(link),
+        None => is_asked_for(call, link),
+    };
+    Ok(links.into_iter().find(|link| !link.loopback() && is_it(link)))
+}
+
+/// Finds the device on the host when it is not as it was there. Hardware is waited for where its namespace is gone.
+fn find_returned(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    host: &mut RouteSocket,
+    facts: Option<&Facts>,
+    gone: bool,
+) -> Result<Option<Link>, Error> {
+    let ifname = key.ifname.as_str();
+    let Some(facts) = facts else {
+        // Somebody else's record, or none: a link that is down, that the kernel left under the container's name, and
+        // whose alias is the name that the configuration asks for.
+        let named = host.link_by_name(ifname).map_err(kernel)?;
+        return Ok(named.filter(|link| !link.up() && is_asked_for(call, link)));
+    };
+    let deadline = Instant::now() + RETURN_PATIENCE;
+    loop {
+        let all = host.links().map_err(kernel)?;
+        let found = all.into_iter().filter(|link| facts.is(link));
+        // One that came back first: the host may have something that looks like it.
+        let found = found.min_by_key(|link| link.alias.as_ref() != Some(&facts.device));
+        if let Some(link) = found {
+            return Ok((!facts.is_home(&link)).then_some(link));
+        }
+        if !gone || !facts.will_return() {
+            return Ok(None);
+        }
+        if deadline < Instant::now() {
+            call.warn(format_args!(
+                "device {:?} is not back; something still holds the container's namespace",
+                facts.device
+            ));
+            return Ok(None);
+        }
+        std::thread::sleep(RETURN_PAUSE);
+    }
+}
+
+/// Says whether a link has the mark, and it is the name that the configuration asks for. Of other ways to name a device
+/// none says what it was called.
+fn is_asked_for(call: &Call<'_>, link: &Link) -> bool {
+    let Ok(Config { device: Device::Name(name), .. }) = Config::read(call) else { return false };
+    original_name(link) == Some(name.as_str())
+}
+
+/// The name that a mark says, if it is one of a link moved by this plugin or the reference's.
+fn original_name(link: &Link) -> Option<&str> {
+    let alias = link.alias.as_deref()?;
+    (!alias.starts_with(owner::PREFIX) && IfName::new(alias).is_ok()).then_some(alias)
+}
+
+/// Moves the device from the container to the host, with its name and alias in the same message.
+fn move_home(
+    call: &Call<'_>,
+    inside: &mut RouteSocket,
+    host: &mut RouteSocket,
+    home: &Netns,
+    link: &Link,
+    facts: Option<&Facts>,
+) -> Result<(), Error> {
+    let (name, alias) = name_and_alias(call, host, link, facts)?;
+    let set = LinkSet {
+        netns: Some(home.clone()),
+        name: Some(name.clone()),
+        alias: Some(alias),
+        ..LinkSet::default()
+    };
+    let moved = inside.apply_one(&Change::SetLink { ifindex: link.index, set });
+    match moved {
+        // The namespace goes at this moment, and takes what is virtual along.
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => {
+            return Err(
+                kernel(error).context(format_args!("failed to move {:?} to host netns", link.name))
+            );
+        }
+        Ok(()) => {}
+    }
+    let Some(moved) = host.link_by_name(&name).map_err(kernel)? else { return Ok(()) };
+    settle(call, host, &moved, facts);
+    Ok(())
+}
+
+/// Gives a device that the kernel brought back its name and state.
+fn restore(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    link: &Link,
+    facts: Option<&Facts>,
+) -> Result<(), Error> {
+    let ifindex = link.index;
+    let (name, alias) = if facts.is_some_and(|facts| facts.device == link.name) {
+        (link.name.clone(), facts.and_then(|facts| facts.alias.clone()).unwrap_or_default())
+    } else {
+        name_and_alias(call, host, link, facts)?
+    };
+    let mut changes = Vec::new();
+    if link.up() {
+        // Kernels before 6.2 rename no link that is up.
+        changes.push(Change::SetLink { ifindex, set: LinkSet::default().up(false) });
+    }
+    let set = LinkSet { name: Some(name.clone()), alias: Some(alias), ..LinkSet::default() };
+    changes.push(Change::SetLink { ifindex, set });
+    host.apply(&changes).map_err(|error| {
+        kernel(error.source)
+            .context(format_args!("failed to restore {:?} to original name {name:?}", link.name))
+    })?;
+    if let Some(link) = host.link_by_index(ifindex).map_err(kernel)? {
+        settle(call, host, &link, facts);
+    }
+    Ok(())
+}
+
+/// The name to come home with: its own, or, when another link has that by now, a spare one with the mark kept.
+fn name_and_alias(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    link: &Link,
+    facts: Option<&Facts>,
+) -> Result<(String, String), Error> {
+    let original = facts.map(|facts| facts.device.as_str()).or_else(|| original_name(link));
+    let original = original.unwrap_or(&link.name).to_owned();
+    let own_alias = facts.and_then(|facts| facts.alias.clone()).unwrap_or_default();
+    if host.link_by_name(&original).map_err(kernel)?.is_none() {
+        return Ok((original, own_alias));
+    }
+    for number in 0..SPARE_NAMES {
+        // As the kernel does it: dev and a number.
+        let spare = format!("dev{}", link.index + number);
+        if host.link_by_name(&spare).map_err(kernel)?.is_none() {
+            call.warn(format_args!(
+                "another link is called {original:?} by now: the device comes home as {spare:?}"
+            ));
+            return Ok((spare, original));
+        }
+    }
+    Err(Error::new(
+        cni_plugin::codes::CONFLICT,
+        format!("failed to restore {:?} to original name {original:?}", link.name),
+    )
+    .with_details("another link has that name, and no other name was free"))
+}
+
+/// Puts hardware address, MTU and state back as they were. What cannot be is told: the device is home already.
+fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Facts>) {
+    let Some(facts) = facts else { return };
+    let ifindex = link.index;
+    let mac = facts.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));
+    let mac = mac.and_then(|mac| mac.parse().ok());
+    let mtu = (link.mtu != facts.mtu).then_some(facts.mtu);
+    let sets = [
+        mac.map(|mac| LinkSet { mac: Some(mac), ..LinkSet::default() }),
+        mtu.map(|mtu| LinkSet { mtu: Some(mtu), ..LinkSet::default() }),
+        (facts.up != link.up()).then(|| LinkSet::default().up(facts.up)),
+    ];
+    for set in sets.into_iter().flatten() {
+        if let Err(error) = host.apply_one(&Change::SetLink { ifindex, set }) {
+            call.warn(format_args!("device {:?} is home, but not as it was: {error}", link.name));
+        }
+    }
+}

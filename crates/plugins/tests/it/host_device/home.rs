@@ -1,0 +1,278 @@
+//! The way home: whatever became of the device and its container.
+
+use serde_json::json;
+use testkit::{Place, Snapshot};
+
+use super::{add, check, del, device, fixed, link, network, succeeds, up, verbs};
+use crate::support::Node;
+
+#[test]
+fn the_device_comes_home_as_it_was_found() {
+    for state in ["up", "down"] {
+        let node = Node::new("hd-home");
+        device(&node, "nic0");
+        node.sh(&format!("ip link set nic0 alias 'to the lab' mtu 1400 {state}"));
+        let c1 = node.container("c1");
+        let before = Snapshot::take(&node.lab);
+        add(&node, &c1).config(fixed(&node)).call().ok();
+        c1.sh("ip link set eth0 address 02:00:00:00:00:99 mtu 1300");
+        del(&node, &c1).config(fixed(&node)).call().silent();
+        before.assert_same(&Snapshot::take(&node.lab));
+        assert_eq!(up(&node.lab, "nic0"), state == "up");
+        assert_eq!(verbs(&node), "ADD DEL ");
+    }
+}
+
+/// <https://github.com/containernetworking/plugins/issues/1196>
+#[test]
+fn del_without_a_namespace_brings_it_home_and_releases_the_addresses() {
+    let node = Node::new("hd-nons");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed(&node)).call().ok();
+    // The namespace is still there, but nobody says where: it was written down.
+    del(&node, &c1).config(fixed(&node)).netns("").call().silent();
+    drop(c1);
+    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(verbs(&node), "ADD DEL ");
+}
+
+/// <https://github.com/containernetworking/cni/issues/1167>
+#[test]
+fn del_with_the_namespace_gone_succeeds_and_releases_the_addresses() {
+    let node = Node::new("hd-gone");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    let path = c1.netns();
+    add(&node, &c1).config(fixed(&node)).call().ok();
+    c1.delete();
+    let run = || node.run("host-device", "DEL").id("c1").netns(&path);
+    run().config(json!({ "device": "nic0" })).config(fixed(&node)).call().silent();
+    std::fs::write(node.lab.path(&path), "").unwrap();
+    run().config(json!({ "device": "nic0" })).config(fixed(&node)).call().silent();
+    assert_eq!(verbs(&node), "ADD DEL DEL ");
+}
+
+#[test]
+fn a_second_del_succeeds() {
+    let node = Node::new("hd-twice");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    add(&node, &c1).call().ok();
+    del(&node, &c1).call().silent();
+    del(&node, &c1).call().silent();
+    del(&node, &c1).netns("").call().silent();
+    c1.delete();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn del_needs_no_legible_configuration() {
+    let node = Node::new("hd-config");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    for keys in [json!({ "device": 7 }), json!({}), json!({ "pciBusID": "none" })] {
+        add(&node, &c1).call().ok();
+        node.run("host-device", "DEL").to(&c1).config(keys).call().silent();
+    }
+    c1.delete();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// <https://github.com/containernetworking/plugins/issues/766>
+/// <https://github.com/containernetworking/plugins/issues/773>
+#[test]
+fn a_device_renamed_in_the_container_is_found() {
+    let node = Node::new("hd-rename");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    for also in ["", "ip link set wan alias mine;", "ip link add eth0 type veth peer name x;"] {
+        add(&node, &c1).call().ok();
+        c1.sh(&format!("ip link set eth0 down; ip link set eth0 name wan; {also}"));
+        del(&node, &c1).call().silent();
+        c1.sh("! ip link show wan");
+        let _ = c1.try_sh("ip link del eth0");
+    }
+    c1.delete();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// The kernel gives hardware back to the initial namespace under the container's name, or as `devN` if that is taken,
+/// down, with the alias. Here it is moved by hand: a virtual device would go with the namespace.
+#[test]
+fn a_device_that_the_kernel_brought_back_gets_its_name() {
+    for name in ["eth0", "dev9"] {
+        let node = Node::new("hd-back");
+        device(&node, "nic0");
+        node.sh("ip link set nic0 up");
+        if name == "dev9" {
+            node.sh("ip link add eth0 type veth peer name other");
+        }
+        let before = Snapshot::take(&node.lab);
+        let c1 = node.container("c1");
+        let path = c1.netns();
+        add(&node, &c1).config(fixed(&node)).call().ok();
+        let back = format!(
+            "ip link set eth0 down; ip link set eth0 name {name}; ip link set {name} netns {}",
+            node.lab.netns_path().display()
+        );
+        c1.sh(&back);
+        drop(c1);
+        let run = node.run("host-device", "DEL").id("c1").netns(&path);
+        run.config(json!({ "device": "nic0" })).config(fixed(&node)).call().silent();
+        before.assert_same(&Snapshot::take(&node.lab));
+    }
+}
+
+/// The container's name may be the device's own: it is home, but not as it was.
+#[test]
+fn a_device_that_kept_its_name_gets_its_state() {
+    let node = Node::new("hd-same");
+    device(&node, "eth0");
+    node.sh("ip link set eth0 up");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    let path = c1.netns();
+    add(&node, &c1).config(json!({ "device": "eth0" })).call().ok();
+    c1.sh(&format!("ip link set eth0 mtu 1400 netns {}", node.lab.netns_path().display()));
+    drop(c1);
+    node.run("host-device", "DEL")
+        .id("c1")
+        .netns(&path)
+        .config(json!({ "device": "eth0" }))
+        .call()
+        .silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
+    let node = Node::new("hd-taken");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    let mac = link(&node.lab, "nic0")["address"].as_str().unwrap().to_owned();
+    add(&node, &c1).call().ok();
+    node.sh("ip link add nic0 type veth peer name other");
+    let answer = del(&node, &c1).call();
+    assert!(answer.succeeded() && answer.stderr().contains("another link is called"), "{answer:?}");
+    assert!(!succeeds(&c1, "ip link show eth0"));
+    let links = node.sh("ip -o link");
+    let home = links.lines().find(|line| line.contains(&mac)).unwrap();
+    assert!(home.contains(" dev") && home.contains("alias nic0"), "{home}");
+}
+
+/// A dead container's device is taken over: nobody called DEL, and the next one asks for it.
+#[test]
+fn a_dead_holders_device_is_taken_over() {
+    let node = Node::new("hd-dead");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&node, &c1).call().ok();
+    let path = c1.netns();
+    c1.sh(&format!("ip link set eth0 netns {}", node.lab.netns_path().display()));
+    drop(c1);
+    let result = add(&node, &c2).call().ok();
+    // The dead one's DEL comes late and takes nothing.
+    node.run("host-device", "DEL")
+        .id("c1")
+        .netns(&path)
+        .config(json!({ "device": "nic0" }))
+        .call()
+        .silent();
+    check(&node, &c2, &result).call().silent();
+    del(&node, &c2).call().silent();
+    drop(c2);
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn gc_brings_home_the_devices_of_stale_attachments_only() {
+    let node = Node::new("hd-gc");
+    for name in ["nic0", "nic1"] {
+        device(&node, name);
+    }
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let result = add(&node, &c1).call().ok();
+    let before = Snapshot::take(&node.lab);
+    // One whose namespace is there: only the list says that it is stale.
+    node.sh("ip link show nic1");
+    add(&node, &c2).config(json!({ "device": "nic1" })).call().ok();
+    network(&node, "GC").valid(&[("c1", "eth0")]).call().silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+    check(&node, &c1, &result).call().silent();
+    network(&node, "GC").valid(&[]).call().silent();
+    node.sh("ip link show nic0");
+}
+
+/// What the Go plugin moved has its mark and no record of ours.
+#[test]
+fn what_the_reference_moved_comes_home() {
+    let node = Node::new("hd-theirs");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    let theirs = |container: &testkit::Container| {
+        node.sh(&format!("ip link set nic0 netns {}", container.name()));
+        container
+            .sh("ip link set nic0 alias nic0 && ip link set nic0 name eth0 && ip link set eth0 up");
+    };
+    theirs(&c1);
+    node.run("host-device", "DEL")
+        .to(&c1)
+        .config(json!({ "hwaddr": "02:00:00:00:00:01" }))
+        .call()
+        .silent();
+    node.sh("ip link show nic0 | grep -qv alias");
+    // Renamed inside: the configuration says what it was called.
+    theirs(&c1);
+    c1.sh("ip link set eth0 down; ip link set eth0 name wan");
+    del(&node, &c1).call().silent();
+    // Its namespace gone.
+    theirs(&c1);
+    c1.sh(&format!("ip link set eth0 netns {}", node.lab.netns_path().display()));
+    drop(c1);
+    node.run("host-device", "DEL")
+        .id("c1")
+        .netns("/run/netns/c1")
+        .config(json!({ "device": "nic0" }))
+        .call()
+        .silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// Ours is what the Go plugin's DEL expects: the interface by its name, its alias the name it had.
+#[test]
+fn the_reference_can_bring_ours_home() {
+    let node = Node::new("hd-ours");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    add(&node, &c1).call().ok();
+    let alias = link(&c1, "eth0")["ifalias"].as_str().unwrap().to_owned();
+    c1.sh(&format!("ip link set eth0 down && ip link set eth0 name {alias} && ip link set {alias} alias '' && ip link set {alias} netns {}", node.lab.netns_path().display()));
+    // The record is still there; our DEL and GC must bear that.
+    del(&node, &c1).call().silent();
+    c1.delete();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// An interface of that name without mark and without record is somebody else's.
+#[test]
+fn a_foreign_interface_is_left_alone() {
+    let node = Node::new("hd-foreign");
+    let c1 = node.container("c1");
+    for alias in ["", "alias netwright:other/c1/eth0", "alias 'two words'"] {
+        c1.sh("ip link add eth0 type veth peer name x");
+        if !alias.is_empty() {
+            c1.sh(&format!("ip link set eth0 {alias}"));
+        }
+        let answer = del(&node, &c1).call();
+        assert!(answer.succeeded() && answer.stderr().contains("left alone"), "{answer:?}");
+        c1.sh("ip link del eth0");
+    }
+}
