@@ -31,6 +31,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &chained::portmap::Portmap,
+        &interface::ptp::Ptp,
         &ipam::static_ipam::Static,
         &chained::tuning::Tuning::new(),
     ];

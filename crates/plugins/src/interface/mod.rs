@@ -5,4 +5,5 @@ pub mod host_device;
 pub mod loopback;
 pub mod macvlan;
 pub mod on_parent;
+pub mod ptp;
 pub mod single;

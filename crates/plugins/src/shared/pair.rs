@@ -4,11 +4,13 @@
 //! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
 //! else is lost.
 
+use std::time::{Duration, Instant};
+
 use cni::{AttachmentKey, ContainerId, Error, IfName};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VethPeer};
+use kernel::route::{Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use kernel::sysctl::Sysctl;
 
 use super::kernel_error as kernel;
@@ -16,6 +18,12 @@ use super::{attachment, owner};
 
 /// How many queues each end has: the one the kernel would use, without the others it would make and give up.
 const VETH_QUEUES: u32 = 1;
+
+/// How long the kernel may take to notice a carrier: it looks once a second, and may be busy.
+const CARRIER_PATIENCE: Duration = Duration::from_millis(2550);
+
+/// The pause between looks; noticing takes a fraction of a millisecond.
+const CARRIER_PAUSE: Duration = Duration::from_micros(200);
 
 /// What may differ between pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +132,24 @@ pub fn make(
 pub fn refuse_router_advertisements(ifname: &str) {
     let _ = Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
         .and_then(|accept_ra| accept_ra.write("0"));
+}
+
+/// Waits until the kernel has noticed that an end has its carrier: only then does it use IPv6 addresses there. Newer
+/// kernels notice when they are asked, older ones soon, or within a second when both ends have the same number. An end
+/// that stays without is not an error here.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Error> {
+    let deadline = Instant::now() + CARRIER_PATIENCE;
+    while let Some(link) = socket.link_by_index(ifindex).map_err(kernel)? {
+        let ready = matches!(link.oper_state, OperState::Up | OperState::Unknown);
+        if ready || deadline < Instant::now() {
+            break;
+        }
+        std::thread::sleep(CARRIER_PAUSE);
+    }
+    Ok(())
 }
 
 /// Deletes the pair: from the host's end, which carries the owner's mark, or from the container's end when

@@ -78,7 +78,11 @@ impl HostSwitch {
         index.take_note(&object).map(drop).map_err(|error| file_error(&error))
     }
 
-    fn is_on(self) -> Result<bool, Error> {
+    /// Says whether it is on.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel refuses to tell.
+    pub fn is_on(self) -> Result<bool, Error> {
         self.sysctl()?.read().map(|value| value != "0").map_err(refused)
     }
 

@@ -14,6 +14,7 @@ mod loopback;
 mod macvlan;
 mod portmap;
 mod protocol;
+mod ptp;
 mod rows;
 mod spec;
 mod static_ipam;

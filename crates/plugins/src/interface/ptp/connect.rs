@@ -1,0 +1,181 @@
+//! ADD and its undoing.
+
+use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig};
+use cni_plugin::{Call, codes};
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Change, IpFamily, LinkSet, Route, RouteFilter, RouteSocket, TABLE_MAIN};
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use super::config::{Config, ipam};
+use super::{NAME, plan};
+use crate::shared::kernel_error as kernel;
+use crate::shared::pair::{NewPair, Pair};
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
+use crate::shared::undo::Undo;
+use crate::shared::{attachment, container, dns, owner, pair, rules};
+
+/// What we write down about an attachment, for DEL, CHECK and GC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    pub(super) host_ifname: String,
+    pub(super) ips: Vec<IpNet>,
+    pub(super) filter: firewall::Plan,
+}
+
+impl Facts {
+    /// Reads what was written down, if it was and is still legible.
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
+        attachment::read_facts(index, key, NAME)
+    }
+}
+
+/// Runs ADD.
+pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
+    let config = Config::of(call)?;
+    ipam(call)?;
+    let netns = call.open_netns()?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+    pair::refuse_existing(&inside, call)?;
+
+    let mut undo = Undo::new();
+    let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);
+    attached.map_err(|error| undo.run(error))
+}
+
+/// Pair, addresses, and what needs them. The container's end comes up first and the host's last: an end that is up
+/// alone makes the kernel wait. An address plugin that talks over the link finds both up.
+fn attach<'a>(
+    call: &'a Call<'_>,
+    config: &Config,
+    netns: &Netns,
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    undo: &mut Undo<'a>,
+) -> Result<AddResult, Error> {
+    let key = call.attachment();
+    let index = Index::new(call.roots());
+    undo.record("remove what was made", move || super::remove::all(call, key, None));
+    let mac = MacAddr::random();
+    let pair = pair::make(host, call, netns, NewPair { mac, mtu: config.mtu, master: None })?;
+    let ipam = ipam(call)?;
+    if attachment::talks_over_the_link(&ipam) {
+        bring_up(inside, pair.container_index)?;
+        bring_up(host, pair.host_index)?;
+    }
+    let mut result = attachment::add_addresses(ipam, undo)?;
+    plan::place(&mut result.ips);
+
+    let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+    let network = key.network.as_str();
+    let filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
+    let facts = Facts { host_ifname: pair.host_ifname.clone(), ips, filter };
+    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
+    configure_container(call, netns, inside, pair.container_index, &result)?;
+    bring_up(host, pair.host_index)?;
+    if result.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        pair::wait_for_carrier(inside, pair.container_index)?;
+        pair::wait_for_carrier(host, pair.host_index)?;
+    }
+    configure_host(host, &pair, &result.ips)?;
+    hold_forwarding(&index, key, &result.ips)?;
+    Ok(report(call, result, &pair, mac))
+}
+
+fn bring_up(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Error> {
+    let set = LinkSet { up: Some(true), ..LinkSet::default() };
+    socket.apply_one(&Change::SetLink { ifindex, set }).map_err(kernel)
+}
+
+fn configure_container(
+    call: &Call<'_>,
+    netns: &Netns,
+    inside: &mut RouteSocket,
+    ifindex: u32,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let ifname = call.ifname().as_str();
+    let ips: Vec<&IpConfig> = result.ips.iter().collect();
+    container::write_switches(netns, &container::switches(ifname, &ips, plan::OPTIONS))?;
+    let changes = plan::container(ifindex, &result.ips, &result.routes);
+    inside.apply(&changes).map_err(|error| {
+        kernel(error.source).context(format_args!("configure interface {ifname:?}"))
+    })
+}
+
+/// Gives the host's end the gateways' addresses and the host its routes to the container.
+fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Result<(), Error> {
+    let addresses = plan::host_addresses(pair.host_index, ips);
+    let failed =
+        |error| kernel(error).context(format_args!("configure link {:?}", pair.host_ifname));
+    host.apply(&addresses).map_err(|error| failed(error.source))?;
+    for route in plan::host_routes(pair.host_index, ips) {
+        let destination = route.destination;
+        match host.apply_one(&Change::AddRoute(route)) {
+            Err(error) if error.is_exists() => return Err(taken(host, destination)),
+            added => added.map_err(failed)?,
+        }
+    }
+    Ok(())
+}
+
+/// Names who has the host's route to an address.
+fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
+    let family = if destination.addr().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+    let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
+    let route = host
+        .routes(filter)
+        .unwrap_or_default()
+        .into_iter()
+        .find(|route: &Route| route.destination == destination);
+    let link = route
+        .and_then(|route| route.oif)
+        .and_then(|index| host.link_by_index(index).ok().flatten());
+    let whose = match &link {
+        Some(link) => {
+            let mark = link.alias.as_deref().and_then(|alias| alias.strip_prefix(owner::PREFIX));
+            let of = mark.map(|key| format!(" of {key}")).unwrap_or_default();
+            format!("it leads to link {:?}{of}", link.name)
+        }
+        None => "it leads elsewhere".to_owned(),
+    };
+    Error::new(codes::CONFLICT, format!("the host has a route to {} already", destination.addr()))
+        .with_details(format!("{whose}; two containers cannot have one address"))
+}
+
+fn hold_forwarding(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
+    if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
+        FORWARD_V4.hold(index, key)?;
+    }
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        FORWARD_V6.hold(index, key)?;
+    }
+    Ok(())
+}
+
+fn report(call: &Call<'_>, result: AddResult, pair: &Pair, mac: MacAddr) -> AddResult {
+    let host = Interface {
+        name: pair.host_ifname.clone(),
+        mac: pair.host_mac.to_string(),
+        mtu: pair.mtu,
+        ..Interface::default()
+    };
+    let container = Interface {
+        name: call.ifname().to_string(),
+        mac: mac.to_string(),
+        mtu: pair.mtu,
+        sandbox: call.env().netns.clone(),
+        ..Interface::default()
+    };
+    AddResult {
+        interfaces: vec![host, container],
+        dns: dns::choose(call.common(), result.dns),
+        ips: result.ips,
+        routes: result.routes,
+    }
+}

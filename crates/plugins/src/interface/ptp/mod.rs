@@ -1,0 +1,59 @@
+//! `ptp`: a veth pair between the container and the host, which routes everything.
+//!
+//! Whatever a container sends goes to the host, neighbours of its subnet included: its only link-scope route leads to
+//! the gateway, whose address is the host's end. The host has a route to each container.
+//!
+//! | module | what |
+//! |---|---|
+//! | `config` | what may be asked for |
+//! | `plan` | addresses and routes of both ends |
+//! | `connect` | ADD |
+//! | `remove` | DEL and GC |
+//! | `verify` | CHECK and STATUS |
+
+mod config;
+mod connect;
+mod plan;
+mod remove;
+mod verify;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error};
+use cni_plugin::{Call, Plugin};
+
+/// The plugin's type.
+const NAME: &str = "ptp";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Ptp;
+
+impl Plugin for Ptp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        connect::add(call)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}

@@ -1,0 +1,127 @@
+//! CHECK and STATUS.
+
+use cni::{AddResult, Error, IpConfig, Route};
+use cni_plugin::Call;
+use ipnet::IpNet;
+use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket};
+use state::Index;
+
+use super::config::{Config, ipam};
+use super::connect::Facts;
+use super::plan;
+use crate::interface::single::drift;
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
+use crate::shared::{container, kernel_error as kernel, rules};
+
+/// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
+pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
+    let config = Config::of(call)?;
+    ipam(call)?.check()?;
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let netns = call.open_netns()?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+
+    let link = check_container(&mut inside, call, &result)?;
+    let host_link = check_pair(&mut host, &result, &link)?;
+    let ips: Vec<&IpConfig> = result.container_ips(call.ifname().as_str()).collect();
+    let placed: Vec<IpConfig> = ips.iter().map(|ip| (*ip).clone()).collect();
+    let routes: Vec<Route> =
+        plan::through_gateways(&placed).into_iter().chain(result.routes.iter().cloned()).collect();
+    container::check(&mut inside, link.index, &link.name, &ips, &routes)?;
+    check_host(&mut host, &host_link, &placed)?;
+    check_forwarding(&placed)?;
+    check_filter(call, &config, &host_link, &placed)
+}
+
+fn check_container(
+    inside: &mut RouteSocket,
+    call: &Call<'_>,
+    result: &AddResult,
+) -> Result<Link, Error> {
+    let ifname = call.ifname().as_str();
+    let reported = container::reported_interface(call, result)?;
+    let link = inside
+        .link_by_name(ifname)
+        .map_err(kernel)?
+        .ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
+    if !link.is_kind("veth") {
+        return Err(drift(format!("interface {ifname:?} is no veth link any more")));
+    }
+    container::same_mac(reported, &link)?;
+    if !link.up() {
+        return Err(drift(format!("interface {ifname:?} is down")));
+    }
+    Ok(link)
+}
+
+/// Finds the host's end of the pair, which must be one that ADD reported.
+fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result<Link, Error> {
+    let missing = || drift(format!("the host's end of interface {:?} was not found", link.name));
+    let peer = link.peer_index.ok_or_else(missing)?;
+    let peer = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
+    let reported = result
+        .interfaces
+        .iter()
+        .find(|reported| reported.name == peer.name && reported.sandbox.is_empty())
+        .ok_or_else(missing)?;
+    container::same_mac(reported, &peer)?;
+    if !peer.up() {
+        return Err(drift(format!("link {:?} is down", peer.name)));
+    }
+    Ok(peer)
+}
+
+fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(), Error> {
+    let present = host.addresses(Some(link.index)).map_err(kernel)?;
+    for gateway in plan::gateways(ips) {
+        if !present.iter().any(|address| address.address.addr() == gateway) {
+            return Err(drift(format!("gateway address {gateway} is gone from {:?}", link.name)));
+        }
+    }
+    for route in plan::host_routes(link.index, ips) {
+        let v4 = route.destination.addr().is_ipv4();
+        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
+        let filter = RouteFilter { family, table: None, oif: Some(link.index) };
+        let found = host.routes(filter).map_err(kernel)?;
+        if !found.iter().any(|other| other.destination == route.destination) {
+            return Err(drift(format!(
+                "the host's route to {} by {:?} is gone",
+                route.destination, link.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
+    for (v4, switch, family) in [(true, FORWARD_V4, "IPv4"), (false, FORWARD_V6, "IPv6")] {
+        let needed = ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
+        if needed && !switch.is_on()? {
+            return Err(drift(format!("{family} forwarding is off")));
+        }
+    }
+    Ok(())
+}
+
+fn check_filter(
+    call: &Call<'_>,
+    config: &Config,
+    host_link: &Link,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
+    let key = call.attachment();
+    let index = Index::new(call.roots());
+    let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let wanted = match Facts::read(&index, key) {
+        Some(facts) => facts.filter,
+        None => rules::masquerade(config.masquerade, key.network.as_str(), &host_link.name, &ips),
+    };
+    rules::check(&index, key, config.masquerade, &wanted, &ips)
+}
+
+/// Runs STATUS: the address plugin's. The host always has what a pair needs.
+pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
+    Config::of(call)?;
+    ipam(call)?.status()
+}
