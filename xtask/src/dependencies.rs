@@ -64,11 +64,12 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
-const CONFINED: [(&str, &[&str]); 4] = [
+const CONFINED: [(&str, &[&str]); 5] = [
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
     ("regex-lite", &["netwright-plugins"]),
     ("tokio", &["netwright-daemon"]),
+    ("zbus", &["netwright-firewall"]),
 ];
 
 /// A package as `cargo tree --prefix depth --format '{p}|{l}'` prints it.

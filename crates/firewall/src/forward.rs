@@ -2,8 +2,9 @@
 //!
 //! In netfilter a packet passes only if nobody drops it: an accept in our table cannot overrule a drop in another's. So
 //! we need no rule where nobody drops, and where somebody does the accept has to go where that somebody's rules are:
-//! `DOCKER-USER` where Docker has made it, else the `FORWARD` chain of iptables ([`crate::iptables::filter`]). firewalld
-//! and tables that an administrator wrote have no place for rules of others; there we can only say so.
+//! `DOCKER-USER` where Docker has made it, else the `FORWARD` chain of iptables ([`crate::iptables::filter`]), a zone where it
+//! is firewalld ([`crate::firewalld`]). Tables that an administrator wrote have no place for rules of others; there we can
+//! only say so.
 
 use std::fmt;
 
@@ -14,10 +15,15 @@ use kernel::nft::{
 
 use crate::element::Table;
 use crate::error::FirewallError;
+use crate::firewalld;
 use crate::iptables::{Family as IpVersion, Observed, Tool};
 use crate::layout::table_ref;
 use crate::reference::legacy_uses;
 use crate::tables::TablesError;
+
+/// What the administrator of a firewalld can do that we do not reach.
+pub const ZONE_BY_HAND: &str = "add the containers' subnet to a zone that forwards: \
+     firewall-cmd --permanent --zone=trusted --add-source=SUBNET && firewall-cmd --reload";
 
 /// Somebody who drops forwarded packets unless a rule of theirs accepts them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,10 +53,7 @@ impl Blocker {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Blocker::Iptables { .. } => None,
-            Blocker::Firewalld => Some(
-                "add the containers' subnet to a zone that forwards: \
-                 firewall-cmd --permanent --zone=trusted --add-source=SUBNET && firewall-cmd --reload",
-            ),
+            Blocker::Firewalld => (!firewalld::BUILT).then_some(ZONE_BY_HAND),
             Blocker::Nftables { .. } => {
                 Some("accept the containers' subnet, from it and answers to it, in that chain")
             }

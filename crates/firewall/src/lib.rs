@@ -16,7 +16,8 @@
 //! `docs/firewall.md` shows the tables and their priorities.
 //!
 //! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
-//! them, [`mod@reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets.
+//! them, [`mod@reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets,
+//! [`firewalld`] has firewalld let them through.
 //!
 //! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
 //! those of iptables, and those only when it must.
@@ -27,6 +28,7 @@ mod close;
 pub mod element;
 mod engine;
 pub mod error;
+pub mod firewalld;
 pub mod forward;
 pub mod hostport;
 pub mod iptables;

@@ -1,22 +1,24 @@
-//! Where the files are.
+//! Where the files are, and the system's message bus.
 
 use std::path::{Path, PathBuf};
 
 use crate::file::{FileError, read_optional};
 
-/// The two directories that hold everything of ours.
+/// The two directories that hold everything of ours, and how to reach the host's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     /// What a reboot may forget; `/run/netwright` unless told otherwise.
     pub run: PathBuf,
     /// What must survive a reboot; `/var/lib/netwright` unless told otherwise.
     pub lib: PathBuf,
+    /// The address of the system's message bus (`DBUS_SYSTEM_BUS_ADDRESS`); where it always is when not told.
+    pub system_bus: Option<String>,
 }
 
 impl Roots {
     /// Takes both directories. Neither has to exist.
     pub fn new(run: impl Into<PathBuf>, lib: impl Into<PathBuf>) -> Self {
-        Roots { run: run.into(), lib: lib.into() }
+        Roots { run: run.into(), lib: lib.into(), system_bus: None }
     }
 }
 
