@@ -22,3 +22,5 @@ pub const DELEGATE: u32 = 107;
 pub const CONFLICT: u32 = 108;
 /// Several independent steps failed; the details hold each.
 pub const SEVERAL: u32 = 109;
+/// The DHCP daemon does not answer.
+pub const DAEMON: u32 = 110;

@@ -25,6 +25,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
     static ALL: &[&dyn Plugin] = &[
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
+        &ipam::dhcp::Dhcp,
         &chained::firewall::FirewallPlugin,
         &interface::single::Single(interface::host_device::HostDevice),
         &ipam::host_local::HostLocal,

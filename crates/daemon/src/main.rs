@@ -1,0 +1,82 @@
+//! The node daemon: what cannot be done by a program that is called and ends.
+//!
+//! Its first service keeps DHCP leases ([`services::dhcp`]). The network keeps working while it is down.
+//!
+//! Only this file reads the arguments and the environment.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod clock;
+mod log;
+mod notify;
+mod poll;
+mod services;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use services::dhcp::{self, Stop};
+
+/// What is printed when nothing that is known was asked for.
+const HELP: &str = "\
+Usage: netwrightd SERVICE [FLAG…]
+
+Services:
+  dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
+
+  --version prints the version
+";
+
+/// The exit code for wrong flags, as Go's flag package has it.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let variable = |name: &str| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.and_then(|(_, value)| value.to_str())
+    };
+    log::start(variable("NETWRIGHT_LOG"), variable("JOURNAL_STREAM").is_some());
+    let service = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
+    let stop = match service.to_str() {
+        Some("dhcp") => dhcp::run(&arguments, &environment),
+        Some("--version" | "-V" | "version") => {
+            say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
+            return ExitCode::SUCCESS;
+        }
+        Some("--help" | "-h" | "help") => {
+            say(HELP);
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            complain(HELP);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match stop {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Help) => {
+            say(dhcp::HELP);
+            ExitCode::SUCCESS
+        }
+        Err(Stop::Usage(message)) => {
+            complain(&format!("{message}\n{}", dhcp::HELP));
+            ExitCode::from(USAGE)
+        }
+        Err(Stop::Failed(message)) => {
+            tracing::error!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A reader that is gone is nobody to tell.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn complain(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

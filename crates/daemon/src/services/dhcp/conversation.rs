@@ -1,0 +1,118 @@
+//! One plugin's connection: one line in, one line out.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use dhcp::Timestamp;
+use plugins::ipam::dhcp::protocol::{
+    Answer, Ask, Failure, MAX_LINE, Reply, read_question, to_line,
+};
+use rustix::net::sockopt;
+
+/// How long a plugin may take to ask, and to take its answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    pub(crate) stream: UnixStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    phase: Phase,
+    /// When it is given up.
+    pub(crate) until: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Asking,
+    Waiting,
+    Answering,
+}
+
+/// What came of reading.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// Not a whole line yet.
+    Nothing,
+    /// A question.
+    Question(Ask),
+    /// What is no question; the answer to it.
+    Nonsense(Failure),
+    /// The plugin is gone, or says more than it should.
+    End,
+}
+
+impl Conversation {
+    /// Takes a connection of root's, or of the user the daemon runs as.
+    pub(crate) fn new(stream: UnixStream, now: Timestamp) -> Option<Self> {
+        let uid = sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            tracing::warn!(uid, "refused a connection: only root and the daemon's user may ask");
+            return None;
+        }
+        stream.set_nonblocking(true).ok()?;
+        Some(Conversation {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            phase: Phase::Asking,
+            until: Some(now + PATIENCE),
+        })
+    }
+
+    /// Reads what came.
+    pub(crate) fn hear(&mut self) -> Heard {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Heard::End,
+                Ok(_) if self.phase != Phase::Asking => return Heard::End,
+                Ok(length) => self.input.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(_) => return Heard::End,
+            }
+            if let Some(end) = self.input.iter().position(|octet| *octet == b'\n') {
+                let line = std::mem::take(&mut self.input);
+                self.phase = Phase::Waiting;
+                self.until = None;
+                return match read_question(&line[..end]) {
+                    Ok(ask) => Heard::Question(ask),
+                    Err(failure) => Heard::Nonsense(failure),
+                };
+            }
+            if MAX_LINE < self.input.len() {
+                return Heard::End;
+            }
+        }
+    }
+
+    /// Says the answer, as far as it goes now; says whether it is out.
+    pub(crate) fn answer(&mut self, answer: Answer, now: Timestamp) -> io::Result<bool> {
+        self.output = to_line(&Reply::new(answer));
+        self.phase = Phase::Answering;
+        self.until = Some(now + PATIENCE);
+        self.go_on()
+    }
+
+    /// Goes on with the answer; says whether it is out.
+    pub(crate) fn go_on(&mut self) -> io::Result<bool> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => drop(self.output.drain(..length)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says whether an answer is on its way.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.phase == Phase::Answering
+    }
+}

@@ -1,0 +1,367 @@
+//! One attachment's lease: the clients, their sockets, and what they want done.
+
+mod look;
+mod serve;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::codes;
+use dhcp::{Now, Timestamp, v4, v6};
+use kernel::netns::Netns;
+use kernel::packet::{Filter, PacketSocket};
+use kernel::route::{Change, LinkSet, RouteSocket};
+use plugins::ipam::dhcp::protocol::{Acquire, Client, Family};
+use state::NetnsIdentity;
+
+use super::sockets::{V4Sockets, V6Socket, frame_of};
+use super::store::{Place, Saved};
+use super::terms;
+use super::token::Token;
+use super::way::Way;
+use super::world::{World, kernel_error};
+use crate::clock;
+
+/// How long an interface may take until frames pass. Then they are sent all the same, and sent again.
+const READY_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause between looks at it; it takes a few milliseconds.
+const READY_PAUSE: Duration = Duration::from_millis(2);
+/// How often a lease's interface is looked at: when it has gone without a word, the lease is given back.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+
+/// One attachment's lease.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: u64,
+    pub(crate) key: AttachmentKey,
+    pub(crate) place: Place,
+    pub(crate) client: Client,
+    /// The connections that wait for it.
+    pub(crate) waiters: BTreeSet<u64>,
+    /// When it is to be woken, as the service has it written down.
+    pub(crate) scheduled: Option<Timestamp>,
+    stage: Stage,
+    check_at: Timestamp,
+    /// What is on disk is not what is.
+    unsaved: bool,
+    v4: Option<SideV4>,
+    v6: Option<SideV6>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Waits until frames pass.
+    Preparing { until: Timestamp, look_at: Timestamp },
+    /// Asks for its first lease.
+    Asking,
+    /// The container has it: changes are ours to make.
+    HandedOver,
+}
+
+#[derive(Debug)]
+struct SideV4 {
+    client: v4::Client,
+    sockets: Option<V4Sockets>,
+    current: Option<v4::Lease>,
+}
+
+#[derive(Debug)]
+struct SideV6 {
+    client: v6::Client,
+    socket: Option<V6Socket>,
+    current: Option<v6::Lease>,
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Nothing to tell.
+    Going,
+    /// Everything that was asked for is there, for the first time.
+    Granted,
+    /// It is not to be had.
+    Failed(Error),
+    /// The interface, or the namespace, is gone.
+    Vanished,
+}
+
+impl Held {
+    /// Looks at the interface a lease is wanted for, and sets it up.
+    pub(crate) fn prepare(
+        world: &mut World,
+        id: u64,
+        ask: Acquire,
+        now: Now,
+    ) -> Result<Self, Error> {
+        let Acquire { attachment, netns: path, netns_id, client } = ask;
+        let opened = Netns::open(&world.flags.on_host(&path))
+            .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?;
+        let found = NetnsIdentity { dev: opened.id().dev, ino: opened.id().ino };
+        if netns_id.is_some_and(|wanted| wanted != found) {
+            return Err(Error::new(
+                cni::code::INVALID_NETNS,
+                format!("the daemon finds another namespace at {} than the plugin", path.display()),
+            )
+            .with_details(
+                "the daemon must see the host's files: see -hostprefix in docs/dhcp.md",
+            ));
+        }
+        let mut inside = RouteSocket::open_in(&opened).map_err(|error| kernel_error(&error))?;
+        let ifname = attachment.ifname.as_str();
+        let link = inside.link_by_name(ifname).map_err(|error| kernel_error(&error))?;
+        let link = link.ok_or_else(|| {
+            Error::new(codes::CONFLICT, format!("error looking up {ifname:?}: Link not found"))
+                .with_details(
+                    "DHCP is spoken over the interface: it must be there before IPAM is called",
+                )
+        })?;
+        let Some(mac) = link.mac else {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!("interface {ifname:?} has no Ethernet address, which DHCP needs"),
+            ));
+        };
+        if client.families.contains(&Family::V6) {
+            look::switch_on_v6(&opened, ifname)?;
+        }
+        if !link.up() {
+            let set = LinkSet::default().up(true);
+            inside
+                .apply_one(&Change::SetLink { ifindex: link.index, set })
+                .map_err(|error| kernel_error(&error))?;
+        }
+        let place = Place {
+            netns: path,
+            netns_id: found,
+            ifindex: link.index,
+            mac: dhcp::MacAddr(mac.0),
+            way: Way::of(&mut world.host, &link),
+        };
+        tracing::info!(lease = %attachment, netns = %place.netns.display(), way = ?place.way, "looking for a lease");
+        Ok(Held {
+            id,
+            key: attachment,
+            place,
+            client,
+            waiters: BTreeSet::new(),
+            scheduled: None,
+            stage: Stage::Preparing { until: now.at + READY_PATIENCE, look_at: now.at },
+            check_at: now.at + CHECK_EVERY,
+            unsaved: false,
+            v4: None,
+            v6: None,
+        })
+    }
+
+    /// Takes up a lease that an earlier daemon kept.
+    pub(crate) fn resume(world: &World, id: u64, saved: Saved, now: Now) -> Self {
+        let place = Place {
+            netns: saved.netns,
+            netns_id: saved.netns_id,
+            ifindex: saved.ifindex,
+            mac: saved.mac,
+            way: saved.way,
+        };
+        let wants = |family| saved.client.families.contains(&family);
+        let v4 = wants(Family::V4).then(|| {
+            let config = world.v4_config(&saved.attachment, &place, &saved.client, true);
+            let current = saved.v4.as_ref().map(|saved| saved.lease.clone());
+            let start =
+                saved.v4.map_or(v4::Start::Fresh, |saved| v4::Start::Reboot(Box::new(saved)));
+            let client = v4::Client::new(config, start, now, clock::seed());
+            SideV4 { client, sockets: None, current }
+        });
+        let v6 = wants(Family::V6).then(|| {
+            let config = world.v6_config(&saved.attachment, true);
+            let current = saved.v6.as_ref().map(|saved| saved.lease.clone());
+            let start =
+                saved.v6.map_or(v6::Start::Fresh, |saved| v6::Start::Reboot(Box::new(saved)));
+            let client = v6::Client::new(config, start, now, clock::seed());
+            SideV6 { client, socket: None, current }
+        });
+        Held {
+            id,
+            key: saved.attachment,
+            place,
+            client: saved.client,
+            waiters: BTreeSet::new(),
+            scheduled: None,
+            stage: Stage::HandedOver,
+            // At once: the interface may have gone meanwhile.
+            check_at: now.at,
+            unsaved: false,
+            v4,
+            v6,
+        }
+    }
+
+    /// Says whether the container has it.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.stage == Stage::HandedOver
+    }
+
+    /// Says whether a namespace is this lease's.
+    pub(crate) fn is_in(&self, netns_id: Option<NetnsIdentity>) -> bool {
+        netns_id.is_none_or(|id| id == self.place.netns_id)
+    }
+
+    /// The container has it from now on.
+    pub(crate) fn hand_over(&mut self) {
+        self.stage = Stage::HandedOver;
+    }
+
+    /// When something is to be done, if nothing happens before.
+    pub(crate) fn deadline(&self) -> Timestamp {
+        let look = match self.stage {
+            Stage::Preparing { look_at, .. } => look_at,
+            Stage::Asking | Stage::HandedOver => self.check_at,
+        };
+        let v4 = self.v4.as_ref().and_then(|side| side.client.next_deadline());
+        let v6 = self.v6.as_ref().and_then(|side| side.client.next_deadline());
+        [v4, v6].into_iter().flatten().fold(look, Timestamp::min)
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_timer(&mut self, world: &mut World, now: Now) -> Outcome {
+        if let Stage::Preparing { until, .. } = self.stage {
+            match self.is_ready(world) {
+                Err(outcome) => return outcome,
+                Ok(false) if now.at < until => {
+                    self.stage = Stage::Preparing { until, look_at: now.at + READY_PAUSE };
+                    return Outcome::Going;
+                }
+                Ok(ready) => {
+                    if !ready {
+                        tracing::warn!(lease = %self.key, "no carrier yet: asking all the same");
+                    }
+                    self.begin(world, now);
+                }
+            }
+        }
+        if self.check_at <= now.at {
+            self.check_at = now.at + CHECK_EVERY;
+            if self.is_gone(world, now) {
+                return Outcome::Vanished;
+            }
+        }
+        if let Some(side) = &mut self.v4 {
+            side.client.on_timer(now);
+        }
+        if let Some(side) = &mut self.v6 {
+            side.client.on_timer(now);
+        }
+        self.pump(world)
+    }
+
+    /// Something came on one of the sockets.
+    pub(crate) fn on_readable(&mut self, world: &mut World, token: Token, now: Now) -> Outcome {
+        let failed = match token {
+            Token::V4(_) => self.v4.as_mut().and_then(|SideV4 { client, sockets, .. }| {
+                let sockets = sockets.as_ref()?;
+                let mut take = |payload: &[u8], source| {
+                    let received = client.on_packet(now, payload, source);
+                    tracing::debug!(lease = %self.key, ?received, "received");
+                };
+                sockets.receive(&mut take).err()
+            }),
+            Token::Arp(_) => self.v4.as_mut().and_then(|SideV4 { client, sockets, .. }| {
+                sockets.as_ref()?.receive_arp(|packet| client.on_arp(now, packet)).err()
+            }),
+            Token::V6(_) => {
+                let received = self.v6.as_mut().and_then(|SideV6 { client, socket, .. }| {
+                    let mut take = |payload: &[u8]| {
+                        let received = client.on_packet(now, payload);
+                        tracing::debug!(lease = %self.key, ?received, "received");
+                    };
+                    socket.as_ref()?.receive(&mut take).err()
+                });
+                if let Some(error) = received {
+                    tracing::debug!(lease = %self.key, %error, "receive a DHCPv6 message");
+                }
+                None
+            }
+            Token::Listener | Token::Signals | Token::Connection(_) => None,
+        };
+        if let Some(error) = failed {
+            tracing::debug!(lease = %self.key, error = %super::late::chain(&error), "receive");
+            // A link that is gone takes its lease along; one that is down comes back.
+            self.check_at = now.at;
+        }
+        self.pump(world)
+    }
+
+    /// What is granted, as ADD's result; `None` while something is missing.
+    pub(crate) fn result(&self) -> Option<cni::AddResult> {
+        let v4 = self.v4.as_ref().map(|side| side.current.as_ref());
+        let v6 = self.v6.as_ref().map(|side| side.current.as_ref());
+        if v4 == Some(None) || v6 == Some(None) || (v4.is_none() && v6.is_none()) {
+            return None;
+        }
+        Some(terms::result(v4.flatten(), v6.flatten(), self.client.priority))
+    }
+
+    /// What is to be kept on disk.
+    pub(crate) fn saved(&self, world: &World) -> Saved {
+        let mut saved =
+            Saved::new(world.boot_id.clone(), self.key.clone(), &self.place, self.client.clone());
+        saved.v4 = self
+            .v4
+            .as_ref()
+            .filter(|side| side.current.is_some())
+            .and_then(|side| side.client.saved());
+        saved.v6 = self
+            .v6
+            .as_ref()
+            .filter(|side| side.current.is_some())
+            .and_then(|side| side.client.saved());
+        saved
+    }
+
+    /// Gives back what is granted, over the interface; says whether something is left to be given back another way.
+    pub(crate) fn give_back(&mut self, world: &World) -> Option<Saved> {
+        let saved = self.saved(world);
+        if saved.v4.is_none() && saved.v6.is_none() {
+            return None;
+        }
+        let now = clock::now();
+        let Ok(netns) = world.netns(&self.place) else { return Some(saved) };
+        if let Some(side) = &mut self.v6 {
+            side.client.release(now);
+            self.pump_v6(world);
+        }
+        let v4 = saved.v4.as_ref()?;
+        let message = v4::release_message(v4, clock::seed());
+        let sent =
+            frame_of(&message, v4.mac).map_err(|error| error.to_string()).and_then(|frame| {
+                PacketSocket::open_in(&netns, self.place.ifindex, &Filter::nothing())
+                    .and_then(|socket| socket.send(&frame))
+                    .map_err(|error| super::late::chain(&error))
+            });
+        match sent {
+            Ok(()) => {
+                tracing::info!(lease = %self.key, address = %v4.lease.address, "gave the lease back");
+                None
+            }
+            Err(error) => {
+                tracing::debug!(lease = %self.key, error, "cannot give the lease back over its interface");
+                Some(saved)
+            }
+        }
+    }
+
+    fn begin(&mut self, world: &World, now: Now) {
+        self.stage = Stage::Asking;
+        let wants = |family| self.client.families.contains(&family);
+        if wants(Family::V4) || self.client.families.is_empty() {
+            let config = world.v4_config(&self.key, &self.place, &self.client, false);
+            let client = v4::Client::new(config, v4::Start::Fresh, now, clock::seed());
+            self.v4 = Some(SideV4 { client, sockets: None, current: None });
+        }
+        if wants(Family::V6) {
+            let config = world.v6_config(&self.key, false);
+            let client = v6::Client::new(config, v6::Start::Fresh, now, clock::seed());
+            self.v6 = Some(SideV6 { client, socket: None, current: None });
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Looking at a lease's interface.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use cni::Error;
+use cni_plugin::codes;
+use dhcp::Now;
+use kernel::NetlinkError;
+use kernel::netns::{Netns, within};
+use kernel::route::{Link, OperState, RouteSocket};
+use kernel::sysctl::Sysctl;
+use plugins::ipam::dhcp::protocol::Family;
+
+use super::super::way::Way;
+use super::super::world::{NoNetns, World, kernel_error};
+use super::{Held, Outcome};
+
+/// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.
+const FORWARDING: u8 = 3;
+
+impl Held {
+    /// Whether frames pass: a link without carrier, or behind a bridge's port that does not forward yet, drops them without
+    /// a word.
+    pub(super) fn is_ready(&mut self, world: &mut World) -> Result<bool, Outcome> {
+        let netns = match world.netns(&self.place) {
+            Ok(netns) => netns,
+            Err(NoNetns::Gone) => return Err(Outcome::Vanished),
+            Err(NoNetns::Failed(error)) => return Err(Outcome::Failed(error)),
+        };
+        let failed = |error: kernel::NetlinkError| Outcome::Failed(kernel_error(&error));
+        let mut inside = RouteSocket::open_in(&netns).map_err(failed)?;
+        let link = inside.link_by_index(self.place.ifindex).map_err(failed)?;
+        let Some(link) = link else { return Err(Outcome::Vanished) };
+        if !works(&link) {
+            return Ok(false);
+        }
+        if let (Way::Bridge { .. }, Some(peer)) = (&self.place.way, link.peer_index) {
+            let peer = world.host.link_by_index(peer).map_err(failed)?;
+            let forwards =
+                |peer: &Link| works(peer) && peer.port.is_none_or(|port| port.state == FORWARDING);
+            if !peer.as_ref().is_some_and(forwards) {
+                return Ok(false);
+            }
+        }
+        if self.client.families.contains(&Family::V6) {
+            return Ok(link_local(&mut inside, self.place.ifindex).map_err(failed)?.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Whether the interface is gone. Tells the client about an address that the kernel found elsewhere, too.
+    pub(super) fn is_gone(&mut self, world: &World, now: Now) -> bool {
+        let netns = match world.netns(&self.place) {
+            Ok(netns) => netns,
+            Err(NoNetns::Gone) => return true,
+            Err(NoNetns::Failed(error)) => {
+                tracing::warn!(lease = %self.key, %error, "cannot look at the interface");
+                return false;
+            }
+        };
+        let Ok(mut inside) = RouteSocket::open_in(&netns) else { return false };
+        if matches!(inside.link_by_index(self.place.ifindex), Ok(None)) {
+            return true;
+        }
+        if let Some(side) = &mut self.v6
+            && let Ok(addresses) = inside.addresses(Some(self.place.ifindex))
+        {
+            for duplicate in addresses.iter().filter(|address| address.dad_failed()) {
+                if let std::net::IpAddr::V6(address) = duplicate.address.addr() {
+                    side.client.on_conflict(now, address);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// The kernel only says so once it has started the link's queues: before, frames are dropped although there is a carrier.
+fn works(link: &Link) -> bool {
+    match link.oper_state {
+        OperState::Up => true,
+        // Drivers that tell nothing.
+        OperState::Unknown => link.lower_up(),
+        _ => false,
+    }
+}
+
+/// The link's own address, once nobody else is known to have it.
+pub(super) fn link_local(
+    inside: &mut RouteSocket,
+    ifindex: u32,
+) -> Result<Option<Ipv6Addr>, NetlinkError> {
+    let addresses = inside.addresses(Some(ifindex))?;
+    let ready = addresses.iter().filter(|address| !address.tentative() && !address.dad_failed());
+    Ok(ready
+        .filter_map(|address| match address.address.addr() {
+            IpAddr::V6(address) => Some(address),
+            IpAddr::V4(_) => None,
+        })
+        .find(Ipv6Addr::is_unicast_link_local))
+}
+
+/// Runtimes and images switch IPv6 off; who asks for it means to have it.
+pub(super) fn switch_on_v6(netns: &Netns, ifname: &str) -> Result<(), Error> {
+    let key = format!("net/ipv6/conf/{ifname}/disable_ipv6");
+    within(netns, || Sysctl::parse(&key).and_then(|key| key.write_if_different("0")))
+        .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?
+        .map(drop)
+        .map_err(|error| {
+            Error::from_chain(codes::KERNEL, &error)
+                .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)")
+        })
+}

@@ -1,0 +1,105 @@
+//! Giving back leases whose interface is gone.
+//!
+//! It may take a second a lease, so a thread does it, one after the other. What is to be given back is on disk until it was
+//! tried: a daemon that is killed goes on with it.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use dhcp::v4;
+use state::{Durability, FileError};
+
+use super::sockets::frame_of;
+use super::store::Saved;
+use crate::clock;
+
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The queue of leases to give back.
+#[derive(Debug)]
+pub(crate) struct Late {
+    folder: PathBuf,
+    queue: Sender<(PathBuf, Box<Saved>)>,
+}
+
+impl Late {
+    /// Starts the thread, with what an earlier daemon left.
+    pub(crate) fn start(state: &std::path::Path) -> Result<Self, FileError> {
+        let folder = state.join("late");
+        state::create_directory(&folder, FOLDER_MODE)?;
+        let (queue, jobs) = channel();
+        // Without the thread nothing is given back before the next start, and nothing else is lost.
+        if let Err(error) =
+            std::thread::Builder::new().name("late".to_owned()).spawn(move || work(&jobs))
+        {
+            tracing::error!(%error, "cannot start the thread that gives leases back late");
+        }
+        let late = Late { folder, queue };
+        for entry in std::fs::read_dir(&late.folder).into_iter().flatten().filter_map(Result::ok) {
+            let path = entry.path();
+            let bytes = state::read_optional(&path).ok().flatten().unwrap_or_default();
+            match serde_json::from_slice(&bytes) {
+                Ok(saved) => late.enqueue(path, saved),
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "removed what is no lease");
+                    let _ = state::remove_file(&path);
+                }
+            }
+        }
+        Ok(late)
+    }
+
+    /// Gives a lease back as soon as its turn comes.
+    pub(crate) fn give_back(&self, saved: Saved) -> Result<(), FileError> {
+        // Another lease of the same attachment may follow it.
+        let name = format!("{}-{:016x}.json", saved.attachment.hash(), clock::seed());
+        let path = self.folder.join(name);
+        let bytes = serde_json::to_vec(&saved).expect("a lease has string keys only");
+        state::write_atomic(&path, &bytes, FILE_MODE, Durability::Volatile)?;
+        self.enqueue(path, saved);
+        Ok(())
+    }
+
+    fn enqueue(&self, path: PathBuf, saved: Saved) {
+        // It fails when there is no thread; the file is found at the next start.
+        let _ = self.queue.send((path, Box::new(saved)));
+    }
+}
+
+fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
+    while let Ok((path, saved)) = jobs.recv() {
+        release(&saved);
+        if let Err(error) = state::remove_file(&path) {
+            tracing::warn!(%error, "a lease will be given back once more");
+        }
+    }
+}
+
+fn release(saved: &Saved) {
+    let lease = &saved.attachment;
+    if saved.v6.is_some() {
+        // RELEASE comes from a link-local address, which went with the interface.
+        tracing::info!(%lease, "the DHCPv6 lease ends by itself: its interface is gone");
+    }
+    let Some(v4) = &saved.v4 else { return };
+    let message = v4::release_message(v4, clock::seed());
+    let sent = frame_of(&message, v4.mac)
+        .map_err(|error| error.to_string())
+        .and_then(|frame| saved.way.send(&frame, v4.mac).map_err(|error| chain(&error)));
+    let address = v4.lease.address;
+    match sent {
+        Ok(()) => {
+            tracing::info!(%lease, %address, way = ?saved.way, "gave the lease back after its interface was gone")
+        }
+        Err(error) => tracing::warn!(
+            %lease, %address, way = ?saved.way, error,
+            "could not give the lease back: the server frees it when it ends"
+        ),
+    }
+}
+
+/// An error and its sources, as one text.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    cni::Error::from_chain(0, error).msg
+}

@@ -1,0 +1,114 @@
+//! The socket plugins ask through: handed over by systemd, or made here.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The mode of the socket's folder when it is missing.
+const FOLDER_MODE: u32 = 0o700;
+
+/// There is no socket.
+#[derive(Debug, Error)]
+pub(crate) enum ListenError {
+    #[error("Too many ({0}) FDs passed through socket activation")]
+    TooMany(usize),
+    #[error("take the socket that the service manager opened")]
+    HandedOver(#[source] io::Error),
+    #[error("{path:?} is in use: a daemon answers there")]
+    InUse { path: PathBuf },
+    #[error("listen at {path:?}: something else than a socket is there")]
+    Foreign { path: PathBuf },
+    #[error("listen at {path:?}")]
+    Bind {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Folder(#[from] state::FileError),
+}
+
+/// A socket to listen at.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: UnixListener,
+    /// Where plugins find it.
+    pub(crate) path: PathBuf,
+    /// We made the socket's file, and remove it at the end.
+    made: bool,
+}
+
+impl Listener {
+    /// Takes the one socket that was handed over, or listens at `path`.
+    pub(crate) fn open(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Self, ListenError> {
+        let count = handed_over.len();
+        let mut handed_over = handed_over.into_iter();
+        let listener = match (count, handed_over.next()) {
+            (1, Some(fd)) => Self::take(fd, path)?,
+            (0, _) => Self::bind(path)?,
+            _ => return Err(ListenError::TooMany(count)),
+        };
+        listener.socket.set_nonblocking(true).map_err(ListenError::HandedOver)?;
+        Ok(listener)
+    }
+
+    fn take(fd: OwnedFd, path: &Path) -> Result<Self, ListenError> {
+        let socket = UnixListener::from(fd);
+        let local = socket.local_addr().map_err(ListenError::HandedOver)?;
+        let path = local.as_pathname().unwrap_or(path).to_owned();
+        Ok(Listener { socket, path, made: false })
+    }
+
+    fn bind(path: &Path) -> Result<Self, ListenError> {
+        let failed = |source| ListenError::Bind { path: path.to_owned(), source };
+        if let Some(folder) = path.parent() {
+            state::create_directory(folder, FOLDER_MODE)?;
+        }
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(ListenError::Foreign { path: path.to_owned() });
+            }
+            // A daemon that was killed left it, unless somebody answers.
+            Ok(_) => match UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    state::remove_file(path)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+                Ok(_) => return Err(ListenError::InUse { path: path.to_owned() }),
+            },
+        }
+        let socket = UnixListener::bind(path).map_err(failed)?;
+        // Its own user only: whoever may connect is asked for his credentials as well.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o660);
+        std::fs::set_permissions(path, mode).map_err(failed)?;
+        Ok(Listener { socket, path: path.to_owned(), made: true })
+    }
+
+    /// Stops listening.
+    pub(crate) fn close(self) {
+        if self.made {
+            // What is left is found to be stale by the next daemon.
+            let _ = state::remove_file(&self.path);
+        }
+    }
+}
+
+/// The environment's word on sockets that were handed over.
+pub(crate) fn handed_over(
+    environment: &[(OsString, OsString)],
+) -> Result<Vec<OwnedFd>, ListenError> {
+    let variable = |name: &str| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.and_then(|(_, value)| value.to_str())
+    };
+    kernel::inherited::take(variable("LISTEN_PID"), variable("LISTEN_FDS"))
+        .map_err(ListenError::HandedOver)
+}

@@ -1,0 +1,413 @@
+//! The loop: one thread, every lease, every plugin.
+//!
+//! Nothing here waits but for events. Nothing is asynchronous either: entering a namespace moves a thread, which an
+//! asynchronous runtime's threads must not be, and what there is to do between two events takes microseconds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use cni::{AttachmentKey, Error, GcAttachment, NetworkName, code};
+use cni_plugin::codes;
+use dhcp::{Now, Timestamp};
+use plugins::ipam::dhcp::protocol::{Acquire, Answer, Ask, RESULT_VERSION};
+use plugins::ipam::dhcp::todo;
+
+use super::conversation::{Conversation, Heard};
+use super::held::{Held, Outcome};
+use super::late::chain;
+use super::listen::Listener;
+use super::store::Saved;
+use super::token::Token;
+use super::world::World;
+use crate::clock;
+use crate::poll::Interest;
+
+/// How many plugins are listened to at once; further ones wait in the socket's queue.
+const MAX_CONVERSATIONS: usize = 512;
+
+/// How often notes of plugins that found no daemon are looked for.
+const NOTES_EVERY: Duration = Duration::from_secs(5);
+
+/// The service.
+#[derive(Debug)]
+pub(crate) struct Service {
+    world: World,
+    listener: Listener,
+    listening: bool,
+    signals: UnixStream,
+    held: HashMap<u64, Held>,
+    by_key: BTreeMap<AttachmentKey, u64>,
+    conversations: HashMap<u64, Conversation>,
+    wake: BTreeSet<(Timestamp, u64)>,
+    notes_at: Timestamp,
+    next_id: u64,
+}
+
+impl Service {
+    /// Takes up what earlier daemons kept.
+    pub(crate) fn new(world: World, listener: Listener, signals: UnixStream) -> Self {
+        let mut service = Service {
+            world,
+            listener,
+            listening: false,
+            signals,
+            held: HashMap::new(),
+            by_key: BTreeMap::new(),
+            conversations: HashMap::new(),
+            wake: BTreeSet::new(),
+            notes_at: clock::now().at + NOTES_EVERY,
+            next_id: 1,
+        };
+        service.take_up();
+        service.work_off_notes();
+        service
+    }
+
+    /// Serves until a signal says that it is enough.
+    pub(crate) fn run(mut self) -> Result<Listener, rustix::io::Errno> {
+        let poller = &self.world.poller;
+        poller.add(&self.signals, Token::Signals.number(), Interest::Read)?;
+        poller.add(&self.listener.socket, Token::Listener.number(), Interest::Read)?;
+        self.listening = true;
+        loop {
+            let wait = self.next_deadline().since(clock::now().at);
+            let ready = self.world.poller.wait(Some(wait))?;
+            for token in ready.into_iter().filter_map(Token::of) {
+                match token {
+                    Token::Signals => {
+                        let _ = self.signals.read(&mut [0; 16]);
+                        return Ok(self.listener);
+                    }
+                    Token::Listener => self.accept(),
+                    Token::Connection(id) => self.converse(id),
+                    Token::V4(id) | Token::Arp(id) | Token::V6(id) => {
+                        self.turn(id, |held, world, now| held.on_readable(world, token, now));
+                    }
+                }
+            }
+            self.on_time();
+            self.listen_again();
+        }
+    }
+
+    /// How many leases there are.
+    pub(crate) fn count(&self) -> usize {
+        self.held.len()
+    }
+
+    fn next_deadline(&self) -> Timestamp {
+        let lease = self.wake.first().map(|(at, _)| *at);
+        let conversation = self.conversations.values().filter_map(|one| one.until).min();
+        [lease, conversation].into_iter().flatten().fold(self.notes_at, Timestamp::min)
+    }
+
+    fn on_time(&mut self) {
+        let now = clock::now();
+        while let Some(&(at, id)) = self.wake.first()
+            && at <= now.at
+        {
+            self.turn(id, Held::on_timer);
+            // What wants to be woken at once again gets the next turn of the loop.
+            if self.wake.first() == Some(&(at, id)) {
+                break;
+            }
+        }
+        let late = self
+            .conversations
+            .iter()
+            .filter(|(_, one)| one.until.is_some_and(|until| until <= now.at));
+        let late: Vec<u64> = late.map(|(id, _)| *id).collect();
+        for id in late {
+            tracing::warn!("a plugin did not ask, or take its answer, in time");
+            self.hang_up(id);
+        }
+        if self.notes_at <= now.at {
+            self.notes_at = now.at + NOTES_EVERY;
+            self.work_off_notes();
+        }
+    }
+
+    /// Lets a lease do something, and does what comes of it.
+    fn turn(&mut self, id: u64, act: impl FnOnce(&mut Held, &mut World, Now) -> Outcome) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        let now = clock::now();
+        let outcome = act(held, &mut self.world, now);
+        match outcome {
+            Outcome::Going => self.schedule(id),
+            Outcome::Granted => self.grant(id),
+            Outcome::Failed(error) => {
+                tracing::warn!(lease = %held.key, %error, "no lease");
+                self.drop_lease(id, error);
+            }
+            Outcome::Vanished => {
+                tracing::warn!(lease = %held.key, "its interface is gone");
+                let error = Error::new(codes::CONFLICT, "the container's interface is gone");
+                self.drop_lease(id, error);
+            }
+        }
+    }
+
+    fn schedule(&mut self, id: u64) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        let deadline = held.deadline();
+        if let Some(old) = held.scheduled.replace(deadline) {
+            self.wake.remove(&(old, id));
+        }
+        self.wake.insert((deadline, id));
+    }
+
+    fn grant(&mut self, id: u64) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        // On disk before anybody uses it.
+        if let Err(error) = self.world.store.put(&held.saved(&self.world)) {
+            let error = Error::from_chain(codes::STATE, &error)
+                .with_details("a lease that cannot be written down would be lost with the daemon");
+            return self.drop_lease(id, error);
+        }
+        held.hand_over();
+        let answer = lease_answer(held);
+        let waiters = std::mem::take(&mut held.waiters);
+        self.schedule(id);
+        for waiter in waiters {
+            self.answer(waiter, answer.clone());
+        }
+    }
+
+    /// Ends a lease: gives it back, forgets it, and tells who waits for it.
+    fn drop_lease(&mut self, id: u64, error: Error) {
+        let Some(mut held) = self.held.remove(&id) else { return };
+        self.by_key.remove(&held.key);
+        if let Some(at) = held.scheduled {
+            self.wake.remove(&(at, id));
+        }
+        let rest = held.give_back(&self.world);
+        self.give_back_late(rest);
+        if let Err(error) = self.world.store.remove(&held.key) {
+            tracing::error!(lease = %held.key, error = chain(&error), "a lease that was given back is still written down");
+        }
+        for waiter in std::mem::take(&mut held.waiters) {
+            self.answer(waiter, Answer::Failed(error.clone().into()));
+        }
+    }
+
+    fn give_back_late(&self, saved: Option<Saved>) {
+        let Some(saved) = saved else { return };
+        let lease = saved.attachment.clone();
+        if let Err(error) = self.world.late.give_back(saved) {
+            tracing::error!(%lease, error = chain(&error), "the lease is not given back: the server frees it when it ends");
+        }
+    }
+
+    fn take_up(&mut self) {
+        let (found, damaged) = self.world.store.all();
+        for (path, reason) in damaged {
+            tracing::error!(file = %path.display(), reason, "passed over what is no lease");
+        }
+        let now = clock::now();
+        for saved in found {
+            if saved.boot_id != self.world.boot_id {
+                tracing::info!(lease = %saved.attachment, "its container ended with the last boot");
+                let key = saved.attachment.clone();
+                self.give_back_late(Some(saved));
+                // Another try at the next start does no harm.
+                let _ = self.world.store.remove(&key);
+                continue;
+            }
+            let id = self.new_id();
+            let held = Held::resume(&self.world, id, saved, now);
+            self.insert(id, held);
+            self.turn(id, Held::on_timer);
+        }
+    }
+
+    /// Gives back what was released while no daemon ran.
+    fn work_off_notes(&mut self) {
+        let folder = todo::folder(&self.listener.path);
+        for (path, key) in todo::notes(&folder) {
+            match key {
+                Some(key) => {
+                    tracing::info!(lease = %key, "released while the daemon was down");
+                    self.release(&key);
+                }
+                None => tracing::warn!(file = %path.display(), "removed what is no note"),
+            }
+            if let Err(error) = state::remove_file(&path) {
+                tracing::error!(error = chain(&error), "a note stays");
+            }
+        }
+    }
+
+    fn insert(&mut self, id: u64, held: Held) {
+        self.by_key.insert(held.key.clone(), id);
+        self.held.insert(id, held);
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn accept(&mut self) {
+        while self.conversations.len() < MAX_CONVERSATIONS {
+            let stream = match self.listener.socket.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::error!(%error, "accept a connection");
+                    return;
+                }
+            };
+            let Some(conversation) = Conversation::new(stream, clock::now().at) else { continue };
+            let id = self.new_id();
+            let number = Token::Connection(id).number();
+            match self.world.poller.add(&conversation.stream, number, Interest::Read) {
+                Ok(()) => drop(self.conversations.insert(id, conversation)),
+                Err(error) => tracing::error!(%error, "watch a connection"),
+            }
+        }
+        if self.world.poller.remove(&self.listener.socket).is_ok() {
+            self.listening = false;
+        }
+    }
+
+    fn listen_again(&mut self) {
+        if self.listening || MAX_CONVERSATIONS <= self.conversations.len() {
+            return;
+        }
+        let number = Token::Listener.number();
+        match self.world.poller.add(&self.listener.socket, number, Interest::Read) {
+            Ok(()) => self.listening = true,
+            Err(error) => tracing::error!(%error, "listen again"),
+        }
+    }
+
+    fn converse(&mut self, id: u64) {
+        let Some(conversation) = self.conversations.get_mut(&id) else { return };
+        if conversation.is_answering() {
+            match conversation.go_on() {
+                Ok(false) => {}
+                Ok(true) | Err(_) => self.hang_up(id),
+            }
+            return;
+        }
+        match conversation.hear() {
+            Heard::Nothing => {}
+            Heard::Question(ask) => self.serve(id, ask),
+            Heard::Nonsense(failure) => {
+                tracing::warn!(reason = failure.msg, "a question that is none");
+                self.answer(id, Answer::Failed(failure));
+            }
+            Heard::End => self.hang_up(id),
+        }
+    }
+
+    fn serve(&mut self, id: u64, ask: Ask) {
+        let answer = match ask {
+            Ask::Acquire(acquire) => match self.acquire(id, *acquire) {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return,
+                Err(error) => Answer::Failed(error.into()),
+            },
+            Ask::Inspect { attachment } => {
+                let id = self.by_key.get(&attachment);
+                let held = id.and_then(|id| self.held.get(id)).filter(|held| held.is_handed_over());
+                match held {
+                    Some(held) if held.result().is_some() => lease_answer(held),
+                    _ => Answer::Unknown,
+                }
+            }
+            Ask::Release { attachment } => self.release(&attachment),
+            Ask::Collect { network, valid } => self.collect(&network, &valid),
+            Ask::Status => Answer::Done,
+            _ => Answer::Failed(
+                Error::new(code::UNSUPPORTED_FIELD, "the DHCP daemon does not know the question")
+                    .into(),
+            ),
+        };
+        self.answer(id, answer);
+    }
+
+    /// Answers with the lease there is, or lets the connection wait for one.
+    fn acquire(&mut self, waiter: u64, ask: Acquire) -> Result<Option<Answer>, Error> {
+        // A DEL that found no daemon comes before this.
+        self.work_off_notes();
+        if let Some(&id) = self.by_key.get(&ask.attachment) {
+            let held = self.held.get_mut(&id).expect("every key's number is a lease's");
+            let replaced = !held.is_in(ask.netns_id) || held.client != ask.client;
+            if !replaced && held.is_handed_over() && held.result().is_some() {
+                return Ok(Some(lease_answer(held)));
+            }
+            if !replaced && !held.is_handed_over() {
+                held.waiters.insert(waiter);
+                return Ok(None);
+            }
+            tracing::info!(lease = %held.key, "replaced: another container, or another configuration");
+            self.drop_lease(id, Error::new(codes::CONFLICT, "another ADD took this one's place"));
+        }
+        let id = self.new_id();
+        let mut held = Held::prepare(&mut self.world, id, ask, clock::now())?;
+        held.waiters.insert(waiter);
+        self.insert(id, held);
+        self.turn(id, Held::on_timer);
+        Ok(None)
+    }
+
+    fn release(&mut self, key: &AttachmentKey) -> Answer {
+        let Some(&id) = self.by_key.get(key) else { return Answer::Unknown };
+        self.drop_lease(id, Error::new(codes::CONFLICT, "the lease was released by DEL"));
+        Answer::Done
+    }
+
+    fn collect(&mut self, network: &NetworkName, valid: &[GcAttachment]) -> Answer {
+        let valid: BTreeSet<(&str, &str)> =
+            valid.iter().map(|one| (one.container_id.as_str(), one.ifname.as_str())).collect();
+        let is_stale = |key: &&AttachmentKey| {
+            key.network == *network
+                && !valid.contains(&(key.container_id.as_str(), key.ifname.as_str()))
+        };
+        let stale: Vec<AttachmentKey> = self.by_key.keys().filter(is_stale).cloned().collect();
+        for key in &stale {
+            tracing::info!(lease = %key, "collected");
+            self.release(key);
+        }
+        Answer::Done
+    }
+
+    fn answer(&mut self, id: u64, answer: Answer) {
+        let Some(conversation) = self.conversations.get_mut(&id) else { return };
+        match conversation.answer(answer, clock::now().at) {
+            Ok(false) => {
+                let number = Token::Connection(id).number();
+                if self.world.poller.change(&conversation.stream, number, Interest::Write).is_err()
+                {
+                    self.hang_up(id);
+                }
+            }
+            Ok(true) | Err(_) => self.hang_up(id),
+        }
+    }
+
+    /// Ends a connection. A lease that nobody waits for any more is not looked for any more.
+    fn hang_up(&mut self, id: u64) {
+        self.conversations.remove(&id);
+        let forsaken = self.held.values_mut().find_map(|held| {
+            let waited = held.waiters.remove(&id);
+            (waited && held.waiters.is_empty() && !held.is_handed_over()).then_some(held.id)
+        });
+        if let Some(id) = forsaken {
+            self.drop_lease(id, Error::new(code::TRY_AGAIN_LATER, "nobody waits for the lease"));
+        }
+    }
+}
+
+/// The answer that carries a lease.
+fn lease_answer(held: &Held) -> Answer {
+    let written = held.result().unwrap_or_default().write(RESULT_VERSION);
+    match written.map(|text| serde_json::from_slice(&text)) {
+        Ok(Ok(value)) => Answer::Lease(value),
+        Ok(Err(error)) => Answer::Failed(Error::from_chain(code::INTERNAL, &error).into()),
+        Err(error) => Answer::Failed(error.into()),
+    }
+}

@@ -1,0 +1,143 @@
+//! Leases on disk: one file each, so that they survive the daemon.
+
+use std::path::{Path, PathBuf};
+
+use cni::AttachmentKey;
+use dhcp::{v4, v6};
+use plugins::ipam::dhcp::protocol::Client;
+use serde::{Deserialize, Serialize};
+use state::{Durability, FileError, NetnsIdentity};
+
+use super::way::Way;
+
+/// The version of the format that is written.
+const FORMAT: u32 = 1;
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// A lease that a container has, and everything needed to renew and to release it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Saved {
+    format: u32,
+    /// In which boot: after another one the container is gone.
+    pub(crate) boot_id: String,
+    pub(crate) attachment: AttachmentKey,
+    /// Where the interface is, as the host sees it.
+    pub(crate) netns: PathBuf,
+    pub(crate) netns_id: NetnsIdentity,
+    /// The interface's number there.
+    pub(crate) ifindex: u32,
+    pub(crate) mac: dhcp::MacAddr,
+    /// How servers are reached once the interface is gone.
+    pub(crate) way: Way,
+    pub(crate) client: Client,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) v4: Option<v4::SavedLease>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) v6: Option<v6::SavedLease>,
+}
+
+/// What tells one attachment's interface.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) netns: PathBuf,
+    pub(crate) netns_id: NetnsIdentity,
+    pub(crate) ifindex: u32,
+    pub(crate) mac: dhcp::MacAddr,
+    pub(crate) way: Way,
+}
+
+impl Saved {
+    pub(crate) fn new(
+        boot_id: String,
+        attachment: AttachmentKey,
+        place: &Place,
+        client: Client,
+    ) -> Self {
+        Saved {
+            format: FORMAT,
+            boot_id,
+            attachment,
+            netns: place.netns.clone(),
+            netns_id: place.netns_id,
+            ifindex: place.ifindex,
+            mac: place.mac,
+            way: place.way.clone(),
+            client,
+            v4: None,
+            v6: None,
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if head.format != FORMAT {
+            return Err(format!("format {} is not known, only {FORMAT} is", head.format));
+        }
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// The folder of leases.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// Opens the folder `leases` below `state`, making it if it is missing.
+    pub(crate) fn open(state: &Path) -> Result<Self, FileError> {
+        let folder = state.join("leases");
+        state::create_directory(&folder, FOLDER_MODE)?;
+        Ok(Store { folder })
+    }
+
+    /// Writes a lease; it survives a power cut.
+    pub(crate) fn put(&self, saved: &Saved) -> Result<(), FileError> {
+        let bytes = serde_json::to_vec(saved).expect("a lease has string keys only");
+        state::write_atomic(&self.path(&saved.attachment), &bytes, FILE_MODE, Durability::Synced)
+    }
+
+    /// Forgets a lease.
+    pub(crate) fn remove(&self, key: &AttachmentKey) -> Result<(), FileError> {
+        state::remove_file(&self.path(key)).map(drop)
+    }
+
+    /// Reads every lease. A file that is none is passed over and named.
+    pub(crate) fn all(&self) -> (Vec<Saved>, Vec<(PathBuf, String)>) {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok);
+        let (mut found, mut damaged) = (Vec::new(), Vec::new());
+        for path in entries.map(|entry| entry.path()) {
+            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+                // What a daemon that was killed was writing.
+                let _ = state::remove_file(&path);
+                continue;
+            }
+            let bytes = match state::read_optional(&path) {
+                Ok(bytes) => bytes.unwrap_or_default(),
+                Err(error) => {
+                    damaged.push((path, error.to_string()));
+                    continue;
+                }
+            };
+            match Saved::parse(&bytes) {
+                Ok(saved) if self.path(&saved.attachment) == path => found.push(saved),
+                Ok(saved) => {
+                    damaged.push((path, format!("its content is of {}", saved.attachment)))
+                }
+                Err(reason) => damaged.push((path, reason)),
+            }
+        }
+        found.sort_by(|a, b| a.attachment.cmp(&b.attachment));
+        (found, damaged)
+    }
+
+    fn path(&self, key: &AttachmentKey) -> PathBuf {
+        self.folder.join(format!("{}.json", key.hash()))
+    }
+}

@@ -1,0 +1,184 @@
+//! How servers are reached once a container's interface is gone.
+//!
+//! A lease is given back from its address, in a frame as the interface would have sent it. Runtimes may delete the interface
+//! before they say so, and namespaces vanish. While the interface lives, what it hangs on is looked up; later a link like it
+//! is made there for an instant, or the frame is sent by its parent.
+
+use dhcp::MacAddr;
+use kernel::packet::{Filter, PacketSocket};
+use kernel::route::{
+    Change, Link, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, OperState, RouteSocket,
+    VethPeer,
+};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long a link made for an instant may take to carry frames.
+const READY_PATIENCE: Duration = Duration::from_secs(2);
+/// The pause between looks at it; it takes a millisecond.
+const READY_PAUSE: Duration = Duration::from_millis(1);
+/// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.
+const FORWARDING: u8 = 3;
+/// What such a link is called: a prefix and a number of our process.
+const PREFIX: &str = "nwdhcp";
+/// 802.1Q tag (`linux include/uapi/linux/if_ether.h` ETH_P_8021Q).
+const TAG: [u8; 2] = [0x81, 0x00];
+/// Where a tag stands in a frame: behind both addresses.
+const TAG_AT: usize = 12;
+
+/// What an interface hangs on, on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Way {
+    /// Its other end is a port of a bridge.
+    Bridge { ifname: String },
+    /// It is a macvlan of a parent.
+    Macvlan { ifname: String },
+    /// It is a VLAN of a parent.
+    Vlan { ifname: String, id: u16 },
+    /// It shares its parent's address (ipvlan).
+    Parent { ifname: String },
+    /// Nothing that is known, or nothing that outlives it.
+    #[default]
+    Unknown,
+}
+
+/// A frame could not be sent.
+#[derive(Debug, Error)]
+pub(crate) enum WayError {
+    #[error("nothing on the host leads to the server")]
+    None,
+    #[error("{0:?} is gone")]
+    Gone(String),
+    #[error(transparent)]
+    Link(#[from] kernel::NetlinkError),
+    #[error(transparent)]
+    Socket(#[from] kernel::packet::PacketError),
+}
+
+impl Way {
+    /// Looks up what a container's interface hangs on. `host` is a socket of the host's namespace.
+    pub(crate) fn of(host: &mut RouteSocket, link: &Link) -> Way {
+        let by_index =
+            |host: &mut RouteSocket, index: u32| host.link_by_index(index).ok().flatten();
+        let Some(lower) = link.peer_index.and_then(|index| by_index(host, index)) else {
+            return Way::Unknown;
+        };
+        let ifname = lower.name.clone();
+        match link.kind.as_deref() {
+            Some("veth") => {
+                // Numbers are per namespace: what has the number here may be something else.
+                let is_peer = lower.is_kind("veth") && lower.peer_index == Some(link.index);
+                let bridge =
+                    lower.master.filter(|_| is_peer).and_then(|index| by_index(host, index));
+                match bridge.filter(|bridge| bridge.is_kind("bridge")) {
+                    Some(bridge) => Way::Bridge { ifname: bridge.name },
+                    None => Way::Unknown,
+                }
+            }
+            Some("macvlan") => Way::Macvlan { ifname },
+            Some("ipvlan") => Way::Parent { ifname },
+            Some("vlan") => match link.vlan {
+                Some(vlan) => Way::Vlan { ifname, id: vlan.id },
+                None => Way::Unknown,
+            },
+            _ => Way::Unknown,
+        }
+    }
+
+    /// Sends a frame this way, on the host. May take two seconds.
+    pub(crate) fn send(&self, frame: &[u8], mac: MacAddr) -> Result<(), WayError> {
+        let mut host = RouteSocket::open()?;
+        let find = |host: &mut RouteSocket, ifname: &str| {
+            host.link_by_name(ifname)?.ok_or_else(|| WayError::Gone(ifname.to_owned()))
+        };
+        match self {
+            Way::Unknown => Err(WayError::None),
+            Way::Parent { ifname } => {
+                let parent = find(&mut host, ifname)?;
+                Ok(PacketSocket::open(parent.index, &Filter::nothing())?.send(frame)?)
+            }
+            Way::Vlan { ifname, id } => {
+                let parent = find(&mut host, ifname)?;
+                let [high, low] = id.to_be_bytes();
+                let mut tagged = frame.to_vec();
+                tagged.splice(TAG_AT..TAG_AT, TAG.into_iter().chain([high, low]));
+                Ok(PacketSocket::open(parent.index, &Filter::nothing())?.send(&tagged)?)
+            }
+            Way::Bridge { ifname } => {
+                let bridge = find(&mut host, ifname)?;
+                let (far, near) = (format!("{PREFIX}p"), format!("{PREFIX}c"));
+                let peer = VethPeer::new(&near);
+                let new = NewLink {
+                    master: Some(bridge.index),
+                    up: true,
+                    ..NewLink::new(&far, LinkKind::Veth(peer))
+                };
+                let port = create(&mut host, &new)?;
+                let sent =
+                    port.peer_index.ok_or_else(|| WayError::Gone(near.clone())).and_then(|index| {
+                        let set =
+                            LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }
+                                .up(true);
+                        host.apply_one(&Change::SetLink { ifindex: index, set })?;
+                        wait(&mut host, index, |link| link.oper_state == OperState::Up)?;
+                        wait(&mut host, port.index, |link| {
+                            link.port.is_none_or(|port| port.state == FORWARDING)
+                        })?;
+                        Ok(PacketSocket::open(index, &Filter::nothing())?.send(frame)?)
+                    });
+                host.delete_link(port.index)?;
+                sent
+            }
+            Way::Macvlan { ifname } => {
+                let parent = find(&mut host, ifname)?;
+                let options =
+                    MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: None };
+                let new = NewLink {
+                    parent: Some(parent.index),
+                    mac: Some(kernel::MacAddr(mac.0)),
+                    up: true,
+                    ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
+                };
+                let link = create(&mut host, &new)?;
+                let sent = wait(&mut host, link.index, |link| link.oper_state == OperState::Up)
+                    .and_then(|()| {
+                        Ok(PacketSocket::open(link.index, &Filter::nothing())?.send(frame)?)
+                    });
+                host.delete_link(link.index)?;
+                sent
+            }
+        }
+    }
+}
+
+/// Makes a link for an instant; one that a killed daemon left is cleared away.
+fn create(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayError> {
+    match host.create_link(new) {
+        Err(error) if error.is_exists() => {
+            if let Some(old) = host.link_by_name(&new.name)? {
+                host.delete_link(old.index)?;
+            }
+            Ok(host.create_link(new)?)
+        }
+        made => Ok(made?),
+    }
+}
+
+fn wait(
+    host: &mut RouteSocket,
+    ifindex: u32,
+    mut ready: impl FnMut(&Link) -> bool,
+) -> Result<(), WayError> {
+    let deadline = Instant::now() + READY_PATIENCE;
+    loop {
+        let link = host.link_by_index(ifindex)?;
+        let link = link.ok_or_else(|| WayError::Gone(format!("link {ifindex}")))?;
+        // Sent all the same when it is late: it may arrive.
+        if ready(&link) || deadline < Instant::now() {
+            return Ok(());
+        }
+        std::thread::sleep(READY_PAUSE);
+    }
+}

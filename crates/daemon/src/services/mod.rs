@@ -1,0 +1,3 @@
+//! What the daemon does, a module each.
+
+pub(crate) mod dhcp;

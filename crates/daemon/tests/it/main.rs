@@ -1,0 +1,15 @@
+//! The daemon against real DHCP servers, asked by the plugin as runtimes call it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
+
+mod dhcp;
+mod rig;
+
+/// What tests of plugins have, from there.
+#[path = "../../../plugins/tests/it"]
+mod plugins_tests {
+    pub(crate) mod support;
+}
+
+use plugins_tests::support;

@@ -1,0 +1,229 @@
+//! `dhcp`: addresses from DHCP servers, by way of a daemon that keeps them.
+//!
+//! A lease must be renewed for as long as the container lives, which no plugin does. This module is what a runtime calls:
+//! it reads the configuration and asks `netwrightd dhcp` through a Unix socket ([`protocol`]). Configuration, option
+//! names and messages are the reference's. Where we differ:
+//!
+//! - The result has DNS, domain, search list, and the MTU (option 26) on each route.
+//! - CHECK compares `prevResult` with the lease, and asks for none.
+//! - DEL succeeds while the daemon is down: it leaves a note that the daemon works off when it starts ([`todo`]).
+//! - GC and STATUS exist.
+//! - `families` asks for IPv6 (DHCPv6), too.
+//! - `request` and `provide` know the names of more options ([`options`]).
+
+pub mod client;
+mod config;
+pub mod options;
+pub mod protocol;
+pub mod todo;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cni::{AddResult, Error, code};
+use cni_plugin::{Call, Plugin, codes};
+use ipnet::IpNet;
+use state::NetnsIdentity;
+
+use client::AskError;
+use config::Config;
+use protocol::{Acquire, Answer, Ask};
+
+/// How long ADD waits for a lease when the caller names no deadline: the daemon gives up first, after its
+/// `-resendtimeout` (208 seconds unless it was told otherwise).
+const LEASE_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long the daemon may take for what needs no server.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The plugin `dhcp`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dhcp;
+
+impl Plugin for Dhcp {
+    fn name(&self) -> &'static str {
+        "dhcp"
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let netns = call.open_netns()?;
+        let id = netns.id();
+        let path = absolute(call.netns_path().unwrap_or(Path::new("")))?;
+        let acquire = Acquire {
+            attachment: call.attachment().clone(),
+            netns: path,
+            netns_id: Some(NetnsIdentity { dev: id.dev, ino: id.ino }),
+            client: config.client,
+        };
+        match ask(call, &config.socket, &Ask::Acquire(Box::new(acquire)), LEASE_PATIENCE)? {
+            Answer::Lease(result) => read_result(&result),
+            Answer::Failed(error) => Err(error.into_error().context(CALLING_ALLOCATE)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let socket = config::socket_path(call)?;
+        match release(call, &socket) {
+            Err(ReleaseError::Ask(error)) if error.is_daemon_down() => {
+                todo::leave(&socket, call.attachment()).map_err(|error| {
+                    Error::from_chain(codes::STATE, &error)
+                        .with_details("the DHCP daemon does not run, and cannot be told later")
+                })?;
+                call.warn(format_args!("{error}; the lease is released when the daemon starts"));
+                Ok(())
+            }
+            Err(ReleaseError::Ask(error)) => Err(error.to_cni()),
+            Err(ReleaseError::Refused(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let inspect = Ask::Inspect { attachment: call.attachment().clone() };
+        let lease = match ask(call, &config.socket, &inspect, ANSWER_PATIENCE)? {
+            Answer::Lease(result) => read_result(&result)?,
+            Answer::Unknown => {
+                return Err(Error::new(
+                    codes::DRIFT,
+                    format!("dhcp: the daemon has no lease for {}", call.attachment()),
+                )
+                .with_details(
+                    "it was released, refused by the server, or never granted; detach and attach",
+                ));
+            }
+            Answer::Failed(error) => return Err(error.into_error()),
+            other => return Err(unexpected(&other)),
+        };
+        match call.prev_result()? {
+            Some(previous) => compare(&lease, &previous, call.ifname().as_str()),
+            None => Ok(()),
+        }
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let socket = config::socket_path(call)?;
+        let collect = Ask::Collect {
+            network: call.network().clone(),
+            valid: call.valid_attachments().to_vec(),
+        };
+        match ask(call, &socket, &collect, ANSWER_PATIENCE)? {
+            Answer::Done => Ok(()),
+            Answer::Failed(error) => Err(error.into_error()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
+        match ask(call, &config.socket, &Ask::Status, ANSWER_PATIENCE).map_err(unavailable)? {
+            Answer::Done => Ok(()),
+            Answer::Failed(error) => Err(unavailable(error.into_error())),
+            other => Err(unavailable(unexpected(&other))),
+        }
+    }
+
+    fn unknown_keys(
+        &self,
+        config: &str,
+    ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
+        config::unknown_keys(config)
+    }
+}
+
+/// What the reference says before the daemon's words.
+const CALLING_ALLOCATE: &str = "error calling DHCP.Allocate";
+
+/// What to do about a daemon that does not answer.
+const START_IT: &str = "start the daemon: systemctl start cni-dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
+
+enum ReleaseError {
+    Ask(AskError),
+    Refused(Error),
+}
+
+fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
+    let ask = Ask::Release { attachment: call.attachment().clone() };
+    let answer =
+        client::ask(socket, &ask, patience(call, ANSWER_PATIENCE)).map_err(ReleaseError::Ask)?;
+    match answer {
+        // A lease that nobody knows is one that is gone.
+        Answer::Done | Answer::Unknown => Ok(()),
+        Answer::Failed(error) => {
+            Err(ReleaseError::Refused(error.into_error().context("error calling DHCP.Release")))
+        }
+        other => Err(ReleaseError::Refused(unexpected(&other))),
+    }
+}
+
+fn ask(call: &Call<'_>, socket: &Path, ask: &Ask, most: Duration) -> Result<Answer, Error> {
+    client::ask(socket, ask, patience(call, most)).map_err(|error| error.to_cni())
+}
+
+fn patience(call: &Call<'_>, most: Duration) -> Duration {
+    match call.context().deadline {
+        Some(deadline) => most.min(deadline.saturating_duration_since(Instant::now())),
+        None => most,
+    }
+}
+
+impl AskError {
+    fn to_cni(&self) -> Error {
+        let error_code = if self.is_slow() { code::TRY_AGAIN_LATER } else { codes::DAEMON };
+        let error = Error::from_chain(error_code, self);
+        if self.is_daemon_down() { error.with_details(START_IT) } else { error }
+    }
+}
+
+fn read_result(result: &serde_json::Value) -> Result<AddResult, Error> {
+    let text = serde_json::to_vec(result).expect("a JSON value serialises");
+    AddResult::parse(&text, protocol::RESULT_VERSION)
+        .map_err(|error| error.context("read the DHCP daemon's answer"))
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::new(codes::DAEMON, format!("the DHCP daemon answered something else: {answer:?}"))
+        .with_details("plugin and daemon should be of one version")
+}
+
+/// Compares a lease with what ADD reported.
+fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), Error> {
+    let reported: Vec<IpNet> = previous.container_ips(ifname).map(|ip| ip.address).collect();
+    for ip in &lease.ips {
+        if !reported.contains(&ip.address) {
+            let reported: Vec<String> = reported.iter().map(ToString::to_string).collect();
+            return Err(Error::new(
+                codes::DRIFT,
+                format!("dhcp: the lease is for {}, ADD reported {}", ip.address, reported.join(", ")),
+            )
+            .with_details(
+                "a DHCP server gave another address since; runtimes learn it when the container is attached anew",
+            ));
+        }
+    }
+    let of = |result: &AddResult| -> Vec<(IpNet, IpAddr)> {
+        result.ips.iter().filter_map(|ip| Some((ip.address, ip.gateway?))).collect()
+    };
+    let gateways = of(previous);
+    for (address, gateway) in of(lease) {
+        let differs = |&&(known, old): &&(IpNet, IpAddr)| known == address && old != gateway;
+        if let Some((_, old)) = gateways.iter().find(differs) {
+            return Err(Error::new(
+                codes::DRIFT,
+                format!("dhcp: the lease's gateway is {gateway}, ADD reported {old}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The daemon has a working directory of its own.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| {
+        Error::from_chain(code::INVALID_ENVIRONMENT, &error).context("make CNI_NETNS absolute")
+    })
+}

@@ -1,0 +1,146 @@
+//! The plugin's end of the daemon's socket.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+use super::protocol::{Answer, Ask, MAX_LINE, Question, Reply, VERSION, to_line};
+
+/// The shortest time-out the kernel can be told: none at all would be for ever.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// The daemon was not asked, or did not answer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("error dialing DHCP daemon: dial unix {path}: connect", path = path.display())]
+    Dial {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else listens than root or the user we run as.
+    #[error("error dialing DHCP daemon: {path} is served by user {uid}, which is neither root nor ours", path = path.display())]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Whose.
+        uid: u32,
+    },
+    /// It went away before it answered.
+    #[error("the DHCP daemon at {path} did not answer", path = path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It did not answer in time.
+    #[error("the DHCP daemon at {path} did not answer within {patience:?}", path = path.display())]
+    Slow {
+        /// The socket.
+        path: PathBuf,
+        /// How long we waited.
+        patience: Duration,
+    },
+    /// Its answer is none.
+    #[error("the DHCP daemon at {path} answered what is no answer: {reason}", path = path.display())]
+    Garbage {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl AskError {
+    /// Says whether no daemon is there, or it ended while it was asked.
+    #[must_use]
+    pub fn is_daemon_down(&self) -> bool {
+        matches!(self, AskError::Dial { .. } | AskError::Broken { .. })
+    }
+
+    /// Says whether it did not answer in time.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(self, AskError::Slow { .. })
+    }
+}
+
+/// Asks the daemon and waits for its answer.
+///
+/// # Errors
+/// [`AskError`].
+pub fn ask(path: &Path, ask: &Ask, patience: Duration) -> Result<Answer, AskError> {
+    let deadline = Instant::now() + patience;
+    let mut stream = connect(path, patience)?;
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            AskError::Slow { path: path.to_owned(), patience }
+        }
+        _ => AskError::Broken { path: path.to_owned(), source },
+    };
+    stream.set_write_timeout(Some(left(deadline))).map_err(failed)?;
+    stream.write_all(&to_line(&Question::new(ask.clone()))).map_err(failed)?;
+    let mut line = Vec::new();
+    let mut buffer = [0; 16 * 1024];
+    while !line.contains(&b'\n') && line.len() < MAX_LINE {
+        stream.set_read_timeout(Some(left(deadline))).map_err(failed)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => {
+                let source =
+                    io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection");
+                return Err(failed(source));
+            }
+            Ok(length) => line.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+        if deadline < Instant::now() {
+            return Err(AskError::Slow { path: path.to_owned(), patience });
+        }
+    }
+    let garbage = |reason: String| AskError::Garbage { path: path.to_owned(), reason };
+    let reply: Reply = serde_json::from_slice(&line).map_err(|error| garbage(error.to_string()))?;
+    if reply.version != VERSION {
+        return Err(garbage(format!("it is of version {}, and this of {VERSION}", reply.version)));
+    }
+    Ok(reply.answer)
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(SHORTEST_WAIT)
+}
+
+/// Connects, waiting at most `patience` for a daemon whose queue is full.
+fn connect(path: &Path, patience: Duration) -> Result<UnixStream, AskError> {
+    let failed = |errno: rustix::io::Errno| match errno {
+        rustix::io::Errno::AGAIN => AskError::Slow { path: path.to_owned(), patience },
+        errno => AskError::Dial { path: path.to_owned(), source: errno.into() },
+    };
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(failed)?;
+    let wait = patience.max(SHORTEST_WAIT);
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(wait)).map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    rustix::net::connect(&socket, &address).map_err(failed)?;
+    let uid = sockopt::socket_peercred(&socket).map_err(failed)?.uid.as_raw();
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        return Err(AskError::Stranger { path: path.to_owned(), uid });
+    }
+    Ok(socket.into())
+}

@@ -1,0 +1,285 @@
+//! What plugin and daemon say to each other.
+//!
+//! A Unix stream socket. The plugin sends one line, the daemon answers with one line, both close. A line is a JSON
+//! object of at most [`MAX_LINE`] octets with a closing newline. The reference's protocol (Go's net/rpc with gob) is not
+//! spoken: plugin and daemon come together.
+//!
+//! ```json
+//! {"version":1,"ask":{"acquire":{"attachment":{"network":"lan","containerID":"c1","ifname":"eth0"},
+//!   "netns":"/run/netns/c1","netnsId":{"dev":4,"ino":4026532513},"client":{"families":["v4"]}}}}
+//! {"version":1,"answer":{"lease":{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.9/24","gateway":"192.0.2.1"}]}}}
+//! ```
+//!
+//! - The daemon serves root and the user it runs as (SO_PEERCRED); the plugin talks to root and to its own user.
+//! - A connection on which no whole line comes within ten seconds is closed.
+//! - While the plugin waits for a lease the connection stays open. If the plugin closes it, the daemon stops looking.
+//! - A daemon that does not know the version, or the question, answers `failed`. Keys it does not know it passes over.
+
+use std::path::PathBuf;
+
+use cni::{AttachmentKey, GcAttachment, NetworkName, Version};
+use serde::{Deserialize, Serialize};
+use state::NetnsIdentity;
+
+/// The version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// The longest line. GC's list of attachments is the longest there is: this holds some ten thousand.
+pub const MAX_LINE: usize = 2 * 1024 * 1024;
+
+/// The version in which leases are written as results.
+pub const RESULT_VERSION: Version = Version::V1_1_0;
+
+/// The plugin's line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What is wanted.
+    pub ask: Ask,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Ask {
+    /// A lease; the one there is, if there is one. Answered by [`Answer::Lease`].
+    Acquire(Box<Acquire>),
+    /// The lease there is. Answered by [`Answer::Lease`] or [`Answer::Unknown`].
+    Inspect {
+        /// Whose.
+        attachment: AttachmentKey,
+    },
+    /// Give the lease back. Answered by [`Answer::Done`] or [`Answer::Unknown`].
+    Release {
+        /// Whose.
+        attachment: AttachmentKey,
+    },
+    /// Give back every lease of a network but those of these attachments. Answered by [`Answer::Done`].
+    Collect {
+        /// The network.
+        network: NetworkName,
+        /// What is valid.
+        valid: Vec<GcAttachment>,
+    },
+    /// Answered by [`Answer::Done`] when a lease could be asked for.
+    Status,
+}
+
+/// A lease that is wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acquire {
+    /// For whom.
+    pub attachment: AttachmentKey,
+    /// Where the interface is: a path as the host sees it.
+    pub netns: PathBuf,
+    /// Which namespace the plugin found there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns_id: Option<NetnsIdentity>,
+    /// How to ask.
+    pub client: Client,
+}
+
+/// How servers are asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Client {
+    /// Which addresses; none means IPv4.
+    pub families: Vec<Family>,
+    /// Options to ask for before the default ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub request: Vec<u8>,
+    /// Asks for no default ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skip_default: bool,
+    /// Options to send.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub provide: Vec<ProvidedOption>,
+    /// The metric of every route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+}
+
+/// A version of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// An option to send.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvidedOption {
+    /// Its code.
+    pub code: u8,
+    /// Its value; hexadecimal on the wire.
+    #[serde(with = "hex")]
+    pub value: Vec<u8>,
+}
+
+/// The daemon's line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// The daemon's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Answer {
+    /// A lease, as the result of CNI [`RESULT_VERSION`].
+    Lease(serde_json::Value),
+    /// It is done.
+    Done,
+    /// There is no such lease.
+    Unknown,
+    /// It was not done.
+    Failed(Failure),
+}
+
+/// Why it was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// A code of CNI's or ours.
+    pub code: u32,
+    /// One line.
+    pub msg: String,
+    /// Causes and what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub details: String,
+}
+
+impl Failure {
+    /// Makes a CNI error of it.
+    #[must_use]
+    pub fn into_error(self) -> cni::Error {
+        cni::Error::new(self.code, self.msg).with_details(self.details)
+    }
+}
+
+impl From<cni::Error> for Failure {
+    fn from(error: cni::Error) -> Self {
+        Failure { code: error.code, msg: error.msg, details: error.details }
+    }
+}
+
+impl Question {
+    /// A question in this version.
+    #[must_use]
+    pub fn new(ask: Ask) -> Self {
+        Question { version: VERSION, ask }
+    }
+}
+
+impl Reply {
+    /// An answer in this version.
+    #[must_use]
+    pub fn new(answer: Answer) -> Self {
+        Reply { version: VERSION, answer }
+    }
+}
+
+/// Writes a line, newline included.
+#[must_use]
+pub fn to_line<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("messages have string keys only");
+    line.push(b'\n');
+    line
+}
+
+/// Reads a question; the error is the answer to send.
+///
+/// # Errors
+/// Code 1 for another version, code 6 for anything that is no question.
+pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let failed = |code, msg: String| Failure { code, msg, details: String::new() };
+    let undecodable = |error: serde_json::Error| {
+        failed(cni::code::DECODE_FAILURE, format!("not a question of the DHCP protocol: {error}"))
+    };
+    let head: Head = serde_json::from_slice(line).map_err(undecodable)?;
+    if head.version != VERSION {
+        let text = format!(
+            "the DHCP daemon speaks version {VERSION} of its protocol, the plugin {}",
+            head.version
+        );
+        return Err(failed(cni::code::INCOMPATIBLE_VERSION, text));
+    }
+    let question: Question = serde_json::from_slice(line).map_err(undecodable)?;
+    Ok(question.ask)
+}
+
+/// Octets as text, two hexadecimal digits each.
+mod hex {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        octets: &[u8],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        use std::fmt::Write as _;
+        let text = octets.iter().fold(String::new(), |mut text, octet| {
+            write!(text, "{octet:02x}").expect("writing to a String cannot fail");
+            text
+        });
+        serializer.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digits = text.as_bytes();
+        let pair = |pair: &[u8]| -> Option<u8> {
+            let text = std::str::from_utf8(pair).ok().filter(|text| !text.starts_with('+'))?;
+            u8::from_str_radix(text, 16).ok().filter(|_| pair.len() == 2)
+        };
+        let octets: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
+        octets.ok_or_else(|| serde::de::Error::custom("not an even number of hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_survives_the_wire() {
+        let key = r#"{"network":"n","containerID":"c","ifname":"eth0"}"#;
+        let line = format!(
+            r#"{{"version":1,"new":[],"ask":{{"acquire":{{"attachment":{key},"netns":"/n","client":{{"provide":[{{"code":12,"value":"00ff"}}],"other":1}}}}}}}}"#
+        );
+        let ask = read_question(line.as_bytes()).unwrap();
+        let Ask::Acquire(acquire) = &ask else { panic!("{ask:?}") };
+        assert_eq!(acquire.client.provide[0].value, [0, 0xff]);
+        let again = to_line(&Question::new(ask.clone()));
+        assert_eq!(read_question(&again).unwrap(), ask);
+    }
+
+    #[test]
+    fn other_versions_and_garbage_are_told() {
+        let code = |line: &str| read_question(line.as_bytes()).unwrap_err().code;
+        assert_eq!(code(r#"{"version":2,"ask":"dance"}"#), 1);
+        assert_eq!(code(r#"{"version":1,"ask":"dance"}"#), 6);
+        assert_eq!(
+            code(
+                r#"{"version":1,"ask":{"release":{"attachment":{"network":"../x","containerID":"c","ifname":"e"}}}}"#
+            ),
+            6
+        );
+        assert_eq!(code("CONNECT /_goRPC_ HTTP/1.0"), 6);
+        assert_eq!(code(""), 6);
+    }
+}
