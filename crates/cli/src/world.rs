@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Returns the folders for our own state that an environment names.
+/// Returns the folders for our own state, and the system's message bus, that an environment names.
 pub(crate) fn roots(environment: &[(OsString, OsString)]) -> Roots {
     let mut roots = Roots::default();
     if let Some(run) = variable(environment, "NETWRIGHT_RUN_DIR") {
@@ -51,6 +51,7 @@ pub(crate) fn roots(environment: &[(OsString, OsString)]) -> Roots {
     if let Some(lib) = variable(environment, "NETWRIGHT_STATE_DIR") {
         roots.lib = lib.into();
     }
+    roots.system_bus = variable(environment, "DBUS_SYSTEM_BUS_ADDRESS");
     roots
 }
 
@@ -84,5 +85,12 @@ mod tests {
         assert_eq!(world("/").variable("A").as_deref(), Some("1"));
         assert_eq!(world("/").variable("B"), None);
         assert_eq!(world("/").variable("C"), None);
+    }
+
+    #[test]
+    fn the_message_bus_is_where_the_environment_says() {
+        assert_eq!(world("/").roots().system_bus, None);
+        let bus = [("DBUS_SYSTEM_BUS_ADDRESS".into(), "unix:path=/run/bus".into())];
+        assert_eq!(roots(&bus).system_bus.as_deref(), Some("unix:path=/run/bus"));
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! By itself a host that forwards lets everything through, and then nothing is added. Where somebody else drops what
 //! is forwarded (Docker, ufw, an administrator's iptables), the accept goes into their chain, for this attachment's
-//! addresses, with its hash in the comment ([`firewall::forward`]). Where there is no such place, as with firewalld, ADD
-//! succeeds with a warning that says what to do. `backend: iptables` leads to the reference's chains, to the letter.
+//! addresses, with its hash in the comment ([`firewall::forward`]). firewalld gets them as sources of a zone
+//! ([`firewall::firewalld`]). Where there is no such place, as with an administrator's own table, ADD succeeds with a
+//! warning that says what to do. `backend: iptables` leads to the reference's chains, to the letter, and `backend:
+//! firewalld` to the zone whether or not firewalld would drop anything.
 //!
 //! `ingressPolicy` keeps bridges, or ports of a bridge, apart ([`firewall::policy`]). Unlike the reference's rules
 //! ours go with the last attachment that asked for them.
@@ -11,22 +13,27 @@
 //! ADD returns `prevResult` as it came. DEL needs neither configuration nor `prevResult` nor our record.
 
 mod config;
+mod facts;
+mod want;
 
 use std::net::IpAddr;
 
-use ::firewall::forward::{self, Blocker};
+use ::firewall::firewalld::{Source, TRUSTED};
+use ::firewall::forward::Blocker;
 use ::firewall::iptables::filter;
-use ::firewall::policy::{self, IngressPolicy};
-use ::firewall::{Concern, Firewall, Plan, iptables, reference};
+use ::firewall::{Concern, Firewall, iptables, reference};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
 use cni_plugin::{Call, Plugin};
-use serde::{Deserialize, Serialize};
-use state::{FileError, Index, NetnsIdentity, Record};
+use state::Index;
 
 use self::config::{Backend, Config};
+use self::facts::Facts;
+use self::want::{addresses, blockers, firewalld, hint, want};
 use crate::shared::failures::Failures;
-use crate::shared::filter::{change_error, drift, filter_error, iptables_error, valid_keys};
+use crate::shared::filter::{
+    change_error, drift, filter_error, firewalld_error, iptables_error, valid_keys,
+};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -41,32 +48,6 @@ const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 /// The plugin.
 #[derive(Debug)]
 pub struct FirewallPlugin;
-
-/// What ADD notes about an attachment, and DEL reads.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-struct Facts {
-    /// What is wanted of nftables.
-    plan: Plan,
-    /// The addresses that are let through.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    addresses: Vec<IpAddr>,
-    /// Whether the reference's chains let them through.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    iptables: bool,
-    /// Where somebody else's chain had to be told to let them through.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    accepted: Vec<Accepted>,
-}
-
-/// A chain `FORWARD` of iptables, or Docker's beside it, that lets an attachment's addresses through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Accepted {
-    /// Whether IPv4 or IPv6 is meant.
-    ipv4: bool,
-    /// Whether it is in legacy iptables.
-    legacy: bool,
-}
 
 impl Plugin for FirewallPlugin {
     fn name(&self) -> &'static str {
@@ -85,12 +66,12 @@ impl Plugin for FirewallPlugin {
         let wanted = want(call, &config, &result)?;
         let before = Facts::read(&index, key);
         wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
-        if let Err(error) = put_in_place(&index, key, &config, &wanted) {
+        if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
             if before.is_some() {
                 // What the first ADD made goes on working until DEL, which finds both noted.
                 return Err(error);
             }
-            return Err(match take_down(&index, key, Some(&wanted), &[]) {
+            return Err(match take_down(call, &index, key, Some(&wanted), &[]) {
                 Ok(()) => error,
                 Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
             });
@@ -107,7 +88,7 @@ impl Plugin for FirewallPlugin {
         let key = call.attachment();
         let facts = Facts::read(&index, key);
         let previous = call.prev_result().ok().flatten().unwrap_or_default();
-        take_down(&index, key, facts.as_ref(), &addresses(&previous))
+        take_down(call, &index, key, facts.as_ref(), &addresses(&previous))
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -135,6 +116,10 @@ impl Plugin for FirewallPlugin {
                     .map_err(|error| iptables_error(&error))?,
             );
         }
+        if !wanted.sources.is_empty() {
+            let missing = firewalld(call).check(&wanted.sources);
+            differences.extend(missing.map_err(|error| firewalld_error(&error))?);
+        }
         drift(&differences)
     }
 
@@ -145,7 +130,7 @@ impl Plugin for FirewallPlugin {
         for record in index.of_network(call.network().as_str()).found {
             if record.plugin == NAME && !valid.contains(&record.attachment) {
                 let facts = Facts::of(&record);
-                let down = take_down(&index, &record.attachment, facts.as_ref(), &[]);
+                let down = take_down(call, &index, &record.attachment, facts.as_ref(), &[]);
                 failures.note(&record.attachment, down);
             }
         }
@@ -165,15 +150,29 @@ impl Plugin for FirewallPlugin {
             iptables::usable("filter").map_err(|error| unavailable(iptables_error(&error)))?;
         }
         ::firewall::usable().map_err(|error| unavailable(filter_error(&error)))?;
-        let blockers = blockers(config.backend).map_err(unavailable)?;
-        match blockers.iter().find_map(|blocker| Some((blocker, blocker.hint()?))) {
-            Some((blocker, hint)) => Err(Error::new(
+        if config.backend == Backend::Firewalld {
+            let there = firewalld(call).require_zone(&config.zone);
+            return there.map_err(|error| unavailable(firewalld_error(&error)));
+        }
+        for blocker in blockers().map_err(unavailable)? {
+            let why = match blocker {
+                Blocker::Iptables { .. } => continue,
+                Blocker::Firewalld if config.backend == Backend::Auto => {
+                    match firewalld(call).require_zone(&config.zone) {
+                        Ok(()) => continue,
+                        Err(error) => firewalld_error(&error).to_string(),
+                    }
+                }
+                _ => String::new(),
+            };
+            return Err(Error::new(
                 code::LIMITED_CONNECTIVITY,
                 format!("containers do not reach beyond the host: {blocker}"),
             )
-            .with_details(hint)),
-            None => Ok(()),
+            .with_details(why)
+            .with_details(hint(&blocker)));
         }
+        Ok(())
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
@@ -181,132 +180,14 @@ impl Plugin for FirewallPlugin {
     }
 }
 
-impl Facts {
-    /// Reads the note of an attachment. One that cannot be read is none.
-    fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
-        index.get(key, NAME).found.as_ref().and_then(Facts::of)
-    }
-
-    fn of(record: &Record) -> Option<Facts> {
-        serde_json::from_value(record.data.clone()).ok()
-    }
-
-    /// Writes the note, before anything is changed.
-    fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
-        let data = serde_json::to_value(self).expect("notes have string keys only");
-        let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
-        let netns = call.open_netns_if_there().ok().flatten();
-        let id = netns.map(|netns| NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino });
-        index.put(&match call.netns_path() {
-            Some(path) => record.with_netns(path, id),
-            None => record,
-        })
-    }
-
-    /// Returns the addresses that a chain lets through.
-    fn addresses_of(&self, accepted: Accepted) -> Vec<IpAddr> {
-        self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
-    }
-
-    /// Returns these facts and what is in `before` beside them.
-    fn joined(&self, before: Option<&Facts>) -> Facts {
-        let mut all = self.clone();
-        if let Some(before) = before {
-            all.plan.join(before.plan.clone());
-            all.iptables |= before.iptables;
-            all.addresses.extend(before.addresses.iter().filter(|at| !self.addresses.contains(at)));
-        }
-        all
-    }
-}
-
-/// Lists the addresses of a result, whatever interface they are on, as the reference does.
-fn addresses(result: &AddResult) -> Vec<IpAddr> {
-    result.ips.iter().map(|ip| ip.address.addr()).collect()
-}
-
-/// Decides what the attachment wants. Looks, changes nothing.
-fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, Error> {
-    let plan = match config.policy {
-        IngressPolicy::Open => Plan::default(),
-        policy => {
-            let (bridge, port) = bridge_and_port(call, policy, result)?;
-            policy::plan(policy, bridge, port)
-        }
-    };
-    let addresses = addresses(result);
-    let mut accepted = Vec::new();
-    if config.backend == Backend::Auto {
-        for blocker in blockers(config.backend)? {
-            match &blocker {
-                Blocker::Iptables { family, legacy } => {
-                    let ipv4 = *family == iptables::Family::V4;
-                    if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
-                        accepted.push(Accepted { ipv4, legacy: *legacy });
-                    }
-                }
-                other => call.warn(format_args!(
-                    "{other}: the container may not reach beyond the host; {}",
-                    other.hint().unwrap_or_default()
-                )),
-            }
-        }
-    }
-    let iptables = config.backend == Backend::Iptables;
-    Ok(Facts { plan, addresses, iptables, accepted })
-}
-
-/// Finds the bridge and the container's port of it in what the plugin before returned.
-fn bridge_and_port<'r>(
-    call: &Call<'_>,
-    policy: IngressPolicy,
-    result: &'r AddResult,
-) -> Result<(&'r str, &'r str), Error> {
-    let name = match policy {
-        IngressPolicy::Open => "open",
-        IngressPolicy::SameBridge => "same-bridge",
-        IngressPolicy::Isolated => "isolated",
-    };
-    let missing = || {
-        Error::new(
-            code::INVALID_CONFIG,
-            format!(
-                "interface needs to be set for ingress policy {name:?}, make sure to chain \"firewall\" plugin \
-                 with \"bridge\""
-            ),
-        )
-    };
-    let mut host = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
-    let bridge = host.next().ok_or_else(missing)?;
-    match host.next() {
-        Some(port) => Ok((&bridge.name, &port.name)),
-        None if policy == IngressPolicy::SameBridge => Ok((&bridge.name, "")),
-        None => Err(missing().with_details(format!(
-            "prevResult of {} lists no port of bridge {:?}",
-            call.ifname(),
-            bridge.name
-        ))),
-    }
-}
-
-fn blockers(backend: Backend) -> Result<Vec<Blocker>, Error> {
-    let found = forward::blockers().map_err(|error| filter_error(&error))?;
-    Ok(match backend {
-        // The reference's chains are jumped to from FORWARD.
-        Backend::Iptables => found
-            .into_iter()
-            .filter(|blocker| !matches!(blocker, Blocker::Iptables { .. }))
-            .collect(),
-        Backend::Auto => found,
-    })
-}
-
 fn put_in_place(
+    call: &Call<'_>,
     index: &Index,
-    key: &AttachmentKey,
     config: &Config,
     wanted: &Facts,
+    before: Option<&Facts>,
 ) -> Result<(), Error> {
+    let key = call.attachment();
     if !wanted.plan.is_empty() {
         Firewall::open(index)
             .and_then(|mut firewall| firewall.add(key, &wanted.plan))
@@ -319,6 +200,15 @@ fn put_in_place(
     for accepted in &wanted.accepted {
         filter::accept(&wanted.addresses_of(*accepted), key, accepted.legacy)
             .map_err(|error| iptables_error(&error))?;
+    }
+    // An address can be in one zone at a time.
+    let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();
+    let firewalld = firewalld(call);
+    if !stale.is_empty() {
+        firewalld.release(index, key, &stale).map_err(|error| firewalld_error(&error))?;
+    }
+    if !wanted.sources.is_empty() {
+        firewalld.hold(index, key, &wanted.sources).map_err(|error| firewalld_error(&error))?;
     }
     Ok(())
 }
@@ -353,6 +243,7 @@ fn remove_what_changed(
 /// Removes everything of an attachment. Without facts it is found by its marks, unless other plugins' records of
 /// the attachment show that the account is whole.
 fn take_down(
+    call: &Call<'_>,
     index: &Index,
     key: &AttachmentKey,
     facts: Option<&Facts>,
@@ -378,9 +269,28 @@ fn take_down(
     failures.note("rules in the reference's chains", left.map_err(|error| filter_error(&error)));
     let left = reference::remove_accepts(key);
     failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
+    let sources = match facts {
+        Some(facts) => facts.sources.clone(),
+        None => reference_sources(call, previous),
+    };
+    if !sources.is_empty() {
+        let released = firewalld(call).release(index, key, &sources);
+        failures.note("firewalld", released.map_err(|error| firewalld_error(&error)));
+    }
     if failures.is_empty() {
         let removed = index.remove(key, NAME).map(drop);
         failures.note("record", removed.map_err(|error| file_error(&error)));
     }
     failures.into_result()
+}
+
+/// Returns what the reference would have given firewalld. A configuration that cannot be read names no zone, and then
+/// it is the usual one.
+fn reference_sources(call: &Call<'_>, previous: &[IpAddr]) -> Vec<Source> {
+    let config = Config::of(call).ok();
+    if config.as_ref().is_some_and(|config| config.backend == Backend::Iptables) {
+        return Vec::new();
+    }
+    let zone = config.map_or_else(|| TRUSTED.to_owned(), |config| config.zone);
+    previous.iter().map(|address| Source { zone: zone.clone(), address: *address }).collect()
 }

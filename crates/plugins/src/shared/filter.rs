@@ -3,6 +3,7 @@
 use cni::{AttachmentKey, ContainerId, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use firewall::FirewallError;
+use firewall::firewalld::FirewalldError;
 use firewall::iptables::{ChangeError, IptablesError};
 
 /// Returns the error object for a failure of the packet filter.
@@ -20,6 +21,19 @@ pub fn filter_error(error: &FirewallError) -> Error {
 #[must_use]
 pub fn iptables_error(error: &IptablesError) -> Error {
     Error::from_chain(codes::FIREWALL, error)
+}
+
+/// Returns the error object for a failure of firewalld.
+#[must_use]
+pub fn firewalld_error(error: &FirewalldError) -> Error {
+    let code = match error {
+        FirewalldError::Lock(lock) if lock.is_busy() => code::TRY_AGAIN_LATER,
+        FirewalldError::Late { .. } => code::TRY_AGAIN_LATER,
+        error if error.is_no_zone() => code::INVALID_CONFIG,
+        error if error.is_conflict() => codes::CONFLICT,
+        _ => codes::FIREWALL,
+    };
+    Error::from_chain(code, error).with_details(error.hint().unwrap_or_default())
 }
 
 /// Returns the error object for a change of iptables' chains that was not made.

@@ -1,5 +1,6 @@
 //! `firewall` and masquerade (`ipMasq`), row by row of the feature table.
 
+mod firewalld;
 mod matrix;
 
 use serde_json::{Value, json};
@@ -16,7 +17,10 @@ struct Host {
 
 impl Host {
     fn new(name: &str) -> Host {
-        let node = Node::new(name);
+        Self::on(Node::new(name))
+    }
+
+    fn on(node: Node) -> Host {
         let outside = node.lab.outside();
         // So that containers are reached without masquerade.
         outside.sh(
@@ -207,25 +211,6 @@ fn del() {
         assert!(left.contains("10.1.0.3"), "{left}");
         host.run("DEL", &c2, &prev2, keys).call().silent();
     }
-}
-
-/// Row: firewall | firewalld. Not done: asked for it is refused, and met it is told. docs/errors.md and the plugin's
-/// documentation say what to do.
-#[test]
-fn firewalld() {
-    testkit::require!("root");
-    let host = Host::new("fwfirewalld");
-    let (c1, prev) = host.container("c1", 1, 2);
-    let before = Snapshot::take(&host.node.lab);
-    host.run("ADD", &c1, &prev, json!({ "backend": "firewalld" })).call().fails(2, "firewalld");
-    before.assert_same(&Snapshot::take(&host.node.lab));
-    host.node.sh("nft -f - <<'E'\ntable inet firewalld {\n chain filter_FORWARD {\n\
-         type filter hook forward priority 10;\n ct state established,related accept\n\
-         reject with icmpx admin-prohibited\n }\n}\nE");
-    let answer = host.run("ADD", &c1, &prev, json!({})).call();
-    assert!(answer.succeeded() && answer.stderr().contains("--add-source"), "{answer:?}");
-    host.node.run("firewall", "STATUS").call().fails(51, "firewalld");
-    host.run("DEL", &c1, &prev, json!({})).call().silent();
 }
 
 /// k8s#39823, moby#39439: somebody sets FORWARD to DROP and containers lose the world.

@@ -43,7 +43,11 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(name: &str) -> Self {
-        let lab = Lab::new(name);
+        Self::on(Lab::new(name))
+    }
+
+    /// Makes a node of a lab of the test's own.
+    pub(crate) fn on(lab: Lab) -> Self {
         let dir = lab.dir().to_owned();
         let bin = dir.join("bin");
         fs::create_dir(&bin).unwrap();

@@ -2,6 +2,8 @@
 
 use cni::{Error, code};
 use cni_plugin::Call;
+use firewall::firewalld;
+use firewall::forward::ZONE_BY_HAND;
 use firewall::policy::IngressPolicy;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -34,6 +36,8 @@ pub(super) enum Backend {
     Auto,
     /// The reference's chains.
     Iptables,
+    /// A zone of firewalld.
+    Firewalld,
 }
 
 /// What is asked for.
@@ -41,6 +45,8 @@ pub(super) enum Backend {
 pub(super) struct Config {
     pub(super) backend: Backend,
     pub(super) admin_chain: String,
+    /// The zone of firewalld.
+    pub(super) zone: String,
     pub(super) policy: IngressPolicy,
 }
 
@@ -48,7 +54,7 @@ impl Config {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is asked for.
+    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is asked of a build without it.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         raw.check()
@@ -63,15 +69,13 @@ impl Raw {
         })?;
         let backend = match self.backend.as_str() {
             "iptables" => Backend::Iptables,
+            "firewalld" if firewalld::BUILT => Backend::Firewalld,
             "firewalld" => {
                 return Err(Error::new(
                     code::UNSUPPORTED_FIELD,
-                    "backend \"firewalld\" is not supported",
+                    "backend \"firewalld\" is not supported by this build",
                 )
-                .with_details(
-                    "leave backend out, and add the containers' subnet to a zone that forwards: \
-                     firewall-cmd --permanent --zone=trusted --add-source=SUBNET",
-                ));
+                .with_details(ZONE_BY_HAND));
             }
             // The reference takes every other text for "choose", typing errors included.
             _ => Backend::Auto,
@@ -87,7 +91,11 @@ impl Raw {
                 .with_details("a chain's name has at most 28 characters, no blanks, and does not begin with - or !"));
             }
         };
-        Ok(Config { backend, admin_chain, policy })
+        let zone = match self.firewalld_zone {
+            zone if zone.is_empty() => firewalld::TRUSTED.to_owned(),
+            zone => zone,
+        };
+        Ok(Config { backend, admin_chain, zone, policy })
     }
 }
 
@@ -110,7 +118,9 @@ mod tests {
         let config = check("{}").unwrap();
         assert_eq!(config.backend, Backend::Auto);
         assert_eq!(config.admin_chain, "CNI-ADMIN");
+        assert_eq!(config.zone, "trusted");
         assert_eq!(config.policy, IngressPolicy::Open);
+        assert_eq!(check(r#"{"firewalldZone": "work"}"#).unwrap().zone, "work");
         assert_eq!(check(r#"{"backend": "iptabels"}"#).unwrap().backend, Backend::Auto);
     }
 
@@ -122,7 +132,6 @@ mod tests {
                 code::INVALID_CONFIG,
                 "unknown ingress policy: \"closed\"",
             ),
-            (r#"{"backend": "firewalld"}"#, code::UNSUPPORTED_FIELD, "firewalld"),
             (r#"{"iptablesAdminChainName": "-x"}"#, code::INVALID_CONFIG, "iptablesAdminChainName"),
             (
                 r#"{"iptablesAdminChainName": "a b"}"#,
@@ -132,6 +141,18 @@ mod tests {
         ] {
             let error = check(text).unwrap_err();
             assert!(error.code == code && error.msg.contains(words), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn firewalld_needs_a_build_with_it() {
+        let asked = check(r#"{"backend": "firewalld"}"#);
+        if firewalld::BUILT {
+            assert_eq!(asked.unwrap().backend, Backend::Firewalld);
+        } else {
+            let error = asked.unwrap_err();
+            assert_eq!(error.code, code::UNSUPPORTED_FIELD);
+            assert!(error.details.contains("--add-source"), "{error:?}");
         }
     }
 }

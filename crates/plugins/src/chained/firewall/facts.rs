@@ -1,0 +1,86 @@
+//! What an attachment has of the plugin: noted by ADD, read by DEL.
+
+use std::net::IpAddr;
+
+use cni::AttachmentKey;
+use cni_plugin::Call;
+use firewall::Plan;
+use firewall::firewalld::Source;
+use serde::{Deserialize, Serialize};
+use state::{FileError, Index, NetnsIdentity, Record};
+
+use super::NAME;
+
+/// What ADD notes about an attachment, and DEL reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    /// What is wanted of nftables.
+    pub(super) plan: Plan,
+    /// The addresses that are let through.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) addresses: Vec<IpAddr>,
+    /// Whether the reference's chains let them through.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) iptables: bool,
+    /// Where somebody else's chain had to be told to let them through.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) accepted: Vec<Accepted>,
+    /// The addresses in firewalld's zones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) sources: Vec<Source>,
+}
+
+/// A chain `FORWARD` of iptables, or Docker's beside it, that lets an attachment's addresses through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Accepted {
+    /// Whether IPv4 or IPv6 is meant.
+    pub(super) ipv4: bool,
+    /// Whether it is in legacy iptables.
+    pub(super) legacy: bool,
+}
+
+impl Facts {
+    /// Reads the note of an attachment. One that cannot be read is none.
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
+        index.get(key, NAME).found.as_ref().and_then(Facts::of)
+    }
+
+    pub(super) fn of(record: &Record) -> Option<Facts> {
+        serde_json::from_value(record.data.clone()).ok()
+    }
+
+    /// Writes the note, before anything is changed.
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
+        let data = serde_json::to_value(self).expect("notes have string keys only");
+        let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
+        let netns = call.open_netns_if_there().ok().flatten();
+        let id = netns.map(|netns| NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino });
+        index.put(&match call.netns_path() {
+            Some(path) => record.with_netns(path, id),
+            None => record,
+        })
+    }
+
+    /// Returns the addresses that a chain lets through.
+    pub(super) fn addresses_of(&self, accepted: Accepted) -> Vec<IpAddr> {
+        self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
+    }
+
+    /// Returns these facts and what is in `before` beside them.
+    pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
+        let mut all = self.clone();
+        if let Some(before) = before {
+            all.plan.join(before.plan.clone());
+            all.iptables |= before.iptables;
+            all.addresses.extend(before.addresses.iter().filter(|at| !self.addresses.contains(at)));
+            all.sources.extend(before.sources_but(&self.sources));
+        }
+        all
+    }
+
+    /// Returns the sources of these facts that are not among `others`.
+    pub(super) fn sources_but(&self, others: &[Source]) -> Vec<Source> {
+        self.sources.iter().filter(|source| !others.contains(source)).cloned().collect()
+    }
+}

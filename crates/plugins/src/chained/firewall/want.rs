@@ -1,0 +1,125 @@
+//! What an attachment needs on this host.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use cni::{AddResult, Error, code};
+use cni_plugin::Call;
+use firewall::firewalld::{Firewalld, PATIENCE, Source};
+use firewall::forward::{self, Blocker};
+use firewall::policy::{self, IngressPolicy};
+use firewall::{Plan, iptables};
+
+use super::config::{Backend, Config};
+use super::facts::{Accepted, Facts};
+use crate::shared::filter::{filter_error, firewalld_error};
+
+/// Lists the addresses of a result, whatever interface they are on, as the reference does.
+pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
+    result.ips.iter().map(|ip| ip.address.addr()).collect()
+}
+
+/// Decides what the attachment wants. Looks, changes nothing.
+pub(super) fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, Error> {
+    let plan = match config.policy {
+        IngressPolicy::Open => Plan::default(),
+        policy => {
+            let (bridge, port) = bridge_and_port(call, policy, result)?;
+            policy::plan(policy, bridge, port)
+        }
+    };
+    let addresses = addresses(result);
+    let mut facts =
+        Facts { plan, iptables: config.backend == Backend::Iptables, ..Facts::default() };
+    let sources = || -> Vec<Source> {
+        let source = |address: &IpAddr| Source { zone: config.zone.clone(), address: *address };
+        addresses.iter().map(source).collect()
+    };
+    let mut zone_accepts = config.backend == Backend::Firewalld;
+    for blocker in blockers()? {
+        match &blocker {
+            Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
+                let ipv4 = *family == iptables::Family::V4;
+                if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
+                    facts.accepted.push(Accepted { ipv4, legacy: *legacy });
+                    // Old firewalld keeps its rules in iptables, and takes ours along when it reloads.
+                    zone_accepts = zone_accepts || is_running(call)?;
+                }
+            }
+            // The reference's chains are jumped to from FORWARD.
+            Blocker::Iptables { .. } if config.backend == Backend::Iptables => {}
+            Blocker::Firewalld if config.backend == Backend::Firewalld => {}
+            Blocker::Firewalld if config.backend == Backend::Auto && is_running(call)? => {
+                zone_accepts = true;
+            }
+            other => call.warn(format_args!(
+                "{other}: the container may not reach beyond the host; {}",
+                hint(other)
+            )),
+        }
+    }
+    if zone_accepts {
+        facts.sources = sources();
+    }
+    facts.addresses = addresses;
+    Ok(facts)
+}
+
+/// Returns firewalld, by way of the bus that the caller named.
+pub(super) fn firewalld(call: &Call<'_>) -> Firewalld {
+    let patience = match call.context().deadline {
+        Some(deadline) => PATIENCE.min(deadline.saturating_duration_since(Instant::now())),
+        None => PATIENCE,
+    };
+    Firewalld::new(call.roots().system_bus.as_deref(), patience)
+}
+
+fn is_running(call: &Call<'_>) -> Result<bool, Error> {
+    firewalld(call).is_running().map_err(|error| firewalld_error(&error))
+}
+
+/// Returns what the administrator can do about rules that this configuration does not open.
+pub(super) fn hint(blocker: &Blocker) -> &'static str {
+    match blocker {
+        Blocker::Firewalld => forward::ZONE_BY_HAND,
+        other => other.hint().unwrap_or("leave backend out, and they are opened for the container"),
+    }
+}
+
+/// Finds the bridge and the container's port of it in what the plugin before returned.
+fn bridge_and_port<'r>(
+    call: &Call<'_>,
+    policy: IngressPolicy,
+    result: &'r AddResult,
+) -> Result<(&'r str, &'r str), Error> {
+    let name = match policy {
+        IngressPolicy::Open => "open",
+        IngressPolicy::SameBridge => "same-bridge",
+        IngressPolicy::Isolated => "isolated",
+    };
+    let missing = || {
+        Error::new(
+            code::INVALID_CONFIG,
+            format!(
+                "interface needs to be set for ingress policy {name:?}, make sure to chain \"firewall\" plugin \
+                 with \"bridge\""
+            ),
+        )
+    };
+    let mut host = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+    let bridge = host.next().ok_or_else(missing)?;
+    match host.next() {
+        Some(port) => Ok((&bridge.name, &port.name)),
+        None if policy == IngressPolicy::SameBridge => Ok((&bridge.name, "")),
+        None => Err(missing().with_details(format!(
+            "prevResult of {} lists no port of bridge {:?}",
+            call.ifname(),
+            bridge.name
+        ))),
+    }
+}
+
+/// Lists who drops what is forwarded.
+pub(super) fn blockers() -> Result<Vec<Blocker>, Error> {
+    forward::blockers().map_err(|error| filter_error(&error))
+}

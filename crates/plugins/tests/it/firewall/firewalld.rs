@@ -1,0 +1,379 @@
+//! `firewall` with firewalld: Debian's, on a message bus of the test's own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::traffic;
+use testkit::{Container, Lab, Place, Running, Snapshot};
+
+use super::{Host, server};
+use crate::support::Node;
+
+/// Where the bus is unless told otherwise.
+const USUAL: &str = "/run/dbus/system_bus_socket";
+/// How long the daemons may take to be there.
+const STARTED: Duration = Duration::from_secs(60);
+
+/// A bus that lets everybody do everything and starts nobody.
+const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
+</busconfig>"#;
+
+/// A host whose firewalld runs.
+struct Guarded {
+    host: Host,
+    socket: &'static str,
+    daemon: Option<Running>,
+    _bus: Running,
+}
+
+impl Guarded {
+    /// With the bus where it always is.
+    fn new(name: &str) -> Self {
+        Self::with(name, USUAL, "nftables")
+    }
+
+    fn with(name: &str, socket: &'static str, backend: &str) -> Self {
+        let mut node = Node::on(Lab::with_processes(name));
+        let config = node.dir("bus").join("config.xml");
+        std::fs::write(&config, BUS.replace("SOCKET", socket)).unwrap();
+        node.sh(&format!(
+            "mkdir -p $(dirname {socket}) /var/log /etc/firewalld && cd /etc/firewalld && \
+             (cat /usr/share/doc/firewalld/firewalld.conf firewalld.conf 2>/dev/null || true) | \
+             grep -v -e '^FirewallBackend=' > new; echo FirewallBackend={backend} >> new; mv new firewalld.conf"
+        ));
+        let config = format!("--config-file={}", config.display());
+        let bus = node.lab.start("dbus-daemon", &[&config, "--nofork", "--nopidfile"]);
+        if socket != USUAL {
+            node.roots.system_bus = Some(format!("unix:path={socket}"));
+        }
+        let mut guarded = Guarded { host: Host::on(node), socket, daemon: None, _bus: bus };
+        guarded.wait(&format!("test -S {socket}"));
+        guarded.start();
+        guarded
+    }
+
+    fn start(&mut self) {
+        let address = format!("DBUS_SYSTEM_BUS_ADDRESS=unix:path={}", self.socket);
+        let args = [&address, "firewalld", "--nofork"];
+        self.daemon = Some(self.host.node.lab.start("env", &args));
+        let state = self.cmd_text("--state");
+        self.wait(&state);
+    }
+
+    /// Ends firewalld as an administrator would: its rules go.
+    fn stop(&mut self) {
+        self.host.node.sh("kill $(cat /run/firewalld.pid)");
+        self.daemon.take().unwrap().child().wait().unwrap();
+    }
+
+    #[track_caller]
+    fn wait(&self, script: &str) {
+        let end = Instant::now() + STARTED;
+        while !self.host.node.lab.try_sh(script).status.success() {
+            assert!(Instant::now() < end, "never succeeds: {script}");
+        }
+    }
+
+    fn cmd_text(&self, args: &str) -> String {
+        format!("DBUS_SYSTEM_BUS_ADDRESS=unix:path={} firewall-cmd {args}", self.socket)
+    }
+
+    #[track_caller]
+    fn cmd(&self, args: &str) -> String {
+        self.host.node.sh(&self.cmd_text(args)).trim().to_owned()
+    }
+
+    /// Has a zone used once: firewalld makes its chains then, and keeps them.
+    fn warm(&self, zone: &str) {
+        for of in ["192.0.2.1/32", "2001:db8::1/128"] {
+            self.cmd(&format!("--zone={zone} --add-source={of}"));
+            self.cmd(&format!("--zone={zone} --remove-source={of}"));
+        }
+    }
+
+    fn sources(&self, zone: &str) -> Vec<String> {
+        let text = self.cmd(&format!("--zone={zone} --list-sources"));
+        let mut sources: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        sources.sort();
+        sources
+    }
+}
+
+fn firewalld() -> Value {
+    json!({ "backend": "firewalld" })
+}
+
+const OF_C1: [&str; 2] = ["10.1.0.2/32", "fd00:1::2/128"];
+
+/// The addresses of one family only.
+fn only(prev: &Value, family: &str) -> Value {
+    let mut prev = prev.clone();
+    prev["ips"].as_array_mut().unwrap().retain(|ip| {
+        let v6 = ip["address"].as_str().unwrap().contains(':');
+        family == "dual" || v6 == (family == "v6")
+    });
+    prev
+}
+
+/// Row: firewall | firewalld: an address is a source of the zone, asked for or found to be needed.
+#[test]
+fn addresses_are_sources_of_the_zone() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::new("fwd");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let (c2, _) = host.container("c2", 1, 3);
+    let _outside = server(&host.outside, "outside");
+    let targets = [("v4", "198.51.100.2:80", 0), ("v6", "[2001:db8:ffff::2]:80", 1)];
+    for (_, target, _) in targets {
+        traffic::assert_no_tcp(&c1, target);
+    }
+    on.warm("trusted");
+    let before = Snapshot::take(&host.node.lab);
+    for keys in
+        [json!({}), firewalld(), json!({ "backend": "no such", "firewalldZone": "trusted" })]
+    {
+        for family in ["v4", "v6", "dual"] {
+            let prev = only(&prev, family);
+            let run = |verb| host.run(verb, &c1, &prev, keys.clone());
+            run("CHECK").call().fails(104, "failed to find the address");
+            assert_eq!(run("ADD").call().ok()["ips"], prev["ips"]);
+            for (of, target, at) in targets {
+                let has = family == "dual" || family == of;
+                assert_eq!(on.sources("trusted").contains(&OF_C1[at].to_owned()), has);
+                if has {
+                    assert_eq!(traffic::assert_tcp(&c1, target).server, "outside");
+                } else {
+                    traffic::assert_no_tcp(&c1, target);
+                }
+            }
+            traffic::assert_no_tcp(&c2, "198.51.100.2:80");
+            run("CHECK").call().silent();
+            let once = on.cmd("--list-all-zones");
+            run("ADD").call().ok();
+            assert_eq!(on.cmd("--list-all-zones"), once);
+            run("DEL").call().silent();
+            run("DEL").call().silent();
+            assert_eq!(on.sources("trusted"), [""; 0]);
+        }
+    }
+    before.assert_same(&Snapshot::take(&host.node.lab));
+}
+
+/// The reference asks and does not look at the answer (cni.md §5.4); and a reload forgets what was put in at run time,
+/// while what is in our own tables stays.
+#[test]
+fn check_finds_what_firewalld_has_lost() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::new("fwdcheck");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let (c2, prev2) = host.container("c2", 1, 3);
+    let _outside = server(&host.outside, "outside");
+    let _c1 = server(&c1, "c1");
+    let keys = || json!({ "backend": "firewalld", "ingressPolicy": "isolated" });
+    let run = |verb| host.run(verb, &c1, &prev, keys());
+    host.run("ADD", &c2, &prev2, keys()).call().ok();
+    for (damage, lost) in [
+        ("--zone=trusted --remove-source=10.1.0.2/32", "10.1.0.2/32 in trusted zone"),
+        ("--zone=trusted --remove-source=fd00:1::2/128", "fd00:1::2/128 in trusted zone"),
+        ("--zone=drop --change-source=10.1.0.2/32", "10.1.0.2/32 in trusted zone"),
+        ("--reload", "10.1.0.2/32 in trusted zone"),
+    ] {
+        run("ADD").call().ok();
+        run("CHECK").call().silent();
+        on.cmd(damage);
+        run("CHECK").call().fails(104, lost);
+        traffic::assert_no_tcp(&c2, "10.1.0.2:80");
+        if damage.contains("drop") {
+            // Somebody wants it there.
+            run("ADD").call().fails(108, "ZONE_CONFLICT");
+            assert_eq!(on.sources("drop"), ["10.1.0.2/32"]);
+            on.cmd("--zone=drop --remove-source=10.1.0.2/32");
+        }
+    }
+    run("ADD").call().ok();
+    assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+}
+
+/// firewalld's own words for a zone that is none; nothing is left of the attempt.
+#[test]
+fn the_zone_is_the_configured_one() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::new("fwdzone");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    on.warm("work");
+    on.warm("home");
+    let before = Snapshot::take(&host.node.lab);
+    let zone = |name: &str| json!({ "backend": "firewalld", "firewalldZone": name });
+    host.run("ADD", &c1, &prev, zone("nowhere")).call().fails(
+        7,
+        "failed to add the address 10.1.0.2/32 to nowhere zone: INVALID_ZONE: nowhere; firewalldZone",
+    );
+    before.assert_same(&Snapshot::take(&host.node.lab));
+    let status = |keys: Value| host.node.run("firewall", "STATUS").config(keys).call();
+    status(zone("nowhere")).fails(50, "nowhere");
+    status(zone("work")).silent();
+    status(json!({})).silent();
+    status(json!({ "firewalldZone": "nowhere" })).fails(51, "nowhere");
+    status(json!({ "backend": "firewalld", "firewalldZone": 7 })).fails(6, "firewalldZone");
+    host.run("ADD", &c1, &prev, zone("work")).call().ok();
+    assert_eq!(on.sources("work"), OF_C1);
+    // Another zone by now: the address moves, and DEL knows where it is whatever the configuration says.
+    host.run("ADD", &c1, &prev, zone("home")).call().ok();
+    assert_eq!(
+        (on.sources("work").len(), on.sources("home")),
+        (0, OF_C1.map(str::to_owned).to_vec())
+    );
+    host.run("DEL", &c1, &prev, zone("nowhere")).call().silent();
+    before.assert_same(&Snapshot::take(&host.node.lab));
+}
+
+/// Whatever is missing when DEL and GC come, nothing of the attachment stays, and what another one uses does.
+#[test]
+fn del_and_gc_take_the_sources_of_the_attachment() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let mut on = Guarded::with("fwddel", "/run/elsewhere/bus", "nftables");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let (c2, prev2) = host.container("c2", 1, 3);
+    let bare = || host.node.run("firewall", "DEL").id("c1").version("1.0.0");
+    host.run("ADD", &c2, &prev2, firewalld()).call().ok();
+    let of_c2 = ["10.1.0.3/32", "fd00:1::3/128"];
+    for missing in ["nothing", "result", "namespace", "configuration", "record"] {
+        host.run("ADD", &c1, &prev, firewalld()).call().ok();
+        assert_eq!(on.sources("trusted").len(), 4);
+        match missing {
+            "nothing" => host.run("DEL", &c1, &prev, firewalld()).call().silent(),
+            "result" => bare().to(&c1).config(firewalld()).call().silent(),
+            "namespace" => bare().netns("/run/netns/gone").call().silent(),
+            "configuration" => {
+                bare().config(json!({ "backend": 7, "firewalldZone": 7 })).call().silent();
+            }
+            _ => {
+                let owners = host.node.roots.run.join("owners");
+                for record in std::fs::read_dir(owners).unwrap() {
+                    let record = record.unwrap().path().join("firewall.json");
+                    if std::fs::read_to_string(&record).is_ok_and(|text| text.contains("\"c1\"")) {
+                        std::fs::remove_file(record).unwrap();
+                    }
+                }
+                host.run("DEL", &c1, &prev, json!({})).call().silent();
+            }
+        }
+        assert_eq!(on.sources("trusted"), of_c2, "{missing}");
+        bare().call().silent();
+    }
+    // Two networks with the same addresses: the last one out takes the source.
+    let other = |verb| host.run(verb, &c1, &prev, firewalld()).network("m");
+    host.run("ADD", &c1, &prev, firewalld()).call().ok();
+    other("ADD").call().ok();
+    host.run("DEL", &c1, &prev, firewalld()).call().silent();
+    assert_eq!(on.sources("trusted").len(), 4);
+    other("CHECK").call().silent();
+    other("DEL").call().silent();
+    assert_eq!(on.sources("trusted"), of_c2);
+    // GC keeps what is valid.
+    host.run("ADD", &c1, &prev, firewalld()).call().ok();
+    let gc = |valid: &[(&str, &str)]| host.node.run("firewall", "GC").valid(valid).call().silent();
+    gc(&[("c1", "eth0"), ("c2", "eth0")]);
+    assert_eq!(on.sources("trusted").len(), 4);
+    gc(&[("c1", "eth0")]);
+    assert_eq!(on.sources("trusted"), OF_C1);
+    // firewalld has gone, and its sources with it.
+    on.stop();
+    let host = &on.host;
+    host.run("DEL", &c1, &prev, firewalld()).call().silent();
+    let held = host.node.sh(&format!(
+        "find {} -name '*firewalld*' -type d",
+        host.node.roots.run.join("shared").display()
+    ));
+    assert_eq!(held, "");
+}
+
+/// Asked for and not there.
+#[test]
+fn without_firewalld_the_back_end_says_so() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let mut on = Guarded::new("fwdgone");
+    on.stop();
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let before = Snapshot::take(&host.node.lab);
+    for bus in [None, Some("unix:path=/run/no/bus".to_owned())] {
+        on.host.node.roots.system_bus = bus;
+        let node = &on.host.node;
+        let run = |verb| node.run("firewall", verb).to(&c1).prev(&prev).version("1.0.0");
+        run("ADD").config(firewalld()).call().fails(101, "firewalld is not running");
+        before.assert_same(&Snapshot::take(&node.lab));
+        let status = node.run("firewall", "STATUS").config(firewalld());
+        status.call().fails(50, "firewalld is not running");
+        run("DEL").config(firewalld()).call().silent();
+        // By itself it is not needed.
+        run("ADD").call().ok();
+        run("DEL").call().silent();
+        node.run("firewall", "STATUS").call().silent();
+    }
+    let host = &on.host;
+    // Its rules without it: a bus that is not ours to reach. The administrator is told.
+    host.node.sh("nft -f - <<'E'\ntable inet firewalld {\n chain filter_FORWARD {\n\
+         type filter hook forward priority 10;\n ct state established,related accept\n\
+         reject with icmpx admin-prohibited\n }\n}\nE");
+    let answer = host.run("ADD", &c1, &prev, json!({})).call();
+    assert!(answer.succeeded() && answer.stderr().contains("--add-source"), "{answer:?}");
+    host.node.run("firewall", "STATUS").call().fails(51, "firewalld");
+    host.run("DEL", &c1, &prev, json!({})).call().silent();
+}
+
+/// Either removes what the other made, and the reference's CHECK is content with ours.
+#[test]
+fn either_removes_what_the_other_made() {
+    testkit::require!(
+        "root",
+        "program:firewalld",
+        "program:dbus-daemon",
+        "file:/usr/lib/cni/firewall"
+    );
+    let on = Guarded::new("fwdgo");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    for keys in [json!({}), firewalld()] {
+        let run = |verb| host.run(verb, &c1, &prev, keys.clone());
+        assert!(host.go("firewall", run("ADD")).status.success());
+        assert_eq!(on.sources("trusted"), OF_C1);
+        run("CHECK").call().silent();
+        run("DEL").call().silent();
+        assert_eq!(on.sources("trusted"), [""; 0]);
+        run("ADD").call().ok();
+        assert!(host.go("firewall", run("CHECK")).status.success());
+        assert!(host.go("firewall", run("DEL")).status.success());
+        assert_eq!(on.sources("trusted"), [""; 0]);
+        run("DEL").call().silent();
+    }
+}
+
+/// firewalld that keeps its rules in iptables: they look like an administrator's, and a reload takes ours along. The
+/// zone is where they last until then.
+#[test]
+fn firewalld_with_iptables_gets_the_source_too() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::with("fwdipt", USUAL, "iptables");
+    let host = &on.host;
+    let (c1, prev): (Container, Value) = host.container("c1", 1, 2);
+    let _outside = server(&host.outside, "outside");
+    traffic::assert_no_tcp(&c1, "198.51.100.2:80");
+    on.warm("trusted");
+    let before = Snapshot::take(&host.node.lab);
+    let run = |verb| host.run(verb, &c1, &prev, json!({}));
+    run("ADD").call().ok();
+    assert_eq!(on.sources("trusted"), OF_C1);
+    assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+    assert_eq!(traffic::assert_tcp(&c1, "[2001:db8:ffff::2]:80").server, "outside");
+    run("CHECK").call().silent();
+    run("DEL").call().silent();
+    before.assert_same(&Snapshot::take(&host.node.lab));
+}
