@@ -26,6 +26,7 @@ Environment:
   NETWRIGHT_RUN_DIR    our state until the next boot [default: /run/netwright]
   NETWRIGHT_STATE_DIR  our state beyond it [default: /var/lib/netwright]
   NETWRIGHT_CACHE_DIR  results of attachments, in libcni's format [default: /var/lib/cni]
+  NETWRIGHT_LOG        what happens, on standard error, plugins too: error, warn, info, debug or trace
   NO_COLOR             no colours
 
 Exit codes:

@@ -19,6 +19,7 @@ mod args;
 mod commands;
 mod dispatch;
 mod failure;
+mod log;
 mod nearest;
 mod net;
 mod panic;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
+    log::start(std::env::var_os(log::VARIABLE).as_deref());
     let has_verb = std::env::var_os("CNI_COMMAND").is_some_and(|verb| !verb.is_empty());
     match dispatch::role(&program, &arguments, has_verb) {
         Role::Plugin(plugin) => {

@@ -104,6 +104,18 @@ fn run(
         Command::Add | Command::Del => guard_netns(env)?,
         _ => None,
     };
+    let trace = env.trace.iter().find(|(name, _)| name == "TRACEPARENT").map(|(_, value)| value);
+    let span = tracing::info_span!(
+        "call",
+        plugin = plugin.name(),
+        cmd = %command,
+        network = %network,
+        container_id = env.container_id,
+        ifname = env.ifname,
+        netns = env.netns,
+        traceparent = trace,
+    );
+    let _within = span.enter();
     let call = Call {
         plugin: plugin.name(),
         command,
@@ -117,7 +129,12 @@ fn run(
         context,
         stderr,
     };
-    dispatch(plugin, &call)
+    let answer = dispatch(plugin, &call);
+    match &answer {
+        Ok(_) => tracing::info!("done"),
+        Err(error) => tracing::error!(code = error.code, err = %error, "failed"),
+    }
+    answer
 }
 
 fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {

@@ -140,6 +140,7 @@ impl Sysctl {
     /// # Namespace
     /// That of the calling thread.
     pub fn write(&self, value: &str) -> Result<(), SysctlError> {
+        tracing::debug!(key = self.path, value, "sysctl");
         // One write: the kernel takes each for a whole value. Not created: procfs would refuse in other words.
         fs::OpenOptions::new()
             .write(true)

@@ -46,6 +46,32 @@ fn every_plugin_answers_under_its_name_and_as_first_argument() {
 }
 
 #[test]
+fn a_plugin_logs_when_it_is_asked_to() {
+    let call = |log: &'static str| {
+        let vars = [
+            ("CNI_COMMAND", "CHECK"),
+            ("CNI_CONTAINERID", "c1"),
+            ("CNI_NETNS", "/nowhere/c1"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/nowhere"),
+            ("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            ("NETWRIGHT_LOG", log),
+        ];
+        let config = br#"{"cniVersion":"1.1.0","name":"n","type":"loopback"}"#;
+        call_as(EXECUTABLE, "loopback", &[], &vars, config).failed(1).stderr
+    };
+    assert_eq!(call(""), "");
+    let said = call("info");
+    for part in
+        ["ERROR", "plugin=\"loopback\"", "cmd=CHECK", "network=n", "container_id=\"c1\"", "code=8"]
+    {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    assert!(said.contains("0af7651916cd43dd8448eb211c80319c"), "{said}");
+    assert!(call("loud").contains("NETWRIGHT_LOG is error, warn, info, debug or trace"));
+}
+
+#[test]
 fn a_plugins_arguments_are_nobodys_business() {
     let said = call_as(EXECUTABLE, "bridge", &["--help", "--output", "nonsense"], VERBS, b"");
     assert_eq!(said.succeeded().json()["cniVersion"], "1.1.0");

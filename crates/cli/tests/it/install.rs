@@ -120,7 +120,7 @@ fn install_and_uninstall_leave_everything_as_it_was() {
 
     let said = uninstall(&scratch, &lab, &[]).succeeded();
     expect![[r#"
-        removed: firewall, host-local, loopback, tuning, netwright, SCRATCH/net.d/99-netwright.conflist
+        removed: bandwidth, firewall, host-local, loopback, macvlan, static, tuning, netwright, SCRATCH/net.d/99-netwright.conflist
         put back: bridge, portmap
     "#]]
     .assert_eq(&scratch.plain(&said.stderr));

@@ -359,6 +359,7 @@ impl RouteSocket {
         // Sequence number and change of each message, and whether it is answered.
         let mut messages = Vec::with_capacity(changes.len());
         for (index, change) in changes.iter().enumerate() {
+            tracing::debug!(%change, "netlink");
             change.encode(&mut |kind, flags, body| {
                 let seq = self.socket.next_seq();
                 writer.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, seq, body);
@@ -394,6 +395,7 @@ impl RouteSocket {
     /// Makes a link in the socket's namespace; question and answer about it travel with the message that makes it.
     fn create_here(&mut self, link: &NewLink) -> Result<Link, NetlinkError> {
         let operation = operation(link);
+        tracing::debug!(change = %operation, "netlink");
         let (create, look) = (self.socket.next_seq(), self.socket.next_seq());
         let mut writer = Writer::new();
         Change::NewLink(link.clone()).encode(&mut |kind, flags, body| {

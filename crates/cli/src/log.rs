@@ -1,0 +1,45 @@
+//! What happens, in lines on standard error, for whoever asks: `NETWRIGHT_LOG=debug`.
+//!
+//! Off unless asked for: a plugin's standard error ends up in its runtime's log. `info` is one line per call, `debug` each
+//! change of the kernel, with the attachment it is for.
+
+use std::ffi::OsStr;
+use std::io;
+
+use tracing::level_filters::LevelFilter;
+
+/// The variable that asks for logs.
+pub(crate) const VARIABLE: &str = "NETWRIGHT_LOG";
+
+/// Starts logging if the variable's value asks for it. What it does not understand it tells, and goes on.
+pub(crate) fn start(value: Option<&OsStr>) {
+    let Some(level) = value.filter(|value| !value.is_empty()).map(level) else { return };
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .finish();
+    // Once a process: nobody else sets one.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    if level.is_none() {
+        tracing::warn!("{VARIABLE} is error, warn, info, debug or trace; taken for info");
+    }
+}
+
+/// Reads a level's name.
+fn level(value: &OsStr) -> Option<LevelFilter> {
+    value.to_str().and_then(|text| text.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        assert_eq!(level("debug".as_ref()), Some(LevelFilter::DEBUG));
+        assert_eq!(level("WARN".as_ref()), Some(LevelFilter::WARN));
+        assert_eq!(level("loud".as_ref()), None);
+    }
+}
