@@ -42,12 +42,13 @@ const DUPLICATES: [(&str, &str); 1] = [(
 )];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 14] = [
+const LAYERS: [(&str, u8); 15] = [
     ("netwright-cni", 0),
     ("netwright-state", 1),
     ("netwright-kernel", 2),
     ("netwright-firewall", 3),
     ("netwright-ipam", 3),
+    ("netwright-dhcp", 3),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),
     ("netwright-cni-runtime", 5),
@@ -64,7 +65,8 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
-const CONFINED: [(&str, &[&str]); 5] = [
+const CONFINED: [(&str, &[&str]); 6] = [
+    ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
     ("regex-lite", &["netwright-plugins"]),
