@@ -32,6 +32,10 @@ impl Client {
         };
         let (server, addresses) = match &self.phase {
             Phase::Soliciting(..) => (None, self.search.wanted.clone()),
+            // For a binding the server had lost: what is in use still.
+            Phase::Requesting(_, offer) if self.held.is_some() => {
+                (Some(offer.server.clone()), held())
+            }
             Phase::Requesting(_, offer)
             | Phase::Declining(_, offer)
             | Phase::Releasing(_, offer) => (Some(offer.server.clone()), offer.addresses.clone()),
