@@ -158,11 +158,14 @@ fn attach<'a>(
     if config.gateway {
         hold_forwarding(&index, key, &plan.ips)?;
     }
-    if config.detect_duplicates && !config.leave_down {
-        container::wait_for_dad(inside, pair.container_index, call.ifname().as_str())?;
-    }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
+        if plan.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+            pair::wait_for_carrier(inside, pair.container_index)?;
+        }
+        if config.detect_duplicates {
+            container::wait_for_dad(inside, pair.container_index, call.ifname().as_str())?;
+        }
     }
     Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
 }
