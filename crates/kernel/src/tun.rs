@@ -86,6 +86,19 @@ impl TunError {
 
 const MAKE: &str = "make the link";
 
+/// Says whether taps can be made: the device is there and this kernel has its driver.
+///
+/// # Errors
+/// [`io::Error`] with what opening [`DEVICE`] gave.
+///
+/// # Privileges
+/// Permission to open [`DEVICE`].
+pub fn available() -> io::Result<()> {
+    rustix::fs::open(Path::new(DEVICE), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map(drop)
+        .map_err(io::Error::from)
+}
+
 /// Makes a tap in a namespace; it is down, and stays until it is deleted.
 ///
 /// # Errors

@@ -26,6 +26,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &ipam::dhcp::Dhcp,
+        &interface::single::Single(interface::dummy::Dummy),
         &chained::firewall::FirewallPlugin,
         &interface::single::Single(interface::host_device::HostDevice),
         &ipam::host_local::HostLocal,
@@ -34,6 +35,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
         &ipam::static_ipam::Static,
+        &interface::single::Single(interface::tap::Tap),
         &chained::tuning::Tuning::new(),
     ];
     ALL

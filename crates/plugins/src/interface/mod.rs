@@ -1,9 +1,11 @@
 //! Plugins that make interfaces.
 
 pub mod bridge;
+pub mod dummy;
 pub mod host_device;
 pub mod loopback;
 pub mod macvlan;
 pub mod on_parent;
 pub mod ptp;
 pub mod single;
+pub mod tap;

@@ -7,6 +7,7 @@ extern crate netwright_plugins as plugins;
 
 mod bandwidth;
 mod bridge;
+mod dummy;
 mod firewall;
 mod host_device;
 mod host_local;
@@ -19,4 +20,5 @@ mod rows;
 mod spec;
 mod static_ipam;
 mod support;
+mod tap;
 mod tuning;

@@ -1,0 +1,128 @@
+//! `dummy`: a link that leads nowhere, for addresses that a container answers under wherever packets for it come in.
+
+use cni::{Error, code};
+use cni_plugin::{Call, codes};
+use kernel::mac::MacAddr;
+use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::single::{Addressing, Made, SingleLink, Sites, drift};
+use crate::shared::container::Options;
+use crate::shared::mac::parse_mac;
+use crate::shared::parent::parse_mtu;
+use crate::shared::{kernel_error as kernel, owner};
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Raw {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    mtu: i64,
+    mac: String,
+    runtime_config: RawRuntime,
+    ipam: Option<IgnoredAny>,
+    dns: Option<IgnoredAny>,
+    args: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawRuntime {
+    mac: String,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    mtu: Option<u32>,
+    mac: Option<MacAddr>,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Dummy;
+
+impl SingleLink for Dummy {
+    const NAME: &'static str = "dummy";
+    const KINDS: &'static [&'static str] = &["dummy"];
+    type Raw = Raw;
+    type Config = Config;
+    type Seen = ();
+
+    /// `mtu` and `mac`, and `runtimeConfig.mac` before that, are beyond the reference.
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        let raw: Raw = call.read_config()?;
+        let mac = [&raw.runtime_config.mac, &raw.mac];
+        let mac = mac.into_iter().find(|text| !text.is_empty()).map(|text| parse_mac(text));
+        Ok(Config { mtu: parse_mtu(raw.mtu)?, mac: mac.transpose()? })
+    }
+
+    fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
+        Ok(Addressing::RequiredIpam("dummy interface requires an IPAM configuration"))
+    }
+
+    fn observe(_call: &Call<'_>, _config: &Config, _sites: &mut Sites) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn make(call: &Call<'_>, config: &Config, (): &(), sites: &mut Sites) -> Result<Made, Error> {
+        let new = NewLink {
+            mac: config.mac,
+            mtu: config.mtu,
+            alias: Some(owner::alias(call.attachment())),
+            ..NewLink::new(call.ifname().as_str(), LinkKind::Dummy)
+        };
+        let made = sites.inside.create_link(&new);
+        made.map(Made::link).map_err(|error| {
+            let missing = error.errno() == Some(kernel::Errno::OPNOTSUPP);
+            let error = kernel(error).context("failed to create dummy");
+            if missing { error.with_details(NO_DRIVER) } else { error }
+        })
+    }
+
+    /// Nobody is on the link to have the same address.
+    fn options(_config: &Config) -> Options {
+        Options { skip_dad: true }
+    }
+
+    fn verify(
+        _call: &Call<'_>,
+        config: &Config,
+        link: Option<&Link>,
+        _sites: &mut Sites,
+    ) -> Result<(), Error> {
+        let Some(link) = link else { return Err(drift("the dummy link is gone".to_owned())) };
+        let name = &link.name;
+        if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
+            return Err(drift(format!("interface {name:?} has not the MAC address {mac}")));
+        }
+        match config.mtu.filter(|mtu| link.mtu != *mtu) {
+            Some(mtu) => Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether this kernel has such links is found out by making one, in a namespace that nobody sees.
+    fn status(_config: &Config, _host: &mut RouteSocket) -> Result<(), Error> {
+        let probe = || -> Result<(), Error> {
+            kernel::netns::unshare_net()
+                .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+            let socket = RouteSocket::open().map_err(kernel);
+            let made = socket?.create_link(&NewLink::new("dummy0", LinkKind::Dummy));
+            made.map(drop).map_err(|error| {
+                kernel(error).context("failed to create dummy").with_details(NO_DRIVER)
+            })
+        };
+        // The thread stays where it is moved to, and ends there.
+        std::thread::spawn(probe).join().unwrap_or_else(|_| {
+            Err(Error::new(codes::KERNEL, "failed to create dummy: the look ended early"))
+        })
+    }
+}
+
+const NO_DRIVER: &str = "the kernel needs the driver dummy (CONFIG_DUMMY, `modprobe dummy`)";

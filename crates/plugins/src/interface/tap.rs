@@ -1,0 +1,252 @@
+//! `tap`: an Ethernet link whose other end is a program, a virtual machine for the most part.
+//!
+//! It is made by `/dev/net/tun` in the container's namespace under its final name, whatever keys are given: `ip` is run
+//! only for `selinuxContext`, since a tap has the label of the process that makes it. Frames carry offloading hints
+//! (`vnet_hdr`) until the program that opens it decides otherwise.
+
+mod selinux;
+
+use cni::{Error, code};
+use cni_plugin::{Call, codes};
+use kernel::mac::MacAddr;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use kernel::tun::{self, NewTap};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::single::{Made, SingleLink, Sites, drift};
+use crate::shared::container::Options;
+use crate::shared::mac::parse_mac;
+use crate::shared::parent::parse_mtu;
+use crate::shared::{kernel_error as kernel, owner};
+
+/// What the kernel takes as a tap's MTU: an IPv4 header and options at least, 64 KiB with the Ethernet header at most
+/// (`linux drivers/net/tun.c`, MIN_MTU and MAX_MTU).
+const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Raw {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    multi_queue: bool,
+    mtu: i64,
+    mac: String,
+    owner: Option<u32>,
+    group: Option<u32>,
+    selinux_context: String,
+    bridge: String,
+    runtime_config: RawRuntime,
+    ipam: Option<IgnoredAny>,
+    dns: Option<IgnoredAny>,
+    args: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawRuntime {
+    mac: String,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    multi_queue: bool,
+    mtu: Option<u32>,
+    mac: Option<MacAddr>,
+    owner: Option<u32>,
+    group: Option<u32>,
+    selinux_context: Option<String>,
+    bridge: Option<String>,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Tap;
+
+impl SingleLink for Tap {
+    const NAME: &'static str = "tap";
+    const KINDS: &'static [&'static str] = &["tun"];
+    type Raw = Raw;
+    type Config = Config;
+    /// The bridge in the container.
+    type Seen = Option<Link>;
+
+    /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        let raw: Raw = call.read_config()?;
+        let args = call.args(&["MAC"])?;
+        let mac = [Some(raw.runtime_config.mac.as_str()), args.get("MAC"), Some(&raw.mac)]
+            .into_iter()
+            .flatten()
+            .find(|text| !text.is_empty())
+            .map(parse_mac)
+            .transpose()?;
+        let mtu = parse_mtu(raw.mtu)?;
+        if let Some(mtu) = mtu.filter(|mtu| !MTU.contains(mtu)) {
+            return Err(invalid(
+                format!("invalid MTU {mtu}, must be [{}, {}]", MTU.start(), MTU.end()),
+                "key \"mtu\" exceeds what a tap takes",
+            ));
+        }
+        Ok(Config {
+            multi_queue: raw.multi_queue,
+            mtu,
+            mac,
+            owner: id("owner", raw.owner)?,
+            group: id("group", raw.group)?,
+            selinux_context: some(raw.selinux_context),
+            bridge: some(raw.bridge),
+        })
+    }
+
+    fn observe(
+        _call: &Call<'_>,
+        config: &Config,
+        sites: &mut Sites,
+    ) -> Result<Option<Link>, Error> {
+        usable(config)?;
+        config.bridge.as_ref().map(|name| bridge(name, &mut sites.inside)).transpose()
+    }
+
+    fn make(
+        call: &Call<'_>,
+        config: &Config,
+        bridge: &Option<Link>,
+        sites: &mut Sites,
+    ) -> Result<Made, Error> {
+        let ifname = call.ifname().as_str();
+        let tap = NewTap {
+            name: ifname.to_owned(),
+            multi_queue: config.multi_queue,
+            vnet_hdr: true,
+            owner: config.owner,
+            group: config.group,
+        };
+        match &config.selinux_context {
+            Some(context) => selinux::create_tap(&sites.netns, &tap, context)?,
+            None => tun::create_tap(&sites.netns, &tap).map_err(|error| {
+                Error::from_chain(codes::KERNEL, &error).context("failed to create tap")
+            })?,
+        }
+        let inside = &mut sites.inside;
+        let gone = || Error::new(codes::KERNEL, format!("failed to refetch tap {ifname:?}"));
+        let made = inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
+        let set = LinkSet {
+            mac: config.mac,
+            mtu: config.mtu,
+            alias: Some(owner::alias(call.attachment())),
+            master: bridge.as_ref().map(|bridge| Some(bridge.index)),
+            ..LinkSet::default()
+        };
+        let change = Change::SetLink { ifindex: made.index, set };
+        inside.apply_one(&change).map_err(|error| {
+            kernel(error).context(format_args!("failed to set up tap {ifname:?}"))
+        })?;
+        let link = inside.link_by_index(made.index).map_err(kernel)?.ok_or_else(gone)?;
+        Ok(Made::link(link))
+    }
+
+    /// Nobody is at the other end yet to answer.
+    fn options(_config: &Config) -> Options {
+        Options { skip_dad: true }
+    }
+
+    fn verify(
+        _call: &Call<'_>,
+        config: &Config,
+        link: Option<&Link>,
+        sites: &mut Sites,
+    ) -> Result<(), Error> {
+        let Some(link) = link else { return Err(drift("the tap is gone".to_owned())) };
+        let name = &link.name;
+        let Some(tap) = link.tun.filter(|tun| tun.tap) else {
+            return Err(drift(format!("interface {name:?} is no tap any more")));
+        };
+        let said = |id: Option<u32>| id.map_or("none".to_owned(), |id| id.to_string());
+        for (key, is, asked) in
+            [("owner", tap.owner, config.owner), ("group", tap.group, config.group)]
+        {
+            if is != asked {
+                let (is, asked) = (said(is), said(asked));
+                return Err(drift(format!(
+                    "interface {name:?} has {key} {is}, the configuration asks for {asked}"
+                )));
+            }
+        }
+        if tap.multi_queue != config.multi_queue {
+            return Err(drift(format!(
+                "interface {name:?} has multiQueue {}, the configuration asks for {}",
+                tap.multi_queue, config.multi_queue
+            )));
+        }
+        if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
+            return Err(drift(format!("interface {name:?} has not the MAC address {mac}")));
+        }
+        if let Some(mtu) = config.mtu.filter(|mtu| link.mtu != *mtu) {
+            return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));
+        }
+        if let Some(wanted) = &config.bridge {
+            let bridge = bridge(wanted, &mut sites.inside).map_err(|error| drift(error.msg))?;
+            if link.master != Some(bridge.index) {
+                return Err(drift(format!("interface {name:?} is not a port of {wanted:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn status(config: &Config, _host: &mut RouteSocket) -> Result<(), Error> {
+        usable(config)
+    }
+}
+
+/// Checks what ADD needs of the host.
+fn usable(config: &Config) -> Result<(), Error> {
+    if let Some(context) = &config.selinux_context {
+        selinux::usable(context)?;
+    }
+    tun::available().map_err(|error| {
+        Error::new(codes::KERNEL, format!("failed to create tap: open {}: {error}", tun::DEVICE))
+            .with_details("the kernel needs the driver tun (`modprobe tun`), and its device a node")
+    })
+}
+
+fn bridge(name: &str, inside: &mut RouteSocket) -> Result<Link, Error> {
+    let link = if name.len() < 16 { inside.link_by_name(name).map_err(kernel)? } else { None };
+    let link = link.ok_or_else(|| {
+        invalid(
+            format!("failed to find bridge {name:?}: Link not found"),
+            "key \"bridge\" names a bridge of the container, which has no such link",
+        )
+    })?;
+    if link.is_kind("bridge") {
+        return Ok(link);
+    }
+    Err(invalid(
+        format!("{name:?} already exists but is not a bridge"),
+        "key \"bridge\" names a link of the container that is none",
+    ))
+}
+
+/// The number of a user or group. The largest means nobody in particular to the kernel, and is none.
+fn id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
+    match id {
+        Some(u32::MAX) => Err(invalid(
+            format!("invalid {key} {}", u32::MAX),
+            format!("key {key:?} is a number below 4294967295"),
+        )),
+        id => Ok(id),
+    }
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+}
