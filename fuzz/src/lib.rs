@@ -7,6 +7,8 @@
 //! The same functions serve libFuzzer (`fuzz_targets/`) and the runner that needs nothing but a stable
 //! toolchain (`src/bin/smoke.rs`). [`TARGETS`] lists them.
 
+pub mod dhcp;
+
 use netwright_cni::json::{self, Object};
 use netwright_cni::{
     AddResult, Args, CommonConfig, ContainerId, Error, IfName, Injection, NetworkList, NetworkName,
@@ -31,6 +33,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "args", run: args },
     Target { name: "ifname", run: ifname },
     Target { name: "json_object", run: json_object },
+    Target { name: "dhcp_frame", run: dhcp::frame },
+    Target { name: "dhcp_v4", run: dhcp::dhcp_v4 },
+    Target { name: "dhcp_v6", run: dhcp::dhcp_v6 },
 ];
 
 /// Network lists and the single-plugin files of old.
