@@ -54,6 +54,16 @@ impl FromStr for IngressPolicy {
     }
 }
 
+/// Plans what a policy takes beside the reference's chains, which do not see frames that stay within a bridge.
+#[must_use]
+pub fn plan_within_bridge(policy: IngressPolicy, port: &str) -> Plan {
+    let mut plan = Plan::default();
+    if policy == IngressPolicy::Isolated {
+        plan.push(Element::new(Set::IsolatedPorts, vec![ifname(port)]));
+    }
+    plan
+}
+
 /// Plans a policy for an attachment of `bridge` whose port is `port`.
 #[must_use]
 pub fn plan(policy: IngressPolicy, bridge: &str, port: &str) -> Plan {
@@ -64,7 +74,7 @@ pub fn plan(policy: IngressPolicy, bridge: &str, port: &str) -> Plan {
     plan.share(Shared::Policy(bridge.to_owned()));
     if policy == IngressPolicy::Isolated {
         plan.share(Shared::Isolation(bridge.to_owned()));
-        plan.push(Element::new(Set::IsolatedPorts, vec![ifname(port)]));
+        plan.join(plan_within_bridge(policy, port));
     }
     plan
 }

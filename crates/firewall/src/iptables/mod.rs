@@ -12,6 +12,7 @@
 mod exec;
 pub mod filter;
 pub mod hostport;
+pub mod isolation;
 pub mod masquerade;
 mod text;
 
@@ -21,7 +22,7 @@ pub use text::{Observed, Restore, quote};
 
 use std::net::IpAddr;
 
-use state::{Index, Lock, LockError};
+use state::{FileError, Index, Lock, LockError};
 
 /// An address family, each with programs of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +61,14 @@ pub enum ChangeError {
     /// Others were at it for too long.
     #[error("lock the chains of iptables")]
     Lock(#[source] LockError),
+    /// A file of ours failed.
+    #[error("keep account of {object:?}")]
+    State {
+        /// The shared object.
+        object: String,
+        /// The failure.
+        source: FileError,
+    },
     /// A program failed.
     #[error(transparent)]
     Iptables(#[from] IptablesError),

@@ -125,8 +125,13 @@ impl Restore {
     /// Puts a rule in front unless it is there, wherever.
     pub fn ensure_first(&mut self, observed: &Observed, chain: &str, rule: &str) {
         if !observed.has_rule(chain, rule) {
-            self.lines.push(format!("-I {chain} 1 {rule}"));
+            self.insert(chain, rule);
         }
+    }
+
+    /// Puts a rule in front.
+    pub fn insert(&mut self, chain: &str, rule: &str) {
+        self.lines.push(format!("-I {chain} 1 {rule}"));
     }
 
     /// Deletes the rules of a chain that `doomed` picks.
@@ -142,16 +147,21 @@ impl Restore {
 
     /// Deletes a chain with its rules, and every rule that jumps to it, if it is there.
     pub fn delete_chain(&mut self, observed: &Observed, chain: &str) {
-        if !observed.has_chain(chain) {
-            return;
+        self.delete_chains(observed, &[chain]);
+    }
+
+    /// Deletes those chains that are there, which may lead to each other.
+    pub fn delete_chains(&mut self, observed: &Observed, doomed: &[&str]) {
+        let doomed: Vec<&str> =
+            doomed.iter().copied().filter(|chain| observed.has_chain(chain)).collect();
+        for (from, _) in observed.chains().filter(|(from, _)| !doomed.contains(from)) {
+            self.delete_rules(observed, from, |rule| {
+                target(rule).is_some_and(|target| doomed.contains(&target))
+            });
         }
-        for (from, _) in observed.chains() {
-            if from != chain {
-                self.delete_rules(observed, from, |rule| target(rule) == Some(chain));
-            }
+        for verb in ["-F", "-X"] {
+            self.lines.extend(doomed.iter().map(|chain| format!("{verb} {chain}")));
         }
-        self.lines.push(format!("-F {chain}"));
-        self.lines.push(format!("-X {chain}"));
     }
 
     /// Returns the text for standard input, without the chains to be made beforehand.

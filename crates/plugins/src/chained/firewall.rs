@@ -7,8 +7,9 @@
 //! warning that says what to do. `backend: iptables` leads to the reference's chains, to the letter, and `backend:
 //! firewalld` to the zone whether or not firewalld would drop anything.
 //!
-//! `ingressPolicy` keeps bridges, or ports of a bridge, apart ([`firewall::policy`]). Unlike the reference's rules
-//! ours go with the last attachment that asked for them.
+//! `ingressPolicy` keeps bridges, or ports of a bridge, apart ([`firewall::policy`]), with `backend: iptables` in the
+//! reference's chains ([`firewall::iptables::isolation`]). Unlike the reference's rules ours go with the last attachment
+//! that asked for them.
 //!
 //! ADD returns `prevResult` as it came. DEL needs neither configuration nor `prevResult` nor our record.
 
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 
 use ::firewall::firewalld::{Source, TRUSTED};
 use ::firewall::forward::Blocker;
-use ::firewall::iptables::filter;
+use ::firewall::iptables::{filter, isolation};
 use ::firewall::{Concern, Firewall, iptables, reference};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
@@ -109,6 +110,8 @@ impl Plugin for FirewallPlugin {
                     .map_err(|error| iptables_error(&error))?,
             );
         }
+        let apart = isolation::check(&wanted.isolation);
+        differences.extend(apart.map_err(|error| iptables_error(&error))?);
         for accepted in &wanted.accepted {
             let addresses = wanted.addresses_of(*accepted);
             differences.extend(
@@ -197,6 +200,9 @@ fn put_in_place(
         filter::add(index, &wanted.addresses, &config.admin_chain)
             .map_err(|error| change_error(&error))?;
     }
+    if !wanted.isolation.is_empty() {
+        isolation::hold(index, key, &wanted.isolation).map_err(|error| change_error(&error))?;
+    }
     for accepted in &wanted.accepted {
         filter::accept(&wanted.addresses_of(*accepted), key, accepted.legacy)
             .map_err(|error| iptables_error(&error))?;
@@ -237,6 +243,10 @@ fn remove_what_changed(
     if before.iptables && !gone.is_empty() {
         reference::remove_forward(&gone).map_err(|error| filter_error(&error))?;
     }
+    let stale = before.isolation_but(&now.isolation);
+    if !stale.is_empty() {
+        isolation::release(index, key, &stale).map_err(|error| change_error(&error))?;
+    }
     Ok(())
 }
 
@@ -269,6 +279,10 @@ fn take_down(
     failures.note("rules in the reference's chains", left.map_err(|error| filter_error(&error)));
     let left = reference::remove_accepts(key);
     failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
+    if let Some(facts) = facts.filter(|facts| !facts.isolation.is_empty()) {
+        let released = isolation::release(index, key, &facts.isolation);
+        failures.note("isolation", released.map_err(|error| change_error(&error)));
+    }
     let sources = match facts {
         Some(facts) => facts.sources.clone(),
         None => reference_sources(call, previous),

@@ -1,6 +1,7 @@
 //! `firewall` and masquerade (`ipMasq`), row by row of the feature table.
 
 mod firewalld;
+mod isolation;
 mod matrix;
 
 use serde_json::{Value, json};
@@ -48,8 +49,13 @@ impl Host {
              ip link set eth0 up && ip route add default via 10.{net}.0.1 && \
              ip -6 route add default via fd00:{net}::1"
         ));
-        // The bridge's link-local address comes with its first port.
-        self.node.sh(&format!("for i in $(seq 500); do ip -6 addr show dev br{net} scope link | grep -q inet6 && break; sleep 0.01; done"));
+        // The bridge's link-local address comes with its first port, and its routes come up when the kernel gets to
+        // notice that it has a carrier: both some time after the port is up.
+        self.node.sh(&format!(
+            "timeout 30 sh -c 'until ip -6 addr show dev br{net} scope link | grep -q inet6 && \
+             ! {{ ip route show table all dev br{net}; ip -6 route show table all dev br{net}; }} | \
+             grep -q linkdown; do sleep 0.01; done'"
+        ));
         let prev = json!({
             "cniVersion": "1.0.0",
             "interfaces": [
@@ -299,93 +305,6 @@ fn a_foreign_table_that_drops_is_told() {
     host.node.run("firewall", "STATUS").call().fails(51, "inet mine");
     host.node.sh("nft delete table inet mine");
     host.node.run("firewall", "STATUS").call().silent();
-}
-
-/// Row: firewall | same-bridge.
-#[test]
-fn same_bridge() {
-    testkit::require!("root");
-    let host = Host::new("fwsame");
-    let (a1, prev_a1) = host.container("a1", 1, 2);
-    let (a2, _) = host.container("a2", 1, 3);
-    let (b1, prev_b1) = host.container("b1", 2, 2);
-    let (_c1, _) = host.container("c1", 3, 2);
-    let (_s1, _s2, _s3) = (server(&a1, "a1"), server(&b1, "b1"), server(&host.outside, "outside"));
-    let before = Snapshot::take(&host.node.lab);
-    let keys = || json!({ "ingressPolicy": "same-bridge" });
-    host.run("ADD", &a1, &prev_a1, keys()).call().ok();
-    assert_eq!(traffic::assert_tcp(&a1, "10.2.0.2:80").server, "b1", "one bridge alone");
-    host.run("ADD", &b1, &prev_b1, keys()).call().ok();
-    for br_netfilter in [false, true] {
-        host.br_netfilter(br_netfilter);
-        traffic::assert_no_tcp(&a1, "10.2.0.2:80");
-        traffic::assert_no_tcp(&b1, "10.1.0.2:80");
-        traffic::assert_no_tcp(&b1, "[fd00:1::2]:80");
-        assert_eq!(traffic::assert_tcp(&a2, "10.1.0.2:80").server, "a1");
-        assert_eq!(traffic::assert_tcp(&a1, "198.51.100.2:80").server, "outside");
-        assert_eq!(traffic::assert_tcp(&host.outside, "10.1.0.2:80").server, "a1");
-        assert_eq!(
-            traffic::assert_tcp(&_c1, "10.1.0.2:80").server,
-            "a1",
-            "a bridge without policy"
-        );
-    }
-    host.run("CHECK", &a1, &prev_a1, keys()).call().silent();
-    host.node.sh("nft delete element inet netwright policy_bridges '{ br1 }'");
-    host.run("CHECK", &a1, &prev_a1, keys()).call().fails(104, "policy_bridges");
-    host.run("DEL", &a1, &prev_a1, keys()).call().silent();
-    assert_eq!(traffic::assert_tcp(&b1, "10.1.0.2:80").server, "a1");
-    host.run("DEL", &b1, &prev_b1, keys()).call().silent();
-    host.br_netfilter(true);
-    host.node.sh("nft delete table inet netwright");
-    before.assert_same(&Snapshot::take(&host.node.lab));
-}
-
-/// Row: firewall | isolated / policy names.
-#[test]
-fn isolated_and_policy_names() {
-    testkit::require!("root");
-    let host = Host::new("fwiso");
-    let (a1, prev_a1) = host.container("a1", 1, 2);
-    let (a2, prev_a2) = host.container("a2", 1, 3);
-    let (a3, _) = host.container("a3", 1, 4);
-    let (b1, prev_b1) = host.container("b1", 2, 2);
-    let (_s1, _s2, _s3) = (server(&a1, "a1"), server(&b1, "b1"), server(&host.outside, "outside"));
-    let _s4 = server(&a3, "a3");
-    let keys = || json!({ "ingressPolicy": "isolated" });
-    for (container, prev) in [(&a1, &prev_a1), (&a2, &prev_a2), (&b1, &prev_b1)] {
-        host.run("ADD", container, prev, keys()).call().ok();
-    }
-    for br_netfilter in [false, true] {
-        host.br_netfilter(br_netfilter);
-        // Bridged, routed by way of the gateway, and from another bridge.
-        traffic::assert_no_tcp(&a2, "10.1.0.2:80");
-        traffic::assert_no_tcp(&a2, "[fd00:1::2]:80");
-        a2.sh("ip route replace 10.1.0.2/32 via 10.1.0.1");
-        traffic::assert_no_tcp(&a2, "10.1.0.2:80");
-        a2.sh("ip route del 10.1.0.2/32 via 10.1.0.1");
-        traffic::assert_no_tcp(&b1, "10.1.0.2:80");
-        assert_eq!(traffic::assert_tcp(&a1, "198.51.100.2:80").server, "outside");
-        assert_eq!(traffic::assert_tcp(&host.outside, "10.1.0.2:80").server, "a1");
-    }
-    // A port that nobody isolated is reached as long as frames are only bridged.
-    host.br_netfilter(false);
-    assert_eq!(traffic::assert_tcp(&a1, "10.1.0.4:80").server, "a3");
-    // The last one that asked takes it along; a1 stays.
-    host.run("DEL", &a2, &prev_a2, keys()).call().silent();
-    assert_eq!(traffic::assert_tcp(&a2, "10.1.0.2:80").server, "a1");
-    traffic::assert_no_tcp(&b1, "10.1.0.2:80");
-    let before = Snapshot::take(&host.node.lab);
-    let wrong = json!({ "ingressPolicy": "closed", "backend": "iptables" });
-    host.run("ADD", &a2, &prev_a2, wrong).call().fails(7, "unknown ingress policy: \"closed\"");
-    before.assert_same(&Snapshot::take(&host.node.lab));
-    let mut bare = prev_a2.clone();
-    bare["interfaces"] = json!([]);
-    bare["ips"][0].as_object_mut().unwrap().remove("interface");
-    bare["ips"][1].as_object_mut().unwrap().remove("interface");
-    host.run("ADD", &a2, &bare, keys())
-        .call()
-        .fails(7, "interface needs to be set for ingress policy \"isolated\"");
 }
 
 /// Row: firewall | CHECK.

@@ -6,6 +6,7 @@ use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::Plan;
 use firewall::firewalld::Source;
+use firewall::iptables::isolation::Isolation;
 use serde::{Deserialize, Serialize};
 use state::{FileError, Index, NetnsIdentity, Record};
 
@@ -23,6 +24,9 @@ pub(super) struct Facts {
     /// Whether the reference's chains let them through.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) iptables: bool,
+    /// What the reference's chains keep apart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) isolation: Vec<Isolation>,
     /// Where somebody else's chain had to be told to let them through.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) accepted: Vec<Accepted>,
@@ -75,8 +79,14 @@ impl Facts {
             all.iptables |= before.iptables;
             all.addresses.extend(before.addresses.iter().filter(|at| !self.addresses.contains(at)));
             all.sources.extend(before.sources_but(&self.sources));
+            all.isolation.extend(before.isolation_but(&self.isolation));
         }
         all
+    }
+
+    /// Returns what these facts keep apart beside `others`.
+    pub(super) fn isolation_but(&self, others: &[Isolation]) -> Vec<Isolation> {
+        self.isolation.iter().filter(|one| !others.contains(one)).cloned().collect()
     }
 
     /// Returns the sources of these facts that are not among `others`.

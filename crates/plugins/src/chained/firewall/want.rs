@@ -7,8 +7,9 @@ use cni::{AddResult, Error, code};
 use cni_plugin::Call;
 use firewall::firewalld::{Firewalld, PATIENCE, Source};
 use firewall::forward::{self, Blocker};
+use firewall::iptables;
+use firewall::iptables::isolation::Isolation;
 use firewall::policy::{self, IngressPolicy};
-use firewall::{Plan, iptables};
 
 use super::config::{Backend, Config};
 use super::facts::{Accepted, Facts};
@@ -21,16 +22,20 @@ pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
 
 /// Decides what the attachment wants. Looks, changes nothing.
 pub(super) fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, Error> {
-    let plan = match config.policy {
-        IngressPolicy::Open => Plan::default(),
-        policy => {
-            let (bridge, port) = bridge_and_port(call, policy, result)?;
-            policy::plan(policy, bridge, port)
-        }
-    };
     let addresses = addresses(result);
-    let mut facts =
-        Facts { plan, iptables: config.backend == Backend::Iptables, ..Facts::default() };
+    let mut facts = Facts { iptables: config.backend == Backend::Iptables, ..Facts::default() };
+    if config.policy != IngressPolicy::Open {
+        let (bridge, port) = bridge_and_port(call, config.policy, result)?;
+        if facts.iptables {
+            facts.plan = policy::plan_within_bridge(config.policy, port);
+            let families = [true, false].into_iter();
+            let used = families.filter(|ipv4| addresses.iter().any(|at| at.is_ipv4() == *ipv4));
+            let of_family = |ipv4| Isolation::of(config.policy, bridge, ipv4);
+            facts.isolation = used.filter_map(of_family).collect();
+        } else {
+            facts.plan = policy::plan(config.policy, bridge, port);
+        }
+    }
     let sources = || -> Vec<Source> {
         let source = |address: &IpAddr| Source { zone: config.zone.clone(), address: *address };
         addresses.iter().map(source).collect()
