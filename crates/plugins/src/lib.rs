@@ -34,6 +34,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::single::Single(interface::macvlan::Macvlan),
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
+        &chained::sbr::Sbr,
         &ipam::static_ipam::Static,
         &interface::single::Single(interface::tap::Tap),
         &chained::tuning::Tuning::new(),

@@ -6,11 +6,13 @@ pub mod dns;
 pub mod failures;
 pub mod filter;
 pub mod mac;
+pub mod netns_lock;
 pub mod owner;
 pub mod pair;
 pub mod parent;
 pub mod rules;
 pub mod shared_object;
+pub mod steps;
 pub mod undo;
 
 use cni::Error;

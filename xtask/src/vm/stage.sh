@@ -23,6 +23,7 @@ if [ "$1" = job ]; then
         echo "@test $result $time ${directory##*/} $name"
         [ $result != FAIL ] || cat "$output"
         [ $result != SKIP ] || grep 'SKIP ' "$output"
+        [ $result != PASS ] || grep 'MEASURED ' "$output"
     } 9>>/run/output.lock
     rm -f "$output"
     exit 0

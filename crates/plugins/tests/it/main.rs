@@ -17,6 +17,7 @@ mod portmap;
 mod protocol;
 mod ptp;
 mod rows;
+mod sbr;
 mod spec;
 mod static_ipam;
 mod support;

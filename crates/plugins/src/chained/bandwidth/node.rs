@@ -8,7 +8,8 @@ use kernel::route::{
 };
 
 use super::config::Config;
-use super::plan::{self, QUEUE_PLACE, Shape, Step};
+use super::plan::{self, QUEUE_PLACE, Shape};
+use crate::shared::steps::{self, Step};
 use crate::shared::{kernel_error as kernel, owner};
 
 /// What the reference's names for the link of what comes in begin with, and how many digits follow.
@@ -180,7 +181,7 @@ impl Node {
             to,
             wanted,
         ));
-        let done = self.apply(steps);
+        let done = self.apply(&steps);
         let fair = match (done, &made) {
             (Ok(fair), _) => fair,
             (Err(error), Some(made)) => return Err(self.without(made.index, error)),
@@ -221,7 +222,7 @@ impl Node {
             ..LinkSet::default()
         };
         let change = Change::SetLink { ifindex: ifb.index, set: set.clone() };
-        (set != LinkSet::default()).then(|| Step { change, back: Vec::new(), optional: false })
+        (set != LinkSet::default()).then(|| Step::one_way(change))
     }
 
     fn without(&mut self, ifindex: u32, error: Error) -> Error {
@@ -231,31 +232,11 @@ impl Node {
         }
     }
 
-    /// Does all steps, or undoes those that were done. Tells whether what the kernel may lack was there.
-    fn apply(&mut self, steps: Vec<Step>) -> Result<bool, Error> {
-        let mut fair = self.root.is_fair() || self.ifb_root.is_fair();
-        let mut back: Vec<Vec<Change>> = Vec::new();
-        for step in steps {
-            match self.socket.apply_one(&step.change) {
-                Ok(()) => {
-                    fair |= step.optional;
-                    back.push(step.back);
-                }
-                Err(error) if step.optional && error.is_not_found() => {}
-                Err(error) => {
-                    let mut failure = kernel(error).with_details(HINT);
-                    for change in back.into_iter().rev().flatten() {
-                        if let Err(also) = self.socket.apply_one(&change)
-                            && !also.is_not_found()
-                        {
-                            failure = failure.with_details(format!("could not {also}"));
-                        }
-                    }
-                    return Err(failure);
-                }
-            }
-        }
-        Ok(fair)
+    /// Does all steps, or undoes those that were done. Tells whether packets queue fairly.
+    fn apply(&mut self, steps: &[Step]) -> Result<bool, Error> {
+        let queued =
+            steps::apply(&mut self.socket, steps).map_err(|error| error.with_details(HINT))?;
+        Ok(queued || self.root.is_fair() || self.ifb_root.is_fair())
     }
 }
 

@@ -13,13 +13,16 @@ use cni_plugin::codes;
 use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirect, Tbf, TcHandle};
 
 use super::config::Limit;
+use crate::shared::steps::Step;
 
 /// A harmless burst is what the rate carries in a second, divided by this; also how much quicker a larger one may leave.
 const HARMLESS: u64 = 20;
 /// How much quicker than the rate a harmless burst may leave: so much that what a late timer missed is made up for.
 const CATCH_UP: u64 = 2;
-/// The small bucket is what its rate carries in a second, divided by this: a millisecond.
+/// The small bucket is what its rate carries in a second, divided by this: a millisecond; ten where it cannot make up for
+/// what a late timer missed.
 const SMALL: u64 = 1_000;
+const SMALL_WITHOUT_CATCH_UP: u64 = 100;
 /// How long packets may wait without fair queueing, as a part of a second: 25 ms, as the reference.
 const WAIT: u64 = 40;
 /// What a packet has beside its MTU: Ethernet's header with two VLAN tags.
@@ -57,12 +60,12 @@ impl Shape {
         let least = packet * LEAST_PACKETS;
         let harmless = size(rate / HARMLESS).max(least);
         let burst = limit.burst.map_or(harmless, |burst| burst.0.max(least));
-        let peak_rate = if burst <= harmless {
-            rate.saturating_mul(CATCH_UP)
+        let (peak_rate, small) = if burst <= harmless {
+            (rate.saturating_mul(CATCH_UP), SMALL)
         } else {
-            rate.saturating_add((rate / HARMLESS).max(1))
+            (rate.saturating_add((rate / HARMLESS).max(1)), SMALL_WITHOUT_CATCH_UP)
         };
-        let peak = Peak { rate: peak_rate, burst: size(peak_rate / SMALL).max(least) };
+        let peak = Peak { rate: peak_rate, burst: size(peak_rate / small).max(least) };
         let waiting = size(rate / WAIT).max(packet * LEAST_WAITING);
         let bucket = Tbf { rate, burst, limit: waiting, peak: Some(peak) };
         Self { bucket, queue: queue(rate, packet) }
@@ -101,21 +104,6 @@ pub(super) fn is_references(limit: &Limit, read: &Tbf) -> bool {
     Tbf { rate, burst, limit: read.limit, peak: None }.is_as(read)
 }
 
-/// One change and how it is undone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) change: Change,
-    pub(super) back: Vec<Change>,
-    /// What the kernel may lack: done without if it does.
-    pub(super) optional: bool,
-}
-
-impl Step {
-    fn new(change: Change, back: Vec<Change>) -> Self {
-        Self { change, back, optional: false }
-    }
-}
-
 /// Plans a link's bucket: set, replaced or taken away. `found` is what stands at its root.
 ///
 /// # Errors
@@ -143,7 +131,7 @@ pub(super) fn bucket(
     let mut steps = Vec::new();
     let Some(wanted) = wanted else {
         let put_back = known.map(|(qdisc, _)| Change::ReplaceQdisc(qdisc.clone()));
-        steps.extend(put_back.map(|back| Step::new(remove, vec![back])));
+        steps.extend(put_back.map(|back| Step::new(remove, back)));
         return Ok(steps);
     };
     let own = Qdisc {
@@ -156,9 +144,9 @@ pub(super) fn bucket(
         Some((_, read)) if wanted.bucket.is_as(read) => {}
         Some((before, _)) => {
             let back = Change::ReplaceQdisc(before.clone());
-            steps.push(Step::new(Change::ReplaceQdisc(own), vec![back]));
+            steps.push(Step::new(Change::ReplaceQdisc(own), back));
         }
-        None => steps.push(Step::new(Change::AddQdisc(own), vec![remove])),
+        None => steps.push(Step::new(Change::AddQdisc(own), remove)),
     }
     if !queued || !steps.is_empty() {
         let queue = Qdisc {
@@ -203,19 +191,18 @@ pub(super) fn redirection(
     let (dead, alive): (Vec<_>, Vec<_>) =
         filters.iter().partition(|filter| filter.redirects_to == Some(NOWHERE));
     for filter in &dead {
-        steps.push(Step::new(Change::DelRedirect(redirect(filter.preference)), Vec::new()));
+        steps.push(Step::one_way(Change::DelRedirect(redirect(filter.preference))));
     }
     let ours = alive.iter().find(|filter| filter.redirects_to == Some(to));
     if wanted && ours.is_none() {
         if hook.is_none() {
-            steps.push(Step::new(Change::AddQdisc(own_hook), vec![remove_hook]));
+            steps.push(Step::new(Change::AddQdisc(own_hook), remove_hook));
         }
         // The reference's, or the next that is free.
         let taken = |preference| alive.iter().any(|found| found.preference == preference);
         let preference = (1..u16::MAX).find(|&at| !taken(at)).unwrap_or(u16::MAX);
         let redirect = redirect(preference);
-        let back = vec![Change::DelRedirect(redirect)];
-        steps.push(Step::new(Change::AddRedirect(redirect), back));
+        steps.push(Step::new(Change::AddRedirect(redirect), Change::DelRedirect(redirect)));
         return steps;
     }
     if wanted {
@@ -223,13 +210,12 @@ pub(super) fn redirection(
     }
     if let Some(ours) = ours {
         let redirect = redirect(ours.preference);
-        let back = vec![Change::AddRedirect(redirect)];
-        steps.push(Step::new(Change::DelRedirect(redirect), back));
+        steps.push(Step::new(Change::DelRedirect(redirect), Change::AddRedirect(redirect)));
     }
     let others = alive.iter().any(|filter| filter.redirects_to != Some(to));
     // A clsact is somebody else's, and so is a hook that nothing of ours was in.
     if !others && !steps.is_empty() && hook.is_some_and(|hook| hook.kind == QdiscKind::Ingress) {
-        steps.push(Step::new(remove_hook, vec![Change::AddQdisc(own_hook)]));
+        steps.push(Step::new(remove_hook, Change::AddQdisc(own_hook)));
     }
     steps
 }
@@ -271,7 +257,7 @@ mod tests {
         check(
             20_000_000,
             Some(2_500_000),
-            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/3044 target 5000 us"],
+            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/26250 target 5000 us"],
         );
         // Less than a packet would let nothing through.
         check(

@@ -8,8 +8,9 @@ use state::Index;
 
 use super::config::{Config, Limit};
 use super::node::{self, Node, Standing};
-use super::plan::{self, Shape, Step};
+use super::plan::{self, Shape};
 use super::{Facts, NAME};
+use crate::shared::steps::Step;
 use crate::shared::{attachment, kernel_error as kernel};
 
 fn drift(message: String) -> Error {

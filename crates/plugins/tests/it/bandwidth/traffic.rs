@@ -12,8 +12,9 @@ use super::{both, host, qdiscs, reference, run};
 use crate::support::Node;
 
 const MBIT: f64 = 1_000_000.0;
-/// How many seconds are looked at.
+/// How many seconds are looked at where the limit is judged, and where latency is.
 const SECONDS: usize = 5;
+const SECONDS_OF_PING: usize = 3;
 
 /// Which way traffic goes, seen from the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ fn received(link: &str) -> u64 {
 }
 
 /// The rates, in Mbit/s, of consecutive seconds from the first byte on.
-fn rates(place: &impl Place, link: &str) -> Vec<f64> {
+fn rates(place: &impl Place, link: &str, seconds: usize) -> Vec<f64> {
     place.enter(|| {
         let start = received(link);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -41,7 +42,7 @@ fn rates(place: &impl Place, link: &str) -> Vec<f64> {
         }
         let (mut before, mut at) = (received(link), Instant::now());
         let mut rates = Vec::new();
-        for _ in 0..SECONDS {
+        for _ in 0..seconds {
             std::thread::sleep(Duration::from_secs(1).saturating_sub(at.elapsed()));
             let (now, elapsed) = (received(link), at.elapsed());
             at += elapsed;
@@ -53,13 +54,20 @@ fn rates(place: &impl Place, link: &str) -> Vec<f64> {
     })
 }
 
-/// Pushes TCP through a container's link for a while; returns its rates and, if asked, what `ping` says beside it.
-fn push(node: &Node, c1: &Container, way: Way, protocol: &str) -> (Vec<f64>, String) {
-    let seconds = SECONDS + 3;
+/// Pushes through a container's link for some seconds; returns their rates and what `ping` says beside it.
+fn push(
+    node: &Node,
+    c1: &Container,
+    way: Way,
+    seconds: usize,
+    protocol: &str,
+) -> (Vec<f64>, String) {
+    let until = seconds + 3;
+    let pings = (seconds * 8).to_string();
     let mut ping = node.lab.command("ping");
-    let ping = ping.args(["-i", "0.1", "-c", "40", "-q", "10.1.0.3"]).stdout(Stdio::piped());
+    let ping = ping.args(["-i", "0.1", "-c", &pings, "-q", "10.1.0.3"]).stdout(Stdio::piped());
     let client =
-        ["-c", "10.1.0.3", "-t", &seconds.to_string(), "-i", "0", "--connect-timeout", "20000"];
+        ["-c", "10.1.0.3", "-t", &until.to_string(), "-i", "0", "--connect-timeout", "20000"];
     let mut client: Vec<&str> = client.to_vec();
     client.extend(protocol.split_whitespace());
     if way == Way::Out {
@@ -72,8 +80,8 @@ fn push(node: &Node, c1: &Container, way: Way, protocol: &str) -> (Vec<f64>, Str
     let pusher = pusher.args(&client).stdout(Stdio::piped()).spawn().unwrap();
     let ping = ping.spawn().unwrap();
     let rates = match way {
-        Way::In => rates(c1, "eth0"),
-        Way::Out => rates(&node.lab, "cni0"),
+        Way::In => rates(c1, "eth0", seconds),
+        Way::Out => rates(&node.lab, "cni0", seconds),
     };
     let text = |child: std::process::Child| {
         String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
@@ -104,7 +112,7 @@ fn show(rates: &[f64]) -> String {
 /// that can push: it is asserted of all seconds with `--full`, and of the whole otherwise.
 #[track_caller]
 fn assert_held(what: &str, rates: &[f64], limit: f64) {
-    eprintln!("bandwidth: {what}, Mbit/s by the second: {}", show(rates));
+    eprintln!("MEASURED bandwidth: {what}, Mbit/s by the second: {}", show(rates));
     let in_vm = std::env::var_os(feature::VM_VARIABLE).is_some();
     for rate in rates {
         assert!(
@@ -125,7 +133,7 @@ fn held_each_way(name: &str, keys: &Value, limit: f64) {
     let (node, c1, prev) = host(name);
     run(&node, "ADD", &c1, &prev, keys.clone()).call().ok();
     for (way, words) in [(Way::In, "to the container"), (Way::Out, "from the container")] {
-        let (rates, latency) = push(&node, &c1, way, "");
+        let (rates, latency) = push(&node, &c1, way, SECONDS, "");
         assert_held(&format!("{limit} Mbit/s {words}, {latency}"), &rates, limit);
     }
 }
@@ -162,7 +170,7 @@ fn who_does_not_care_is_held_too() {
     let (node, c1, prev) = host("bw-udp");
     run(&node, "ADD", &c1, &prev, both(5_000_000, 4_294_967_295)).call().ok();
     for (way, words) in [(Way::In, "to the container"), (Way::Out, "from the container")] {
-        let (rates, _) = push(&node, &c1, way, "-u -b 50M -l 1200");
+        let (rates, _) = push(&node, &c1, way, SECONDS, "-u -b 50M -l 1200");
         assert_held(&format!("5 Mbit/s {words} by UDP"), &rates, 5.0);
     }
 }
@@ -199,9 +207,9 @@ fn vm_loaded_latency_beside_the_references() {
             }
             let who = if ours { "ours" } else { "the reference" };
             for (way, words) in [(Way::In, "to"), (Way::Out, "from")] {
-                let (rates, latency) = push(&node, &c1, way, "");
+                let (rates, latency) = push(&node, &c1, way, SECONDS_OF_PING, "");
                 eprintln!(
-                    "bandwidth: latency under load, {who}, {what}, 10 Mbit/s {words} the container: {latency}; \
+                    "MEASURED bandwidth: latency under load, {who}, {what}, 10 Mbit/s {words} the container: {latency}; \
                      Mbit/s by the second: {}",
                     show(&rates)
                 );

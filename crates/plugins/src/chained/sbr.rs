@@ -1,0 +1,127 @@
+//! `sbr`: packets leave by the interface whose address they carry (source-based routing).
+//!
+//! Each address of the container's interface gets a routing table of its own, from 100 on, and a rule that sends packets
+//! from that address there. The interface's routes move from the main table into those tables; the gateway gets a
+//! default route in each. With `table` only rules are made, and the table is somebody else's.
+//!
+//! Unlike with the reference, routes of one family never get into a table of the other, the link-local prefix stays
+//! in the main table too, a route that belongs to no address is not lost, ADD can be repeated, and DEL finds
+//! what it made by our record: the interface or the namespace may be gone, and no file appears where it was.
+//!
+//! Tables are chosen and rules removed while the namespace is locked, in the reference's way ([`netns_lock`]).
+
+mod config;
+mod node;
+mod plan;
+mod remove;
+mod verify;
+
+use std::net::IpAddr;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error, IpConfig, code};
+use cni_plugin::{Call, Plugin};
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use self::config::Config;
+use self::node::Node;
+use crate::shared::{attachment, netns_lock, steps};
+
+/// The plugin's type, and the name of its records.
+const NAME: &str = "sbr";
+/// The reference's words.
+const NO_PREVIOUS: &str = "This plugin must be called as chained plugin";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Sbr;
+
+/// What ADD notes about an attachment, and DEL reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Facts {
+    /// Which table packets from which address are sent to.
+    sources: Vec<Source>,
+    /// Whether the tables are ours, with what is in them.
+    own_tables: bool,
+}
+
+/// A rule of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Source {
+    address: IpAddr,
+    table: u32,
+}
+
+impl Plugin for Sbr {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let result = call.require_prev_result(NO_PREVIOUS)?;
+        let ips = addresses(call, &result)?;
+        let netns = call.open_netns()?;
+        let index = Index::new(call.roots());
+        let key = call.attachment();
+        let before: Option<Facts> = attachment::read_facts(&index, key, NAME);
+        let _lock = netns_lock::lock(&netns)?;
+        let mut node = Node::observe(&netns, call.ifname().as_str())?;
+        let plan = plan::add(&config, &ips, &node.link, &node.state);
+        let facts = Facts { sources: plan.sources, own_tables: config.table.is_none() };
+        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        let done = steps::apply(&mut node.socket, &plan.steps);
+        done.map_err(|error| match &before {
+            // What it speaks of is as it was.
+            Some(before) => match attachment::write_down(call, &index, NAME, before, netns.id()) {
+                Ok(()) => error,
+                Err(also) => error.with_details(also.to_string()),
+            },
+            None => match attachment::forget(&index, key, NAME) {
+                Ok(()) => error,
+                Err(also) => error.with_details(also.to_string()),
+            },
+        })?;
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+/// Returns the addresses of the container's interface, each once.
+fn addresses(call: &Call<'_>, result: &AddResult) -> Result<Vec<IpConfig>, Error> {
+    let ifname = call.ifname().as_str();
+    let mut ips: Vec<IpConfig> = Vec::new();
+    for ip in result.container_ips(ifname) {
+        if !ips.iter().any(|known| known.address.addr() == ip.address.addr()) {
+            ips.push(ip.clone());
+        }
+    }
+    if ips.is_empty() {
+        return Err(Error::new(
+            code::INVALID_CONFIG,
+            format!("No IP addresses supplied on interface: {ifname}"),
+        ));
+    }
+    Ok(ips)
+}

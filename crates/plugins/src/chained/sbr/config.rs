@@ -1,0 +1,149 @@
+//! What an administrator may ask of `sbr`, checked.
+
+use std::net::IpAddr;
+
+use cni::{Error, code};
+use cni_plugin::Call;
+use kernel::route::IpFamily;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    runtime_config: Option<IgnoredAny>,
+    table: Option<i64>,
+    gateways: Option<Vec<String>>,
+    add_source_hints: bool,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Config {
+    /// The table that rules lead to; `None`: tables of our own.
+    pub(super) table: Option<u32>,
+    /// Gateways in place of those in the previous result, at most one of each family.
+    pub(super) gateways: Vec<IpAddr>,
+    /// Whether the main table keeps the subnets, with the address to send from.
+    pub(super) source_hints: bool,
+}
+
+impl Config {
+    /// Reads and checks everything.
+    ///
+    /// # Errors
+    /// Code 6 when a type is wrong, 7 when a value is.
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        call.read_config::<Raw>()?.check()
+    }
+
+    /// Returns the gateway given for a family.
+    pub(super) fn gateway(&self, family: IpFamily) -> Option<IpAddr> {
+        self.gateways.iter().copied().find(|&gateway| IpFamily::of(gateway) == family)
+    }
+}
+
+impl Raw {
+    fn check(&self) -> Result<Config, Error> {
+        let table = self.table.map(table).transpose()?;
+        let given = match table {
+            // The reference does not look at them then.
+            Some(_) => &[][..],
+            None => self.gateways.as_deref().unwrap_or_default(),
+        };
+        Ok(Config { table, gateways: gateways(given)?, source_hints: self.add_source_hints })
+    }
+}
+
+/// Zero would have the kernel choose a table, and that of local addresses is not for this.
+fn table(number: i64) -> Result<u32, Error> {
+    let valid = u32::try_from(number).ok().filter(|&table| !matches!(table, 0 | 255));
+    valid.ok_or_else(|| {
+        invalid(format!("table {number} cannot be used"))
+            .with_details("table is a number from 1 to 4294967295, but not 255, the kernel's own")
+    })
+}
+
+fn gateways(given: &[String]) -> Result<Vec<IpAddr>, Error> {
+    if 2 < given.len() {
+        return Err(invalid(
+            "gateways list cannot contain more than 2 entries (one IPv4, one IPv6)".to_owned(),
+        ));
+    }
+    let mut gateways: Vec<IpAddr> = Vec::new();
+    for text in given {
+        let gateway: IpAddr = text
+            .parse()
+            .map_err(|_| invalid(format!("invalid static gateway IP address: {text}")))?;
+        let same = gateways.iter().find(|known| known.is_ipv4() == gateway.is_ipv4());
+        if let Some(same) = same {
+            let version = if gateway.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(invalid(format!(
+                "gateways list contains multiple {version} addresses: {same} and {gateway}"
+            )));
+        }
+        gateways.push(gateway);
+    }
+    Ok(gateways)
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(code::INVALID_CONFIG, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Config, Error> {
+        cni::json::from_str::<Raw>(text).unwrap().check()
+    }
+
+    #[test]
+    fn what_may_be_asked_for() {
+        assert_eq!(check("{}").unwrap(), Config::default());
+        assert_eq!(check(r#"{"table": 5}"#).unwrap().table, Some(5));
+        let config =
+            check(r#"{"gateways": ["fd00::1", "10.0.0.1"], "addSourceHints": true}"#).unwrap();
+        assert_eq!(config.gateway(IpFamily::V4), Some("10.0.0.1".parse().unwrap()));
+        assert_eq!(config.gateway(IpFamily::V6), Some("fd00::1".parse().unwrap()));
+        assert!(config.source_hints);
+        // Not looked at beside a table.
+        assert_eq!(
+            check(r#"{"table": 5, "gateways": ["x"]}"#).unwrap().gateways,
+            [] as [IpAddr; 0]
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, words) in [
+            (r#"{"table": 0}"#, "table 0 cannot be used"),
+            (r#"{"table": -1}"#, "table -1 cannot be used"),
+            (r#"{"table": 255}"#, "table 255 cannot be used"),
+            (r#"{"table": 4294967296}"#, "table 4294967296 cannot be used"),
+            (
+                r#"{"gateways": ["10.0.0.1", "fd00::1", "10.0.0.2"]}"#,
+                "gateways list cannot contain more than 2 entries (one IPv4, one IPv6)",
+            ),
+            (r#"{"gateways": ["ten"]}"#, "invalid static gateway IP address: ten"),
+            (
+                r#"{"gateways": ["10.0.0.1", "10.0.0.2"]}"#,
+                "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2",
+            ),
+            (
+                r#"{"gateways": ["fd00::1", "fd00::2"]}"#,
+                "gateways list contains multiple IPv6 addresses: fd00::1 and fd00::2",
+            ),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.code == code::INVALID_CONFIG && error.msg == words, "{error:?}");
+        }
+    }
+}

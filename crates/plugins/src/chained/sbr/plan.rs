@@ -1,0 +1,260 @@
+//! Which tables, rules and routes. Looks at nothing, changes nothing.
+
+use std::net::IpAddr;
+
+use cni::IpConfig;
+use ipnet::IpNet;
+use kernel::route::{
+    Change, IpFamily, Link, Route, RouteKind, Rule, RuleAction, Scope, TABLE_MAIN,
+};
+
+use super::Source;
+use super::config::Config;
+use super::node::State;
+use crate::shared::steps::Step;
+
+/// The first table of ours, as the reference's.
+pub(super) const FIRST_TABLE: u32 = 100;
+/// What the kernel keeps for itself: compat, default, main, local.
+const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
+
+/// What ADD does.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) sources: Vec<Source>,
+    pub(super) steps: Vec<Step>,
+}
+
+/// Plans ADD.
+pub(super) fn add(config: &Config, ips: &[IpConfig], link: &Link, state: &State) -> Plan {
+    let sources = sources(config, ips, state);
+    let mut steps: Vec<Step> = sources
+        .iter()
+        .map(rule)
+        .filter(|rule| !state.rules.iter().any(|found| is_same_rule(found, rule)))
+        .map(|rule| Step::new(Change::AddRule(rule.clone()), Change::DelRule(rule)))
+        .collect();
+    if config.table.is_none() {
+        let movable = movable(link.index, state);
+        let mut moved = vec![false; movable.len()];
+        for (ip, source) in ips.iter().zip(&sources) {
+            let wanted =
+                table_routes(config, ips, ip, source.table, link.index, &movable, &mut moved);
+            let new = wanted.into_iter().filter(|route| !is_there(route, state));
+            steps.extend(new.map(put));
+        }
+        let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved);
+        steps.extend(gone.filter_map(|(route, _)| leave_main(config, route)));
+        if config.source_hints {
+            let hints = ips.iter().map(|ip| hint(ip, link.index));
+            let new = hints.filter(|hint| !state.routes.iter().any(|found| is_hint(found, hint)));
+            steps.extend(new.map(|hint| replace(hint, state)));
+        }
+    }
+    Plan { sources, steps }
+}
+
+/// Chooses the table of each address: the one given, the one that a rule already leads to, or the first that nobody uses.
+fn sources(config: &Config, ips: &[IpConfig], state: &State) -> Vec<Source> {
+    let mut used: Vec<u32> = state.routes.iter().map(|route| route.table).collect();
+    used.extend(state.rules.iter().filter_map(table_of));
+    let mut sources = Vec::new();
+    for ip in ips {
+        let address = ip.address.addr();
+        let table = config.table.or_else(|| earlier_table(address, state)).unwrap_or_else(|| {
+            (FIRST_TABLE..)
+                .find(|table| !used.contains(table) && !RESERVED.contains(table))
+                .unwrap_or(u32::MAX)
+        });
+        used.push(table);
+        sources.push(Source { address, table });
+    }
+    sources
+}
+
+/// Finds the table that a rule of an earlier ADD leads to.
+fn earlier_table(address: IpAddr, state: &State) -> Option<u32> {
+    let ours = |rule: &&Rule| is_plain(rule) && rule.source == Some(IpNet::from(address));
+    let tables = state.rules.iter().filter(ours).filter_map(table_of);
+    tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min()
+}
+
+pub(super) fn table_of(rule: &Rule) -> Option<u32> {
+    match rule.action {
+        RuleAction::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+/// The rule for a source.
+pub(super) fn rule(source: &Source) -> Rule {
+    Rule {
+        source: Some(IpNet::from(source.address)),
+        ..Rule::to_table(IpFamily::of(source.address), source.table)
+    }
+}
+
+/// Whether a rule looks at nothing but the source.
+fn is_plain(rule: &Rule) -> bool {
+    let Rule { destination, iifname, oifname, mark, invert, .. } = rule;
+    destination.is_none() && iifname.is_none() && oifname.is_none() && mark.is_none() && !invert
+}
+
+/// Whether a rule that was found is this one; the kernel gives it a priority.
+pub(super) fn is_same_rule(found: &Rule, rule: &Rule) -> bool {
+    is_plain(found) && found.source == rule.source && found.action == rule.action
+}
+
+/// Whether an earlier ADD put a route into its table. A hint may have changed its source since then.
+fn is_there(route: &Route, state: &State) -> bool {
+    let way =
+        |route: &Route| (route.destination, route.gateway, route.oif, route.next_hops.clone());
+    state.routes.iter().any(|found| {
+        let same_metric = found.priority == route.priority || route.priority.is_none();
+        found.table == route.table && same_metric && way(found) == way(route)
+    })
+}
+
+/// The main table's routes by the interface alone.
+fn movable(oif: u32, state: &State) -> Vec<Route> {
+    let by_link = |route: &&Route| {
+        route.table == TABLE_MAIN
+            && matches!(route.kind, RouteKind::Unicast)
+            && leaves_by(route, oif)
+    };
+    state.routes.iter().filter(by_link).cloned().collect()
+}
+
+/// Whether a route leads by this link and by no other.
+pub(super) fn leaves_by(route: &Route, oif: u32) -> bool {
+    route.oif == Some(oif)
+        || !route.next_hops.is_empty() && route.next_hops.iter().all(|hop| hop.oif == Some(oif))
+}
+
+/// Plans what is in an address's table, and marks the routes of the main table that are there then.
+fn table_routes(
+    config: &Config,
+    ips: &[IpConfig],
+    ip: &IpConfig,
+    table: u32,
+    oif: u32,
+    movable: &[Route],
+    moved: &mut [bool],
+) -> Vec<Route> {
+    let family = IpFamily::of(ip.address.addr());
+    let given = config.gateway(family);
+    let mut routes = Vec::new();
+    for (route, moved) in movable.iter().zip(moved) {
+        if IpFamily::of(route.destination.addr()) != family {
+            continue;
+        }
+        if given.is_some() && route.is_default() {
+            // The gateway that was given stands in its place.
+            *moved = true;
+        } else if belongs(route, ip) || is_nobodys(route, ip, ips) {
+            *moved |= !is_link_local(route);
+            routes.push(Route { table, ..route.clone() });
+        }
+    }
+    let gateway = given.or(ip.gateway).filter(|gateway| IpFamily::of(*gateway) == family);
+    if let Some(gateway) = gateway
+        && !routes.iter().any(Route::is_default)
+    {
+        routes.push(default(gateway, ip, table, oif));
+    }
+    // Gateways are looked for in the table itself.
+    routes.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
+    routes
+}
+
+/// A default route by a gateway. One outside the subnet is declared reachable on the link.
+pub(super) fn default(gateway: IpAddr, ip: &IpConfig, table: u32, oif: u32) -> Route {
+    let anywhere = match gateway {
+        IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
+        IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
+    };
+    let near = ip.address.contains(&gateway) || is_link_local_address(gateway);
+    Route { gateway: Some(gateway), oif: Some(oif), table, onlink: !near, ..Route::new(anywhere) }
+}
+
+/// Whether a route is an address's: its source or gateway is in the address's subnet, or it has neither.
+fn belongs(route: &Route, ip: &IpConfig) -> bool {
+    let near = |address: IpAddr| ip.address.contains(&address) || is_link_local_address(address);
+    let hops = route.next_hops.iter().filter_map(|hop| hop.gateway);
+    let gateways: Vec<IpAddr> = route.gateway.into_iter().chain(hops).collect();
+    match route.source {
+        Some(source) if ip.address.contains(&source) => true,
+        Some(_) => gateways.iter().any(|&gateway| near(gateway)),
+        None => gateways.is_empty() || gateways.iter().any(|&gateway| near(gateway)),
+    }
+}
+
+/// Whether a route is no address's, and this is the first address of its family: it must be somewhere.
+fn is_nobodys(route: &Route, ip: &IpConfig, ips: &[IpConfig]) -> bool {
+    let v4 = ip.address.addr().is_ipv4();
+    let mut family = ips.iter().filter(|other| other.address.addr().is_ipv4() == v4);
+    let first = family.clone().next().is_some_and(|first| first.address == ip.address);
+    first && !family.any(|other| belongs(route, other))
+}
+
+/// The link's own prefix is needed for neighbour discovery, whoever asks.
+fn is_link_local(route: &Route) -> bool {
+    is_link_local_address(route.destination.addr())
+}
+
+fn is_link_local_address(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// Puts a route into a table of ours.
+fn put(route: Route) -> Step {
+    let back = Change::DelRoute(route.clone());
+    let one_default = route.is_default() && route.next_hops.is_empty();
+    let change = if one_default { Change::ReplaceRoute(route) } else { Change::AppendRoute(route) };
+    Step::new(change, back)
+}
+
+/// Takes a route that has moved from the main table. With hints those without a gateway stay.
+fn leave_main(config: &Config, route: Route) -> Option<Step> {
+    let to_subnet = route.gateway.is_none() && route.next_hops.is_empty();
+    if config.source_hints && to_subnet {
+        return None;
+    }
+    Some(Step::new(Change::DelRoute(route.clone()), Change::AppendRoute(route)))
+}
+
+/// The main table's route to an address's subnet, with that address to send from.
+pub(super) fn hint(ip: &IpConfig, oif: u32) -> Route {
+    let v4 = ip.address.addr().is_ipv4();
+    Route {
+        oif: Some(oif),
+        scope: v4.then_some(Scope::LINK),
+        source: Some(ip.address.addr()),
+        ..Route::new(ip.address.trunc())
+    }
+}
+
+/// Whether a route that was found is a hint.
+pub(super) fn is_hint(found: &Route, hint: &Route) -> bool {
+    found.table == TABLE_MAIN
+        && found.destination == hint.destination
+        && found.oif == hint.oif
+        && found.source == hint.source
+}
+
+/// Puts a hint in the place of the route to the same subnet, if there is one.
+fn replace(hint: Route, state: &State) -> Step {
+    let before = state.routes.iter().find(|found| {
+        found.table == TABLE_MAIN && found.destination == hint.destination && found.oif == hint.oif
+    });
+    match before {
+        Some(before) => {
+            let hint = Route { priority: before.priority, ..hint };
+            Step::new(Change::ReplaceRoute(hint), Change::ReplaceRoute(before.clone()))
+        }
+        None => Step::new(Change::ReplaceRoute(hint.clone()), Change::DelRoute(hint)),
+    }
+}

@@ -1,0 +1,134 @@
+//! DEL and GC.
+
+use cni::{AttachmentKey, Error, IfName};
+use cni_plugin::Call;
+use kernel::netns::Netns;
+use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
+use state::Index;
+
+use super::config::Config;
+use super::node::State;
+use super::plan::{self, FIRST_TABLE};
+use super::{Facts, NAME, Source};
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, kernel_error as kernel, netns_lock};
+
+/// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
+pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let record = index.get(key, NAME).found;
+    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
+    let netns = match call.open_netns_if_there()? {
+        Some(netns) => Some(netns),
+        None => match &record {
+            Some(record) => attachment::recorded_netns(record)?,
+            None => None,
+        },
+    };
+    if let Some(netns) = netns {
+        let _lock = netns_lock::lock(&netns)?;
+        let mut socket = RouteSocket::open_in(&netns).map_err(kernel)?;
+        let facts = match facts {
+            Some(facts) => facts,
+            None => unrecorded(call, &mut socket)?,
+        };
+        take_down(&mut socket, call.ifname(), &facts)?;
+    }
+    attachment::forget(&index, key, NAME)
+}
+
+/// Finds out what ADD of the reference, or one whose record is lost, has made: by the addresses on the interface and
+/// those in the result.
+fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error> {
+    let ifname = call.ifname().as_str();
+    let mut addresses: Vec<_> = match call.prev_result().ok().flatten() {
+        Some(result) => result.container_ips(ifname).map(|ip| ip.address.addr()).collect(),
+        None => Vec::new(),
+    };
+    if let Some(link) = socket.link_by_name(ifname).map_err(kernel)? {
+        let on_link = socket.addresses(Some(link.index)).map_err(kernel)?;
+        addresses.extend(on_link.iter().map(|found| found.address.addr()));
+    }
+    let fixed = Config::of(call).ok().and_then(|config| config.table);
+    let state = State::read(socket)?;
+    let mut facts = Facts { sources: Vec::new(), own_tables: fixed.is_none() };
+    for table in state.rules.iter().filter_map(plan::table_of) {
+        if fixed.map_or(table < FIRST_TABLE, |fixed| fixed != table) {
+            continue;
+        }
+        for &address in &addresses {
+            let source = Source { address, table };
+            let rule = plan::rule(&source);
+            let there = state.rules.iter().any(|found| plan::is_same_rule(found, &rule));
+            if there && !facts.sources.contains(&source) {
+                facts.sources.push(source);
+            }
+        }
+    }
+    Ok(facts)
+}
+
+/// Removes our rules, then what the interface has in our tables.
+fn take_down(socket: &mut RouteSocket, ifname: &IfName, facts: &Facts) -> Result<(), Error> {
+    let mut failures = Failures::new();
+    for source in &facts.sources {
+        let gone = remove(socket, Change::DelRule(plan::rule(source)));
+        failures.note(format_args!("remove the rule of {}", source.address), gone);
+    }
+    let link =
+        failures.note("find the interface", socket.link_by_name(ifname.as_str()).map_err(kernel));
+    if let (true, Some(Some(link))) = (facts.own_tables, link) {
+        for source in &facts.sources {
+            let emptied = empty(socket, source, link.index);
+            failures.note(format_args!("empty table {}", source.table), emptied);
+        }
+    }
+    failures.into_result()
+}
+
+fn empty(socket: &mut RouteSocket, source: &Source, oif: u32) -> Result<(), Error> {
+    let family = IpFamily::of(source.address);
+    let table = RouteFilter { family, table: Some(source.table), oif: None };
+    let mut routes = socket.routes(table).map_err(kernel)?;
+    routes.retain(|route| plan::leaves_by(route, oif));
+    // Those by a gateway first: they need the others.
+    routes.sort_by_key(|route: &Route| route.gateway.is_none());
+    routes.into_iter().try_for_each(|route| remove(socket, Change::DelRoute(route)))
+}
+
+fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Error> {
+    match socket.apply_one(&change) {
+        Err(error) if !error.is_not_found() => Err(kernel(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Runs GC: attachments of this network that are not valid, by their records. What is in a namespace that is gone has
+/// gone with it.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let mut failures = Failures::new();
+    for record in attachment::stale_records(call, &index, NAME) {
+        let key = &record.attachment;
+        let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
+        let collected = attachment::recorded_netns(&record)
+            .and_then(|netns| collect(&index, key, netns.as_ref(), &facts));
+        failures.note(format_args!("collect {key}"), collected);
+    }
+    failures.into_result()
+}
+
+fn collect(
+    index: &Index,
+    key: &AttachmentKey,
+    netns: Option<&Netns>,
+    facts: &Facts,
+) -> Result<(), Error> {
+    if let Some(netns) = netns {
+        let _lock = netns_lock::lock(netns)?;
+        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
+        take_down(&mut socket, &key.ifname, facts)?;
+    }
+    attachment::forget(index, key, NAME)
+}

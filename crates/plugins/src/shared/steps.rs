@@ -1,0 +1,69 @@
+//! Changes of links, routes and rules that know how to be undone.
+
+use cni::Error;
+use kernel::route::{Change, RouteSocket};
+
+use super::kernel_error;
+
+/// One change and how it is undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The change.
+    pub change: Change,
+    /// What brings back what was before, in order; nothing where an earlier step's undoing takes it along.
+    pub back: Vec<Change>,
+    /// Something the kernel may lack: done without if it does.
+    pub optional: bool,
+}
+
+impl Step {
+    /// A change that must succeed, undone by one other.
+    #[must_use]
+    pub fn new(change: Change, back: Change) -> Self {
+        Self { change, back: vec![back], optional: false }
+    }
+
+    /// A change that must succeed and is not undone by itself.
+    #[must_use]
+    pub fn one_way(change: Change) -> Self {
+        Self { change, back: Vec::new(), optional: false }
+    }
+}
+
+/// Makes all changes, in order. On failure those that were made are undone, last first. Tells whether some optional step
+/// was done.
+///
+/// # Errors
+/// The kernel's refusal, with everything that could not be undone in the details.
+pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Error> {
+    let mut optional_done = false;
+    for (number, step) in steps.iter().enumerate() {
+        match socket.apply_one(&step.change) {
+            Ok(()) => optional_done |= step.optional,
+            Err(error) if step.optional && error.is_not_found() => {}
+            Err(error) => {
+                let back = steps[..number].iter().rev().flat_map(|step| &step.back);
+                return Err(undo(socket, back, kernel_error(error)));
+            }
+        }
+    }
+    Ok(optional_done)
+}
+
+/// Undoes steps that were all made, last first, and returns `cause` with what could not be undone.
+pub fn undo_all(socket: &mut RouteSocket, steps: &[Step], cause: Error) -> Error {
+    undo(socket, steps.iter().rev().flat_map(|step| &step.back), cause)
+}
+
+fn undo<'s>(
+    socket: &mut RouteSocket,
+    back: impl Iterator<Item = &'s Change>,
+    cause: Error,
+) -> Error {
+    back.fold(cause, |cause, change| match socket.apply_one(change) {
+        Err(error) if !error.is_not_found() && !error.is_exists() => {
+            cause.with_details(format!("could not {error}"))
+        }
+        _ => cause,
+    })
+}
