@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use crate::reference::Release;
+
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
 
@@ -22,6 +24,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"root"` | the test runs as root |
 /// | `"program:NAME"` | an executable NAME is on the path |
 /// | `"file:PATH"` | PATH exists |
+/// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
@@ -48,7 +51,7 @@ macro_rules! require {
 /// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
-pub const KERNEL: [(&str, &str); 16] = [
+pub const KERNEL: [(&str, &str); 22] = [
     ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
     ("vlan", "ip link add link p0 name t0 type vlan id 7"),
     ("dummy", "ip link add t0 type dummy"),
@@ -62,6 +65,21 @@ pub const KERNEL: [(&str, &str); 16] = [
     ("wireguard", "ip link add t0 type wireguard"),
     ("tun", "ip tuntap add t0 mode tap"),
     ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),
+    ("sch_ingress", "tc qdisc add dev p0 ingress"),
+    ("clsact", "tc qdisc add dev p0 clsact"),
+    ("htb", "tc qdisc add dev p0 root handle 1: htb"),
+    (
+        "cls_u32",
+        "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all u32 match u32 0 0 action ok",
+    ),
+    (
+        "cls_matchall",
+        "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action ok",
+    ),
+    (
+        "act_mirred",
+        "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action mirred egress redirect dev p1",
+    ),
     ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
     ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
     (
@@ -81,6 +99,10 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "full" {
         return env::var_os(FULL_VARIABLE).is_some();
+    }
+    if feature == "go-plugins" {
+        let releases = [Release::Installed, Release::Unstable];
+        return releases.into_iter().all(|release| release.plugin("bridge").is_some());
     }
     if let Some(program) = feature.strip_prefix("program:") {
         return find_program(program).is_some();
@@ -147,6 +169,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
     let reason = match missing.split_once(':') {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
+        None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
         None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),
     };

@@ -4,6 +4,7 @@
 //!   the test process dies.
 //! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
+//! * [`reference`]: the Go plugins of two releases.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
@@ -32,6 +33,7 @@ pub mod feature;
 mod lab;
 mod place;
 pub mod real;
+pub mod reference;
 mod snapshot;
 pub mod traffic;
 

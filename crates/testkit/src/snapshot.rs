@@ -6,6 +6,7 @@ mod json;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lab::Lab;
+use crate::place::Place;
 
 /// All state of a lab's host that networking may leave something in.
 ///
@@ -53,6 +54,17 @@ impl Snapshot {
     #[must_use]
     pub fn with_files(lab: &Lab, directories: &[&str]) -> Self {
         Self { facts: collect::all(lab, directories) }
+    }
+
+    /// Looks at a container: what is in its namespace, no files.
+    #[must_use]
+    pub fn of(place: &impl Place) -> Self {
+        Self { facts: collect::all(place, &[]) }
+    }
+
+    /// Everything seen: section, name and value of each fact.
+    pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str, &str)> {
+        self.facts.iter().map(|(fact, value)| (fact.section, fact.name.as_str(), value.as_str()))
     }
 
     /// What is different afterwards, one readable line each; nothing when nothing is.

@@ -8,6 +8,7 @@ extern crate netwright_plugins as plugins;
 mod bandwidth;
 mod bridge;
 mod dummy;
+mod differential;
 mod firewall;
 mod host_device;
 mod host_local;

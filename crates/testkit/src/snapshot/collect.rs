@@ -1,4 +1,4 @@
-//! Looking at a lab's host.
+//! Looking at a lab's host, or at a container.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{Fact, Snapshot, json};
-use crate::lab::Lab;
 use crate::place::Place;
 
 /// What `ip -details` says of a link that changes by itself or means nothing.
@@ -78,8 +77,8 @@ echo '@@ tc'; tc -json qdisc show
 echo '@@ end'
 ";
 
-pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
-    let output = settled(lab);
+pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
+    let output = settled(place);
     let mut facts = Facts::new();
     for part in output.split("@@ ").skip(1) {
         let (title, text) = part.split_once('\n').unwrap_or((part, ""));
@@ -95,11 +94,11 @@ pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
             }
             ("nftables", _) => nftables(text, &mut facts),
             ("iptables", program) => iptables(program, text, &mut facts),
-            ("tc", _) => traffic_control(lab, text, &mut facts),
+            ("tc", _) => traffic_control(place, text, &mut facts),
             _ => {}
         }
     }
-    lab.enter(|| {
+    place.enter(|| {
         sysctls(Path::new("/proc/sys/net"), &mut facts);
         mounts(&mut facts);
         for dir in directories {
@@ -110,17 +109,17 @@ pub(super) fn all(lab: &Lab, directories: &[&str]) -> Facts {
 }
 
 /// What the script prints once no address is tentative any more.
-fn settled(lab: &Lab) -> String {
+fn settled(place: &impl Place) -> String {
     let deadline = Instant::now() + SETTLE_DEADLINE;
     loop {
         let output =
-            lab.enter(|| Command::new("sh").args(["-c", SCRIPT]).stdin(Stdio::null()).output());
-        let output = output.unwrap_or_else(|error| panic!("sh in {}: {error}", lab.place_name()));
+            place.enter(|| Command::new("sh").args(["-c", SCRIPT]).stdin(Stdio::null()).output());
+        let output = output.unwrap_or_else(|error| panic!("sh in {}: {error}", place.place_name()));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             output.status.success() && text.contains("@@ end"),
             "looking at {} failed: {}",
-            lab.place_name(),
+            place.place_name(),
             String::from_utf8_lossy(&output.stderr)
         );
         if !text.contains("\"tentative\":true") || text.contains("\"dadfailed\":true") {
@@ -129,7 +128,7 @@ fn settled(lab: &Lab) -> String {
         assert!(
             Instant::now() < deadline,
             "addresses stay tentative:\n{}",
-            lab.sh("ip -6 addr show tentative")
+            place.sh("ip -6 addr show tentative")
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -219,7 +218,7 @@ fn iptables(program: &str, output: &str, facts: &mut Facts) {
     }
 }
 
-fn traffic_control(lab: &Lab, output: &str, facts: &mut Facts) {
+fn traffic_control(place: &impl Place, output: &str, facts: &mut Facts) {
     for mut qdisc in json::list(output) {
         let (device, kind) = (json::text(&qdisc, "dev"), json::text(&qdisc, "kind"));
         if DEFAULT_QDISCS.contains(&kind.as_str()) {
@@ -234,7 +233,8 @@ fn traffic_control(lab: &Lab, output: &str, facts: &mut Facts) {
             _ => &["root"],
         };
         for hook in hooks {
-            for filter in json::list(&lab.sh(&format!("tc -json filter show dev {device} {hook}")))
+            for filter in
+                json::list(&place.sh(&format!("tc -json filter show dev {device} {hook}")))
             {
                 let name = format!("{device} {hook} filter {}", json::text(&filter, "pref"));
                 add(facts, "tc", name, filter.to_string());

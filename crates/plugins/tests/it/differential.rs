@@ -1,0 +1,149 @@
+//! The same configuration to our plugins and to the Go ones, on two equal hosts: what is different must be listed.
+//!
+//! Each [`Case`] is run against both releases of [`testkit::reference`]: ADD of every plugin of the chain, for every
+//! container, CHECK, DEL twice. After ADD and after DEL everything on the host and in the containers is compared, and so
+//! are the results: links, addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. What is random
+//! (names and MAC addresses that nobody chose) is named after what it belongs to first.
+//!
+//! Each intended difference is in `docs/differences.toml` with its reason. One that is not listed fails the test,
+//! and so does one that is listed and was not seen. `docs/differences.md` is made from that file.
+
+mod bridge;
+mod firewall;
+mod host_local;
+mod ledger;
+mod loopback;
+mod names;
+mod observe;
+mod portmap;
+mod tuning;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testkit::reference::Release;
+
+use ledger::Ledger;
+use observe::Observation;
+use world::World;
+
+/// What the kernel does in its own time may come this much later on one of the two hosts.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// One configuration and the host it is used on.
+pub(crate) struct Case {
+    /// `plugin/what`, as in the list of differences.
+    name: &'static str,
+    /// A script that is run on the host before.
+    host: &'static str,
+    /// A script that is run in each container before.
+    container: &'static str,
+    /// How many containers are attached.
+    containers: usize,
+    /// `cniVersion`. The installed release knows nothing after 1.0.0 and is left out then.
+    version: &'static str,
+    /// `CNI_ARGS`.
+    args: &'static str,
+    /// The plugins of the chain for container number 1, 2, …, without `cniVersion` and `name`.
+    chain: fn(usize) -> Vec<Value>,
+}
+
+/// One container, nothing on the host, version 1.0.0.
+const PLAIN: Case = Case {
+    name: "",
+    host: "",
+    container: "",
+    containers: 1,
+    version: "1.0.0",
+    args: "",
+    chain: |_| Vec::new(),
+};
+
+/// Runs the cases against one release, and fails with all that is different and not listed.
+fn compare(cases: &[Case], release: Release) {
+    let ledger = Ledger::read();
+    let known = |case: &&Case| release == Release::Unstable || case.version != "1.1.0";
+    let seen: Vec<(&str, Vec<String>)> = cases
+        .iter()
+        .filter(known)
+        .map(|case| (case.name, compare_one(case, release, &ledger)))
+        .collect();
+    let wrong = ledger.judge(release, &seen);
+    assert!(wrong.is_empty(), "against {release:?}:\n{}", wrong.join("\n"));
+}
+
+/// Returns everything that is different in one case.
+fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
+    let mut ours = World::new(case, None);
+    let mut theirs = World::new(case, Some(release));
+    let mut seen: Vec<String> = Vec::new();
+    for step in ["ADD", "CHECK", "DEL", "DEL again"] {
+        ours.step(step);
+        theirs.step(step);
+        let look = |world: &World<'_>| match step {
+            "ADD" | "DEL" => Observation::of(world),
+            _ => Observation::of_answers(world),
+        };
+        // Once more with patience if something is not listed: it may only be late.
+        let deadline = Instant::now() + SETTLE;
+        let lines = loop {
+            let lines = differences(step, &look(&theirs), &look(&ours));
+            let known = lines.iter().all(|line| ledger.lists(case.name, release, line));
+            if known || deadline < Instant::now() {
+                break lines;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        seen.extend(lines);
+    }
+    seen
+}
+
+/// `STEP FACT: THEIRS -> OURS` for each fact that is different.
+///
+/// What only one side has is said once, not again for each of its properties.
+fn differences(step: &str, theirs: &Observation, ours: &Observation) -> Vec<String> {
+    let lone: Vec<&str> = theirs.lone_links(ours).chain(ours.lone_links(theirs)).collect();
+    let of_lone = |key: &str| {
+        lone.iter().any(|link| {
+            key.strip_suffix(link).is_none_or(|before| !before.ends_with(" links "))
+                && key.split([' ', '/', '.']).any(|word| word == *link)
+        })
+    };
+    let tables: Vec<String> = theirs.lone_tables(ours).chain(ours.lone_tables(theirs)).collect();
+    let of_table = |key: &str| {
+        key.contains(" nftables ") && tables.iter().any(|table| key.contains(table.as_str()))
+    };
+    let value = |of: &Observation, key: &String| match of.facts.get(key) {
+        Some(value) => format!("`{value}`"),
+        None => "nothing".to_owned(),
+    };
+    let mut keys: Vec<&String> = theirs.facts.keys().chain(ours.facts.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let different = keys.into_iter().filter(|key| theirs.facts.get(*key) != ours.facts.get(*key));
+    let different =
+        different.filter(|key| !of_lone(key) && !of_table(key) && !theirs.is_part(ours, key));
+    different
+        .map(|key| format!("{step} {key}: {} -> {}", value(theirs, key), value(ours, key)))
+        .collect()
+}
+
+/// Makes a plugin's two tests from its cases.
+macro_rules! tests {
+    ($cases:expr) => {
+        #[test]
+        fn as_the_installed_release() {
+            testkit::require!("root", "go-plugins");
+            super::compare($cases, testkit::reference::Release::Installed);
+        }
+
+        #[test]
+        fn as_the_unstable_release() {
+            testkit::require!("root", "go-plugins");
+            super::compare($cases, testkit::reference::Release::Unstable);
+        }
+    };
+}
+use tests;

@@ -1,0 +1,200 @@
+//! The list of intended differences, `docs/differences.toml`, and the page that is made of it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use testkit::reference::Release;
+
+/// The list. Each line of an entry must be needed by each of the tables it is for.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    id: String,
+    /// Patterns of cases' names.
+    cases: Vec<String>,
+    /// `installed`, `unstable`; both when empty.
+    against: Vec<String>,
+    /// Patterns of differences.
+    lines: Vec<String>,
+    /// Like `lines`, but of what is not there in every run: the kernel's own time.
+    sometimes: Vec<String>,
+    reason: String,
+}
+
+impl Ledger {
+    pub(super) fn read() -> Self {
+        let path = document("differences.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        Self { entries: parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())) }
+    }
+
+    /// Whether an entry lists the difference.
+    pub(super) fn lists(&self, case: &str, release: Release, line: &str) -> bool {
+        self.of(case, release).any(|entry| {
+            entry.lines.iter().chain(&entry.sometimes).any(|pattern| matches(pattern, line))
+        })
+    }
+
+    /// What is wrong: differences that are not listed, and listed ones that were seen in none of these cases.
+    pub(super) fn judge(&self, release: Release, seen: &[(&str, Vec<String>)]) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (case, lines) in seen {
+            let unlisted = lines.iter().filter(|line| !self.lists(case, release, line));
+            wrong.extend(unlisted.map(|line| format!("{case}: not listed: {line}")));
+        }
+        for entry in self.entries.iter().filter(|entry| entry.is_against(release)) {
+            for cases in &entry.cases {
+                let of: Vec<_> = seen.iter().filter(|(case, _)| matches(cases, case)).collect();
+                let unseen = entry.lines.iter().filter(|pattern| {
+                    !of.iter().flat_map(|(_, lines)| lines).any(|line| matches(pattern, line))
+                });
+                if !of.is_empty() {
+                    let id = &entry.id;
+                    wrong.extend(
+                        unseen.map(|line| format!("{cases}: {id} lists what was not seen: {line}")),
+                    );
+                }
+            }
+        }
+        wrong
+    }
+
+    fn of(&self, case: &str, release: Release) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| {
+            entry.cases.iter().any(|pattern| matches(pattern, case)) && entry.is_against(release)
+        })
+    }
+
+    /// The page for readers.
+    fn page(&self) -> String {
+        let mut page = "# What is different from the reference plugins\n\n\
+            The same configuration is given to our plugins and to the reference's Go plugins, of Debian's stable and of its \
+            unstable release, on two equal hosts, and everything that networking consists of is compared: results, links, \
+            addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. These are all the differences; each is \
+            intended. A difference that is not listed here fails a test, and so does one that is listed and no longer there.\n\n\
+            This page is made from [differences.toml](differences.toml), which also says for each what exactly is \
+            different, by the tests `differential::…` of the crate `plugins` (`UPDATE_EXPECT=1` writes it).\n\n\
+            | where | against | what, and why |\n|---|---|---|\n"
+            .to_owned();
+        for entry in &self.entries {
+            let against = match entry.against.as_slice() {
+                [one] if one == "installed" => "stable",
+                [one] if one == "unstable" => "unstable",
+                _ => "both",
+            };
+            let cases: Vec<_> = entry.cases.iter().map(|case| format!("`{case}`")).collect();
+            writeln!(page, "| {} | {against} | {} |", cases.join(", "), entry.reason).unwrap();
+        }
+        page
+    }
+}
+
+impl Entry {
+    fn is_against(&self, release: Release) -> bool {
+        let name = match release {
+            Release::Installed => "installed",
+            Release::Unstable => "unstable",
+        };
+        self.against.is_empty() || self.against.iter().any(|at| at == name)
+    }
+}
+
+/// A file below `docs`.
+fn document(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// Whether a text matches a pattern in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut text) = text.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        match text.split_once(part) {
+            Some((_, after)) => text = after,
+            None => return false,
+        }
+    }
+    text.ends_with(end)
+}
+
+/// TOML of a simple kind: `[[difference]]`, keys with texts on one line and lists of texts.
+fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line == "[[difference]]" {
+            entries.push(Entry::default());
+            continue;
+        }
+        let wrong = || format!("line {}: {line}", number + 1);
+        let entry = entries.last_mut().ok_or_else(wrong)?;
+        let (key, value) = line.split_once(" = ").ok_or_else(wrong)?;
+        let mut value = value.to_owned();
+        while value.starts_with('[') && !value.ends_with(']') {
+            let (_, more) = lines.next().ok_or_else(wrong)?;
+            value.push_str(more.trim());
+        }
+        // Texts of ours are the same in JSON, but for the comma after the last one of a list.
+        let json = value.replace(",]", "]");
+        let texts =
+            match serde_json::from_str(&json).map_err(|error| format!("{}: {error}", wrong()))? {
+                serde_json::Value::String(text) => vec![text],
+                other => serde_json::from_value(other)
+                    .map_err(|error| format!("{}: {error}", wrong()))?,
+            };
+        match key {
+            "id" => entry.id = texts.concat(),
+            "reason" => entry.reason = texts.concat(),
+            "cases" => entry.cases = texts,
+            "against" => entry.against = texts,
+            "lines" => entry.lines = texts,
+            "sometimes" => entry.sometimes = texts,
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(entries)
+}
+
+#[test]
+fn the_page_is_made_from_the_list() {
+    expect_test::expect_file![document("differences.md")].assert_eq(&Ledger::read().page());
+}
+
+#[test]
+fn every_entry_says_what_where_and_why() {
+    let entries = Ledger::read().entries;
+    let mut ids = std::collections::BTreeSet::new();
+    for entry in &entries {
+        let id = &entry.id;
+        assert!(ids.insert(id) && !id.is_empty(), "{id}");
+        let patterns = entry.lines.len() + entry.sometimes.len();
+        let complete = 0 < patterns && !entry.cases.is_empty() && !entry.reason.is_empty();
+        assert!(complete, "{id}");
+        assert!(entry.against.iter().all(|at| at == "installed" || at == "unstable"), "{id}");
+    }
+}
+
+#[test]
+fn patterns_match_whole_texts() {
+    for (pattern, text, expected) in [
+        ("a", "a", true),
+        ("a", "ab", false),
+        ("a*", "ab", true),
+        ("a*c*e", "abcde", true),
+        ("a*c*e", "abcd", false),
+        ("*", "", true),
+    ] {
+        assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Names for what is random: links and MAC addresses that nobody chose.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+
+use serde_json::Value;
+use testkit::Place;
+
+use super::world::World;
+
+/// MAC addresses that a case gives begin so, and stay.
+const CHOSEN: &str = "02:00:00:";
+
+/// Texts that are random, and what to call them, longest first.
+#[derive(Debug, Default)]
+pub(super) struct Names(Vec<(String, String)>);
+
+impl Names {
+    /// Looks at every link of a host and its containers.
+    pub(super) fn of(world: &World<'_>) -> Self {
+        let mut names = Self::default();
+        names.add(world.node.lab.dir().to_str().unwrap(), "<lab>");
+        let host = links(&world.node.lab);
+        // What the results name comes first, since it belongs to a container; then the rest, as the kernel has it.
+        let mut order: Vec<String> = Vec::new();
+        for result in world.added.iter().flatten() {
+            let interfaces = result["interfaces"].as_array().into_iter().flatten();
+            order.extend(interfaces.filter_map(|at| Some(at["name"].as_str()?.to_owned())));
+        }
+        order.extend(host.iter().map(|link| text(link, "ifname")));
+        let mut seen = BTreeSet::new();
+        let mut letters = 'A'..='Z';
+        for (prefix, digits) in [("veth", 8), ("bwp", 12)] {
+            let random = order.iter().filter(|name| is_random(name, prefix, digits));
+            for name in random.filter(|name| seen.insert((*name).clone())) {
+                let letter = letters.next().unwrap();
+                names.add(name, &format!("{prefix}<{letter}>"));
+            }
+        }
+        for container in &world.containers {
+            for link in links(container) {
+                names.mac(
+                    &text(&link, "address"),
+                    &format!("{} of {}", text(&link, "ifname"), container.name()),
+                );
+            }
+        }
+        // A bridge may have the address of one of its ports: ports first.
+        let (bridges, others): (Vec<_>, Vec<_>) =
+            host.iter().partition(|link| link["linkinfo"]["info_kind"] == "bridge");
+        for link in others.into_iter().chain(bridges) {
+            let name = names.replace(&text(link, "ifname"));
+            names.mac(&text(link, "address"), &name);
+        }
+        let places = std::iter::once(addresses(&world.node.lab));
+        for links in places.chain(world.containers.iter().map(addresses)) {
+            for link in &links {
+                let local = link["addr_info"].as_array().into_iter().flatten();
+                for address in local.filter(|at| at["scope"] == "link") {
+                    let owner = names.replace(&text(link, "ifname"));
+                    names.left_over(&text(address, "local"), &owner);
+                }
+            }
+        }
+        names.0.sort_by_key(|(random, _)| std::cmp::Reverse(random.len()));
+        names
+    }
+
+    fn add(&mut self, random: &str, name: &str) {
+        if !self.0.iter().any(|(known, _)| known == random) {
+            self.0.push((random.to_owned(), name.to_owned()));
+        }
+    }
+
+    /// The address, the link-local address and the multicast group made from it.
+    fn mac(&mut self, mac: &str, owner: &str) {
+        let bytes: Vec<u8> =
+            mac.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let [a, b, c, d, e, f] = bytes[..] else { return };
+        if mac.starts_with(CHOSEN) || bytes.iter().all(|byte| *byte == 0) {
+            return;
+        }
+        self.add(mac, &format!("<MAC of {owner}>"));
+        let pair = |high: u8, low: u8| u16::from_be_bytes([high, low]);
+        let local = Ipv6Addr::new(
+            0xfe80,
+            0,
+            0,
+            0,
+            pair(a ^ 2, b),
+            pair(c, 0xff),
+            pair(0xfe, d),
+            pair(e, f),
+        );
+        self.add(&local.to_string(), &format!("<fe80:: of {owner}>"));
+        self.add(&format!("33:33:ff:{d:02x}:{e:02x}:{f:02x}"), &format!("<33:33:ff of {owner}>"));
+    }
+
+    /// A link-local address made from a MAC address that the link has no more.
+    fn left_over(&mut self, address: &str, owner: &str) {
+        let Ok(parsed) = address.parse::<Ipv6Addr>() else { return };
+        let [.., b, c, d, e, f] = parsed.octets();
+        if [b, c] == [0xff, 0xfe] {
+            self.add(address, &format!("<old fe80:: of {owner}>"));
+            self.add(
+                &format!("33:33:ff:{d:02x}:{e:02x}:{f:02x}"),
+                &format!("<old 33:33:ff of {owner}>"),
+            );
+        }
+    }
+
+    /// The text with names for all that is random.
+    pub(super) fn replace(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (random, name)| {
+            if text.contains(random.as_str()) { text.replace(random, name) } else { text }
+        })
+    }
+}
+
+fn is_random(name: &str, prefix: &str, digits: usize) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| {
+        rest.len() == digits && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+fn links(place: &impl Place) -> Vec<Value> {
+    serde_json::from_str(&place.sh("ip -d -j link show")).unwrap()
+}
+
+fn addresses(place: &impl Place) -> Vec<Value> {
+    serde_json::from_str(&place.sh("ip -j addr show")).unwrap()
+}
+
+fn text(link: &Value, key: &str) -> String {
+    link[key].as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,169 @@
+//! Everything that is compared, as texts by name.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use testkit::Snapshot;
+
+use super::names::Names;
+use super::world::{Ended, World};
+
+/// What a snapshot has of a container that is the host's.
+const HOSTS: [&str; 2] = ["mounts", "files"];
+
+/// Files of the harness.
+const OWN_FILES: &str = "/run/netns";
+
+/// Where `tuning` keeps what was before it.
+const BACKUPS: &str = "/run/cni/tuning/";
+
+/// The value of what has properties.
+const THERE: &str = "there";
+
+/// One look at a host, its containers and what was answered.
+#[derive(Debug)]
+pub(super) struct Observation {
+    pub(super) facts: BTreeMap<String, String>,
+}
+
+impl Observation {
+    /// Looks at everything.
+    pub(super) fn of(world: &World<'_>) -> Self {
+        let names = Names::of(world);
+        let mut facts = BTreeMap::new();
+        for (container, added) in world.containers.iter().zip(&world.added) {
+            answer(&mut facts, &names, &format!("result {}", container.name()), added);
+        }
+        if world.said.iter().any(|(call, _)| call.starts_with("DEL")) {
+            // It was compared after ADD.
+            facts.clear();
+        }
+        for (call, ended) in &world.said {
+            answer(&mut facts, &names, call, ended);
+        }
+        let host = Snapshot::take(&world.node.lab);
+        snapshot(&mut facts, &names, "host", &host, &[]);
+        for container in &world.containers {
+            snapshot(&mut facts, &names, container.name(), &Snapshot::of(container), &HOSTS);
+        }
+        Self { facts }
+    }
+
+    /// Looks only at how the last calls ended.
+    pub(super) fn of_answers(world: &World<'_>) -> Self {
+        let names = Names::of(world);
+        let mut facts = BTreeMap::new();
+        for (call, ended) in &world.said {
+            answer(&mut facts, &names, call, ended);
+        }
+        Self { facts }
+    }
+
+    /// The links that are here and not there.
+    pub(super) fn lone_links<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
+        let here = self.facts.iter().filter(|(_, value)| *value == THERE).map(|(key, _)| key);
+        let lone = here.filter(|key| !other.facts.contains_key(*key));
+        lone.filter_map(|key| key.split_once(" links ").map(|(_, link)| link))
+    }
+
+    /// The nftables tables that are here and not there, as ` FAMILY NAME `.
+    pub(super) fn lone_tables<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = String> + 'a {
+        let lone = self.facts.keys().filter(|key| !other.facts.contains_key(*key));
+        lone.filter_map(|key| Some(format!(" {} ", key.split_once(" nftables table ")?.1)))
+    }
+
+    /// Whether a fact is a property of something that only one of two has.
+    pub(super) fn is_part(&self, other: &Self, key: &str) -> bool {
+        let whole = key.match_indices('.').map(|(at, _)| &key[..at]);
+        whole.into_iter().any(|whole| {
+            let here = self.facts.get(whole).is_some_and(|value| value == THERE);
+            let there = other.facts.get(whole).is_some_and(|value| value == THERE);
+            here != there
+        })
+    }
+}
+
+/// How a call ended; of errors only that, their texts have tests of their own.
+fn answer(facts: &mut BTreeMap<String, String>, names: &Names, name: &str, ended: &Ended) {
+    match ended {
+        Ok(value) => {
+            facts.insert(format!("{name} ends"), "well".to_owned());
+            flatten(facts, &|text| names.replace(text), name, value);
+        }
+        Err(_) => {
+            facts.insert(format!("{name} ends"), "with an error".to_owned());
+        }
+    }
+}
+
+fn snapshot(
+    facts: &mut BTreeMap<String, String>,
+    names: &Names,
+    place: &str,
+    snapshot: &Snapshot,
+    without: &[&str],
+) {
+    for (section, name, value) in snapshot.facts() {
+        let own = name.starts_with(OWN_FILES);
+        if without.contains(&section) || own || (section == "nftables" && of_iptables(name)) {
+            continue;
+        }
+        let key = names.replace(&format!("{place} {section} {name}"));
+        match serde_json::from_str::<Value>(value) {
+            Ok(value @ Value::Object(_)) if section != "nftables" => {
+                flatten(facts, &|text| names.replace(text), &key, &value);
+                facts.insert(key, THERE.to_owned());
+            }
+            _ => {
+                // Backups of addresses that nobody chose: only their size is comparable.
+                let random = section == "files" && name.starts_with(BACKUPS);
+                let value = if random { before(value, ", hash") } else { value };
+                facts.insert(key, names.replace(value));
+            }
+        }
+    }
+}
+
+fn before<'t>(text: &'t str, mark: &str) -> &'t str {
+    text.split_once(mark).map_or(text, |(before, _)| before)
+}
+
+/// Whether an nftables object is in a table of iptables', which shows it too.
+fn of_iptables(name: &str) -> bool {
+    let words: Vec<&str> = name.split(' ').collect();
+    let [_, "ip" | "ip6", table, ..] = words[..] else { return false };
+    ["filter", "nat", "mangle", "raw", "security"].contains(&table)
+}
+
+/// One fact a value: `NAME a.b[0]`.
+fn flatten(
+    facts: &mut BTreeMap<String, String>,
+    replace: &dyn Fn(&str) -> String,
+    name: &str,
+    value: &Value,
+) {
+    match value {
+        Value::Object(map) => {
+            let dot = if name.contains(' ') && !name.ends_with(' ') { "." } else { "" };
+            for (key, inner) in map {
+                flatten(facts, replace, &format!("{name}{dot}{key}"), inner);
+            }
+        }
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            let items: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+            facts.insert(name.to_owned(), replace(&items.join(" ")));
+        }
+        Value::Array(items) => {
+            for (at, inner) in items.iter().enumerate() {
+                flatten(facts, replace, &format!("{name}[{at}]"), inner);
+            }
+        }
+        Value::String(text) => {
+            facts.insert(name.to_owned(), replace(text));
+        }
+        Value::Null => {}
+        other => {
+            facts.insert(name.to_owned(), other.to_string());
+        }
+    }
+}

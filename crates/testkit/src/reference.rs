@@ -1,0 +1,38 @@
+//! The Go plugins beside which ours are tested.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// A release of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// The installed ones, of Debian's stable release.
+    Installed,
+    /// Those of Debian's unstable release, which `cargo xtask setup` unpacks.
+    Unstable,
+}
+
+impl Release {
+    /// The folder of the executables.
+    #[must_use]
+    pub fn directory(self) -> PathBuf {
+        match self {
+            Release::Installed => PathBuf::from("/usr/lib/cni"),
+            Release::Unstable => unpacked().join("unstable/usr/lib/cni"),
+        }
+    }
+
+    /// The executable of a plugin, if this release has it.
+    #[must_use]
+    pub fn plugin(self, name: &str) -> Option<PathBuf> {
+        let path = self.directory().join(name);
+        path.is_file().then_some(path)
+    }
+}
+
+/// Where `cargo xtask setup` unpacks: beside what cargo builds, where the running test is.
+fn unpacked() -> PathBuf {
+    let own = env::current_exe().unwrap_or_default();
+    // target/debug/deps/it-0123456789abcdef
+    own.ancestors().nth(3).unwrap_or(Path::new("target")).join("reference")
+}
