@@ -36,10 +36,13 @@ const NOT_IN_EXECUTABLE: [&str; 14] = [
 ];
 
 /// Crates that are there in two versions, with the reason, and when it goes.
-const DUPLICATES: [(&str, &str); 1] = [(
-    "syn",
-    "only in procedural macros; 2 is asked for by derive_more 0.99 (of netlink-packet-netfilter) and zerocopy",
-)];
+const DUPLICATES: [(&str, &str); 2] = [
+    (
+        "syn",
+        "only in procedural macros; 2 is asked for by derive_more 0.99 (of netlink-packet-netfilter) and zerocopy",
+    ),
+    ("bitflags", "1 is asked for by smoltcp 0.14, which only the DHCP clients' tests use"),
+];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
 const LAYERS: [(&str, u8); 15] = [
@@ -65,12 +68,13 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
-const CONFINED: [(&str, &[&str]); 6] = [
+const CONFINED: [(&str, &[&str]); 7] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
     ("regex-lite", &["netwright-plugins"]),
     ("tokio", &["netwright-daemon"]),
+    ("smoltcp", &["netwright-dhcp"]),
     ("zbus", &["netwright-firewall"]),
 ];
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod chance;
+mod cross;
 mod frames;
 mod saved;
 mod support;
