@@ -22,6 +22,12 @@ const MAX_FUZZ: Duration = Duration::from_secs(60);
 const FIRST_SETBACK: Duration = Duration::from_secs(1);
 const MAX_SETBACK: Duration = Duration::from_secs(64);
 
+/// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
+const MAX_STEPS: u32 = 32;
+
+/// An infinite lease that is renewed all the same is asked for so long.
+const INFINITE_RENEWAL: Duration = Duration::from_secs(64);
+
 /// How a client begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
@@ -200,7 +206,7 @@ impl Client {
             | Phase::Rebooting(exchange) => Some(exchange.next),
             Phase::Probing(probing) => Some(probing.next),
             Phase::Bound => self.times().map(|times| times.t1),
-            Phase::Renewing(renewal) => self.times().map(|times| times.t2.min(renewal.next)),
+            Phase::Renewing(renewal) => Some(renewal.until.min(renewal.next)),
             Phase::Rebinding(renewal) => Some(renewal.next),
             Phase::Ended => return None,
         };
@@ -212,7 +218,10 @@ impl Client {
     /// Time has passed. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
         // Each step moves the deadline on, or ends a state; waits are never zero.
-        while self.next_deadline().is_some_and(|deadline| deadline <= now.at) {
+        for _ in 0..MAX_STEPS {
+            if self.next_deadline().is_none_or(|deadline| now.at < deadline) {
+                return;
+            }
             self.step(now);
         }
     }
@@ -249,7 +258,7 @@ impl Client {
             }
             Phase::Probing(probing) if probing.next <= now.at => self.probe(now),
             Phase::Bound if times.is_some_and(|times| times.t1 <= now.at) => self.resume(now),
-            Phase::Renewing(_) if times.is_some_and(|times| times.t2 <= now.at) => self.resume(now),
+            Phase::Renewing(renewal) if renewal.until <= now.at => self.resume(now),
             Phase::Renewing(renewal) | Phase::Rebinding(renewal) if renewal.next <= now.at => {
                 self.send_renewal(now);
             }
@@ -304,7 +313,7 @@ impl Client {
         }
         match &mut self.phase {
             Phase::Bound => {
-                let until = self.times().map_or(now.at + MAX_SETBACK, |times| times.t2);
+                let until = self.times().map_or(now.at + INFINITE_RENEWAL, |times| times.t2);
                 self.phase = Phase::Renewing(Renewal::new(now.at, until));
                 self.send_renewal(now);
             }

@@ -33,12 +33,12 @@ pub struct Config {
     pub request: Vec<u8>,
     /// Further options for every DISCOVER and REQUEST. They win over those the client would send by itself,
     /// except over what the protocol consists of (50, 52, 53, 54). One that is 61 is the client identifier, of
-    /// DECLINE and RELEASE too.
+    /// DECLINE and RELEASE too. All in all a message must fit the link's MTU.
     pub send: Vec<RawOption>,
     /// Asks servers to broadcast their replies (RFC 2131 §4.1). Needed only where unicast to an address that
     /// is not configured yet does not arrive.
     pub broadcast: bool,
-    /// Option 57: the longest message taken, IP and UDP headers not counted. At least 576.
+    /// Option 57: the longest message taken, as an IP packet: the link's MTU. At least 576.
     pub max_message_size: u16,
     /// When to send again, and when to stop.
     pub timing: Timing,

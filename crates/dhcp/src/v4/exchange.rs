@@ -66,7 +66,8 @@ pub(super) struct Renewal {
     /// When the last message was sent.
     pub(super) asked: Timestamp,
     pub(super) next: Timestamp,
-    until: Timestamp,
+    /// When renewing gives way to rebinding, or to expiry.
+    pub(super) until: Timestamp,
 }
 
 impl Renewal {

@@ -19,6 +19,9 @@ const SOL_MAX_RT: Duration = Duration::from_secs(3600);
 const FIRST_SETBACK: Duration = Duration::from_secs(1);
 const MAX_SETBACK: Duration = Duration::from_secs(120);
 
+/// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
+const MAX_STEPS: u32 = 32;
+
 /// How a client begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
@@ -187,7 +190,10 @@ impl Client {
     /// Time has passed. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
         // Each step moves the deadline on, or ends a state; waits are never zero.
-        while self.next_deadline().is_some_and(|deadline| deadline <= now.at) {
+        for _ in 0..MAX_STEPS {
+            if self.next_deadline().is_none_or(|deadline| now.at < deadline) {
+                return;
+            }
             self.step(now);
         }
     }

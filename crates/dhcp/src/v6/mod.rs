@@ -1,4 +1,9 @@
 //! The stateful DHCPv6 client (RFC 8415).
+//!
+//! [`Client`] is the machine, [`Action`] what it wants done, [`Lease`] what it got. The crate's documentation has its states and
+//! what each part implements.
+//!
+//! Whoever drives it needs a UDP socket on port 546 of a link-local address: everything goes to [`SERVERS`] from there.
 
 mod action;
 mod client;

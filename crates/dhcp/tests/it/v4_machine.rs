@@ -223,6 +223,12 @@ fn infinite_leases_wait_for_nothing() {
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.client.state(), State::Bound);
     assert_eq!(bench.lease().lease_s, Some(7200));
+    // Nobody answers: it is what it was.
+    let mut bench = Bench::bound(plain(), u32::MAX);
+    bench.with(Client::renew);
+    bench.run(seconds(1000));
+    assert_eq!((bench.client.state(), bench.deadline()), (State::Bound, None));
+    assert!((2..6).contains(&bench.took().len()));
 }
 
 #[test]
