@@ -1,6 +1,8 @@
 //! A link as the kernel describes it.
 
-use super::link_kind::{IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode, MacvlanMode};
+use super::link_kind::{
+    IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode, IpvlanReach, MacvlanMode,
+};
 use crate::mac::MacAddr;
 use crate::wire::{self, Attribute, Message};
 
@@ -149,6 +151,8 @@ pub struct Link {
     pub macvlan_mode: Option<MacvlanMode>,
     /// How it forwards, if it is an ipvlan (IFLA_IPVLAN_MODE).
     pub ipvlan_mode: Option<IpvlanMode>,
+    /// With whom it may talk, if it is an ipvlan (IFLA_IPVLAN_FLAGS).
+    pub ipvlan_reach: Option<IpvlanReach>,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -334,6 +338,8 @@ impl Link {
             (Some("ipvlan"), Some(data)) => {
                 let mode = data.find(IFLA_IPVLAN_MODE).and_then(|mode| mode.u16());
                 self.ipvlan_mode = mode.and_then(IpvlanMode::from_number);
+                let flags = data.find(IFLA_IPVLAN_FLAGS).and_then(|flags| flags.u16());
+                self.ipvlan_reach = flags.and_then(IpvlanReach::from_number);
             }
             _ => {}
         }

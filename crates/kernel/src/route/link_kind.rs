@@ -12,6 +12,7 @@ const VETH_INFO_PEER: u16 = 1;
 pub(crate) const IFLA_MACVLAN_MODE: u16 = 1;
 const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
 pub(crate) const IFLA_IPVLAN_MODE: u16 = 1;
+pub(crate) const IFLA_IPVLAN_FLAGS: u16 = 2;
 
 /// What a new link is, with the settings of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +92,21 @@ pub enum MacvlanMode {
 /// Settings of an ipvlan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpvlanOptions {
-    /// How it forwards.
+    /// How it forwards. The kernel has one mode for all ipvlans of a parent: the newest link decides for all.
     pub mode: IpvlanMode,
+    /// With whom it may talk; `None`: as the parent's others, or [`IpvlanReach::Bridge`] for the first. One for all too.
+    pub reach: Option<IpvlanReach>,
+}
+
+/// With whom an ipvlan may talk (IPVLAN_F_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpvlanReach {
+    /// With its siblings directly.
+    Bridge,
+    /// Not with its siblings.
+    Private,
+    /// With its siblings through an outer bridge.
+    Vepa,
 }
 
 /// How an ipvlan forwards (IPVLAN_MODE_*).
@@ -111,6 +125,29 @@ pub enum IpvlanMode {
 pub struct VlanOptions {
     /// VLAN ID.
     pub id: u16,
+    /// Which tag it is in.
+    pub protocol: VlanProtocol,
+}
+
+/// The tag that a VLAN ID stands in (`linux include/uapi/linux/if_ether.h` ETH_P_8021Q, ETH_P_8021AD).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VlanProtocol {
+    /// The customer's tag, IEEE 802.1Q.
+    #[default]
+    Dot1Q,
+    /// The provider's tag, IEEE 802.1ad.
+    Dot1Ad,
+}
+
+impl VlanProtocol {
+    /// Its EtherType.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Dot1Q => 0x8100,
+            Self::Dot1Ad => 0x88a8,
+        }
+    }
 }
 
 /// Writes IFLA_NUM_TX_QUEUES and IFLA_NUM_RX_QUEUES.
@@ -172,8 +209,16 @@ impl LinkKind {
                     writer.put_u32(IFLA_MACVLAN_BC_QUEUE_LEN, length);
                 }
             }
-            Self::Ipvlan(options) => writer.put_u16(IFLA_IPVLAN_MODE, options.mode.number()),
-            Self::Vlan(options) => writer.put_u16(ifla::VLAN_ID, options.id),
+            Self::Ipvlan(options) => {
+                writer.put_u16(IFLA_IPVLAN_MODE, options.mode.number());
+                if let Some(reach) = options.reach {
+                    writer.put_u16(IFLA_IPVLAN_FLAGS, reach.number());
+                }
+            }
+            Self::Vlan(options) => {
+                writer.put_u16(ifla::VLAN_ID, options.id);
+                writer.put(ifla::VLAN_PROTOCOL, &options.protocol.number().to_be_bytes());
+            }
             Self::Vrf { table } => writer.put_u32(ifla::VRF_TABLE, *table),
             Self::Dummy | Self::Ifb => {}
         }
@@ -240,6 +285,20 @@ impl IpvlanMode {
             Self::L2 => 0,
             Self::L3 => 1,
             Self::L3s => 2,
+        }
+    }
+}
+
+impl IpvlanReach {
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
+        [Self::Bridge, Self::Private, Self::Vepa].into_iter().find(|way| way.number() == number)
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Self::Bridge => 0,
+            Self::Private => 1,
+            Self::Vepa => 2,
         }
     }
 }

@@ -47,8 +47,8 @@ pub use bridge_vlan::{BridgeVlan, BridgeVlanSide};
 pub use change::{ApplyError, Change};
 pub use link::{BridgeInfo, BridgePort, Link, OperState, TunInfo, VlanInfo};
 pub use link_kind::{
-    BridgeOptions, IpvlanMode, IpvlanOptions, LinkKind, MacvlanMode, MacvlanOptions, VethPeer,
-    VlanOptions,
+    BridgeOptions, IpvlanMode, IpvlanOptions, IpvlanReach, LinkKind, MacvlanMode, MacvlanOptions,
+    VethPeer, VlanOptions, VlanProtocol,
 };
 pub use link_set::LinkSet;
 pub use neighbour::{Fdb, Neighbour, NeighbourState};

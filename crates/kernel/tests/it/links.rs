@@ -206,15 +206,16 @@ fn a_macvlan_is_born_in_the_container() {
 #[test]
 fn vm_kinds_this_kernel_may_lack() {
     in_netns(|| {
-        use kernel::route::{IpvlanMode, IpvlanOptions, VlanOptions};
+        use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, VlanOptions, VlanProtocol};
         sh("ip link add veth1 type veth peer name veth2");
         let mut route = RouteSocket::open().unwrap();
         let parent = route.link_by_name("veth1").unwrap().unwrap().index;
+        let ipvlan = IpvlanOptions { mode: IpvlanMode::L3, reach: Some(IpvlanReach::Private) };
         for (name, kind) in [
             ("ifb", LinkKind::Ifb),
             ("dummy", LinkKind::Dummy),
-            ("vlan", LinkKind::Vlan(VlanOptions { id: 42 })),
-            ("ipvlan", LinkKind::Ipvlan(IpvlanOptions { mode: IpvlanMode::L3 })),
+            ("vlan", LinkKind::Vlan(VlanOptions { id: 42, protocol: VlanProtocol::Dot1Ad })),
+            ("ipvlan", LinkKind::Ipvlan(ipvlan)),
             ("vrf", LinkKind::Vrf { table: 77 }),
         ] {
             let on_parent = matches!(kind, LinkKind::Vlan(_) | LinkKind::Ipvlan(_));
@@ -233,9 +234,15 @@ fn vm_kinds_this_kernel_may_lack() {
             match name {
                 "vlan" => {
                     assert_eq!(seen["info_data"]["id"], 42);
-                    assert_eq!(link.vlan.unwrap().id, 42);
+                    assert_eq!(seen["info_data"]["protocol"], "802.1ad");
+                    let vlan = link.vlan.unwrap();
+                    assert_eq!((vlan.id, vlan.protocol), (42, VlanProtocol::Dot1Ad.number()));
                 }
-                "ipvlan" => assert_eq!(seen["info_data"]["mode"], "l3"),
+                "ipvlan" => {
+                    assert_eq!(seen["info_data"]["mode"], "l3");
+                    assert_eq!(link.ipvlan_mode, Some(IpvlanMode::L3));
+                    assert_eq!(link.ipvlan_reach, Some(IpvlanReach::Private));
+                }
                 "vrf" => assert_eq!(link.vrf_table, Some(77)),
                 _ => {}
             }
