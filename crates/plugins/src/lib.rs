@@ -30,6 +30,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::firewall::FirewallPlugin,
         &interface::single::Single(interface::host_device::HostDevice),
         &ipam::host_local::HostLocal,
+        &interface::single::Single(interface::ipvlan::Ipvlan),
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &chained::portmap::Portmap,
@@ -38,6 +39,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &ipam::static_ipam::Static,
         &interface::single::Single(interface::tap::Tap),
         &chained::tuning::Tuning::new(),
+        &interface::single::Single(interface::vlan::Vlan),
     ];
     ALL
 }

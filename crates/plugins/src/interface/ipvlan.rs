@@ -1,0 +1,250 @@
+//! `ipvlan`: a link that shares its parent's hardware address.
+//!
+//! It may be chained: without `master` the parent is the one named interface of `prevResult`, and without `ipam` its
+//! addresses move to the new link, which is then all that the result lists.
+//!
+//! The kernel has one mode and one reach for all ipvlans of a parent, and the newest link decides for all. So that a
+//! container cannot change another's network, the parent is held with what its attachments agreed on.
+
+mod agreement;
+
+use cni::{AddResult, AttachmentKey, Command, Error, code};
+use cni_plugin::Call;
+use kernel::netlink::Errno;
+use kernel::netns::Netns;
+use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, Link, LinkKind, NewLink, RouteSocket};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::on_parent::{self, Facts, Parent};
+use super::single::{self, Addressing, Made, SingleLink, Sites, drift};
+use crate::shared::container::Options;
+use crate::shared::kernel_error as kernel;
+use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Raw {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    master: String,
+    parent: Option<RawParent>,
+    mode: String,
+    flags: String,
+    mtu: i64,
+    link_in_container: bool,
+    enabledad: bool,
+    ipam: Option<IgnoredAny>,
+    dns: Option<IgnoredAny>,
+    args: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    runtime_config: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    parent: Parent,
+    /// Neither `master` nor `parent` was given: the parent may have been the chain's.
+    unnamed: bool,
+    mode: IpvlanMode,
+    reach: IpvlanReach,
+    mtu: Option<u32>,
+    detect_duplicates: bool,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Ipvlan;
+
+impl SingleLink for Ipvlan {
+    const NAME: &'static str = "ipvlan";
+    const KINDS: &'static [&'static str] = &["ipvlan"];
+    type Raw = Raw;
+    type Config = Config;
+    type Seen = Link;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        let raw: Raw = call.read_config()?;
+        let mut parent = Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?;
+        let unnamed = parent.selector == Selector::DefaultRoute;
+        if let (true, Command::Add, Some(previous)) = (unnamed, call.command(), call.prev_result()?)
+        {
+            parent.selector = Selector::Name(chained_parent(&previous)?);
+        }
+        Ok(Config {
+            parent,
+            unnamed,
+            mode: mode(&raw.mode)?,
+            reach: reach(&raw.flags)?,
+            mtu: parse_mtu(raw.mtu)?,
+            detect_duplicates: raw.enabledad,
+        })
+    }
+
+    /// Whether the chain will bring addresses is seen at ADD only.
+    fn addressing(call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
+        if call.ipam().is_some() || call.command() != Command::Add {
+            return Ok(Addressing::Ipam);
+        }
+        let previous = call.prev_result()?.filter(|previous| !previous.ips.is_empty());
+        Ok(match previous {
+            Some(previous) => Addressing::Previous(Box::new(previous)),
+            None => Addressing::RequiredIpam("no plugin name provided"),
+        })
+    }
+
+    fn observe(_call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Link, Error> {
+        let parent = config.parent.find(config.parent.socket(sites))?;
+        check_mtu(config.mtu, &parent)?;
+        Ok(parent)
+    }
+
+    fn facts(_config: &Config, parent: &Link) -> serde_json::Value {
+        on_parent::facts(parent, None)
+    }
+
+    fn make(
+        call: &Call<'_>,
+        config: &Config,
+        parent: &Link,
+        sites: &mut Sites,
+    ) -> Result<Made, Error> {
+        let options = IpvlanOptions { mode: config.mode, reach: Some(config.reach) };
+        let new = NewLink {
+            mtu: config.mtu,
+            ..config.parent.new_link(call, LinkKind::Ipvlan(options), parent, sites)
+        };
+        let socket = config.parent.socket(sites);
+        let mut create = || {
+            socket.create_link(&new).map_err(|error| {
+                let busy = error.errno() == Some(Errno::BUSY);
+                let mut told = kernel(error).context("failed to create ipvlan");
+                if busy {
+                    let hint = on_parent::port_of(parent, socket).unwrap_or_else(|| {
+                        format!("parent {:?} serves a macvlan already", parent.name)
+                    });
+                    told = told.with_details(hint);
+                }
+                told
+            })
+        };
+        let made = if config.parent.in_container {
+            create()
+        } else {
+            agreement::join(call, &parent.name, (word(config.mode), flag(config.reach)), create)
+        };
+        made.map(Made::link)
+    }
+
+    fn options(config: &Config) -> Options {
+        Options { skip_dad: !config.detect_duplicates }
+    }
+
+    fn take_back(
+        call: &Call<'_>,
+        key: &AttachmentKey,
+        netns: Option<&Netns>,
+        facts: Option<&serde_json::Value>,
+    ) -> Result<(), Error> {
+        if let Some(netns) = netns {
+            single::delete_link(call, key, netns, Self::KINDS)?;
+        }
+        let facts: Option<Facts> =
+            facts.and_then(|facts| serde_json::from_value(facts.clone()).ok());
+        match facts {
+            Some(facts) => agreement::leave(call, key, &facts.parent),
+            None => Ok(()),
+        }
+    }
+
+    fn verify(
+        call: &Call<'_>,
+        config: &Config,
+        link: Option<&Link>,
+        sites: &mut Sites,
+    ) -> Result<(), Error> {
+        let Some(link) = link else { return Err(drift("the ipvlan link is gone".to_owned())) };
+        // Which parent the chain had, only what was written down can tell.
+        if !config.unnamed || on_parent::read_facts(call, Self::NAME).is_some() {
+            config.parent.verify(call, Self::NAME, link, sites)?;
+        }
+        if link.ipvlan_mode != Some(config.mode) {
+            return Err(drift(format!(
+                "interface {:?} has ipvlan mode {}, the configuration asks for {}",
+                link.name,
+                link.ipvlan_mode.map_or("unknown", word),
+                word(config.mode)
+            )));
+        }
+        if link.ipvlan_reach.is_some_and(|found| found != config.reach) {
+            return Err(drift(format!(
+                "interface {:?} has ipvlan flags {}, the configuration asks for {}",
+                link.name,
+                link.ipvlan_reach.map_or("unknown", flag),
+                flag(config.reach)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Without `master` the parent may be the chain's, which STATUS does not see.
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+        if config.unnamed || config.parent.in_container {
+            return Ok(());
+        }
+        let parent = config.parent.find(host)?;
+        check_mtu(config.mtu, &parent)
+    }
+}
+
+/// Returns the parent that a chain's result names.
+fn chained_parent(previous: &AddResult) -> Result<String, Error> {
+    match previous.interfaces.as_slice() {
+        [only] if !only.name.is_empty() => Ok(only.name.clone()),
+        _ => Err(Error::new(
+            code::INVALID_CONFIG,
+            "chained master failure. PrevResult lacks a single named interface",
+        )
+        .with_details("give the parent with \"master\"")),
+    }
+}
+
+fn mode(text: &str) -> Result<IpvlanMode, Error> {
+    match text {
+        "" | "l2" => Ok(IpvlanMode::L2),
+        "l3" => Ok(IpvlanMode::L3),
+        "l3s" => Ok(IpvlanMode::L3s),
+        other => Err(Error::new(code::INVALID_CONFIG, format!("unknown ipvlan mode: {other:?}"))
+            .with_details("key \"mode\" is \"l2\", \"l3\" or \"l3s\"")),
+    }
+}
+
+fn word(mode: IpvlanMode) -> &'static str {
+    match mode {
+        IpvlanMode::L2 => "l2",
+        IpvlanMode::L3 => "l3",
+        IpvlanMode::L3s => "l3s",
+    }
+}
+
+fn reach(text: &str) -> Result<IpvlanReach, Error> {
+    match text {
+        "" | "bridge" => Ok(IpvlanReach::Bridge),
+        "private" => Ok(IpvlanReach::Private),
+        "vepa" => Ok(IpvlanReach::Vepa),
+        other => Err(Error::new(code::INVALID_CONFIG, format!("unknown ipvlan flags: {other:?}"))
+            .with_details("key \"flags\" is \"bridge\", \"private\" or \"vepa\"")),
+    }
+}
+
+fn flag(reach: IpvlanReach) -> &'static str {
+    match reach {
+        IpvlanReach::Bridge => "bridge",
+        IpvlanReach::Private => "private",
+        IpvlanReach::Vepa => "vepa",
+    }
+}

@@ -1,0 +1,91 @@
+//! What the attachments of one parent have agreed on: mode and reach, which the kernel keeps once per parent.
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::{Call, codes};
+use serde::{Deserialize, Serialize};
+use state::{Index, Release};
+
+use super::Ipvlan;
+use crate::interface::single::SingleLink;
+use crate::shared::attachment;
+use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+
+/// The note of a parent that is held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Agreement {
+    mode: String,
+    flags: String,
+}
+
+fn object(parent: &str) -> String {
+    format!("ipvlan {parent}")
+}
+
+/// Runs `create` with the parent held for the attachment, if those who hold it agree.
+///
+/// # Errors
+/// Code 108 naming one who does not; 11 when the lock is not to be had; what `create` fails with.
+pub(super) fn join<T>(
+    call: &Call<'_>,
+    parent: &str,
+    (mode, flags): (&str, &str),
+    create: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let index = Index::new(call.roots());
+    let object = object(parent);
+    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
+    let found: Option<Agreement> =
+        index.read_note(&object).found.and_then(|note| serde_json::from_value(note).ok());
+    if let Some(found) = found.filter(|found| *found != wanted) {
+        forget_the_dead(&index, &object)?;
+        if let Some(holder) = index.holders(&object).found.first() {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!(
+                    "parent {parent:?} serves ipvlans with mode {} and flags {}, not {mode} and {flags}",
+                    found.mode, found.flags
+                ),
+            )
+            .with_details(format!(
+                "{holder} is one of them; the kernel has one mode for all ipvlans of a parent, and \
+                 would change theirs"
+            )));
+        }
+    }
+    let note = serde_json::to_value(&wanted).expect("a note has string keys only");
+    index.note(&object, &note).map_err(|error| file_error(&error))?;
+    index.hold(&object, call.attachment()).map_err(|error| file_error(&error))?;
+    create()
+}
+
+/// Lets go of the parent; the last one ends the agreement.
+///
+/// # Errors
+/// Code 105, 11 when the lock is not to be had.
+pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let object = object(parent);
+    if index.read_note(&object).found.is_none() {
+        return Ok(());
+    }
+    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    if let Release::Held(_) = index.release(&object, key).map_err(|error| file_error(&error))? {
+        return Ok(());
+    }
+    index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+}
+
+/// Releases the holds of attachments whose record or namespace is gone, and their links with it.
+fn forget_the_dead(index: &Index, object: &str) -> Result<(), Error> {
+    for key in index.holders(object).found {
+        let record = index.get(&key, Ipvlan::NAME).found;
+        let alive =
+            record.is_some_and(|record| !matches!(attachment::recorded_netns(&record), Ok(None)));
+        if !alive {
+            index.release(object, &key).map_err(|error| file_error(&error))?;
+        }
+    }
+    Ok(())
+}
