@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::run::{Program, quiet};
 use crate::skips::{self, Skip};
-use crate::{dependencies, executable, fuzz, setup, spec, suite, vm};
+use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skips: Vec<Skip>,
+    /// Each test's name within its crate, and whether its runner says it passed; a skip does.
+    pub(crate) tests: Vec<(String, bool)>,
     pub(crate) note: String,
 }
 
@@ -72,6 +74,8 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     }
     let skipped = not_run_anywhere(&lines);
     lines.push(step("skips", || judge(&skipped)));
+    let covered = step("plugins", || plugins(&lines));
+    lines.push(covered);
     let (passed, failed) = table(&lines, started.elapsed());
     println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
     if failed == 0 { Ok(()) } else { Err(String::new()) }
@@ -115,6 +119,12 @@ fn judge(skipped: &[Skip]) -> Result<Report, String> {
     } else {
         Err(format!("{} tests skipped that .ci/allowed-skips.txt does not list", disallowed.len()))
     }
+}
+
+/// Shows which plugin was seen to do what, and fails if something was not.
+fn plugins(lines: &[Line]) -> Result<Report, String> {
+    let report = |name| lines.iter().find(|line| line.name == name).map(|line| &line.report);
+    matrix::check(&matrix::merge(report("tests"), report("vm"))).map(Report::check)
 }
 
 fn table(lines: &[Line], total: Duration) -> (u64, u64) {

@@ -33,13 +33,18 @@ pub(crate) fn build() -> Result<PathBuf, String> {
         .logged("dist", quiet)?;
     let built = target_dir().join(triple).join("release/netwright");
     let dist = target_dir().join("dist");
-    let path = dist.join("netwright");
+    let path = path();
     // Renamed over the old one: that may be running.
     let new = dist.join("netwright.new");
     fs::create_dir_all(&dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
     fs::copy(&built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
     fs::rename(&new, &path).map_err(|error| format!("rename to {}: {error}", path.display()))?;
     Ok(path)
+}
+
+/// Where the static executable is once it was built.
+pub(crate) fn path() -> PathBuf {
+    target_dir().join("dist/netwright")
 }
 
 /// Checks that it is static and small.

@@ -11,6 +11,7 @@ mod demo;
 mod dependencies;
 mod executable;
 mod fuzz;
+mod matrix;
 mod reference;
 mod run;
 mod setup;
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   test [--full]     setup, then everything that ci does: what the README promises
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   demo              build the executable and let a container reach the outside (takes root)
+  matrix            make the table of plugins, verbs and address families again from the last ci's logs
   dist              build the static executable: target/dist/netwright
   deps              check licences, forbidden crates, duplicates and layers
   spec              check that each rule in docs/spec has a test that exists, or a reason
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["demo"] => demo::run(),
+        ["matrix"] => matrix::from_logs(),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),

@@ -55,7 +55,7 @@ fn count(
         Ok(lines) => (lines, None),
         Err(failed) => (failed.lines, Some(failed.message)),
     };
-    let skips = skips::find(lines.iter().map(String::as_str));
+    let found = report(&lines);
     let Some((passed, failed)) = parse(&lines) else {
         return Err(failure.unwrap_or_else(|| "no test was run".to_owned()));
     };
@@ -63,14 +63,43 @@ fn count(
         return Err("no test was run".to_owned());
     }
     // A test that skipped itself was counted as passed by its runner.
-    let skipped = u64::try_from(skips.len()).unwrap_or(u64::MAX);
+    let skipped = u64::try_from(found.skips.len()).unwrap_or(u64::MAX);
     let failed = if failure.is_some() { failed.max(1) } else { failed };
     Ok(Report {
         passed: passed.saturating_sub(skipped),
         failed,
-        skips,
         note: failure.unwrap_or_default(),
+        ..found
     })
+}
+
+/// The tests that a run's output names, and those that skipped themselves; not counted.
+pub(crate) fn report(lines: &[String]) -> Report {
+    Report {
+        skips: skips::find(lines.iter().map(String::as_str)),
+        tests: lines.iter().filter_map(|line| one(line)).collect(),
+        ..Report::default()
+    }
+}
+
+/// A test's name within its crate, and whether it passed.
+///
+/// `PASS [ 0.1s] (1/2) netwright-plugins::it bridge::gateway` or `test bridge::gateway ... ok`.
+fn one(line: &str) -> Option<(String, bool)> {
+    if let Some((name, result)) =
+        line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+    {
+        return Some((name.to_owned(), result.ends_with("ok")));
+    }
+    let (result, rest) = line.trim_start().split_once(" [")?;
+    let passed = match result {
+        "PASS" => true,
+        "FAIL" | "TIMEOUT" | "ABORT" => false,
+        signal if signal.starts_with("SIG") => false,
+        _ => return None,
+    };
+    let (_, name) = rest.split_once("] ")?;
+    Some((name.rsplit(' ').next()?.to_owned(), passed))
 }
 
 /// `Summary [ 4.0s] 14 tests run: 13 passed (1 slow), 1 failed, 0 skipped`
@@ -100,7 +129,7 @@ fn libtest(lines: &[String]) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{libtest, nextest};
+    use super::{libtest, nextest, one};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
@@ -115,6 +144,22 @@ mod tests {
             Some((1, 0))
         );
         assert_eq!(nextest(&lines("error: could not compile")), None);
+    }
+
+    #[test]
+    fn results_are_found() {
+        for (line, expected) in [
+            ("        PASS [   0.015s] (  1/341) netwright-plugins::it a::b", Some(("a::b", true))),
+            ("        PASS [   0.015s] netwright-plugins a::b", Some(("a::b", true))),
+            ("     SIGABRT [   0.015s] netwright-plugins::it a::b", Some(("a::b", false))),
+            ("        SLOW [> 30.000s] netwright-plugins::it a::b", None),
+            ("test a::b ... ok", Some(("a::b", true))),
+            ("test a::b ... FAILED", Some(("a::b", false))),
+            ("test result: ok. 3 passed", None),
+        ] {
+            let expected = expected.map(|(name, passed)| (name.to_owned(), passed));
+            assert_eq!(one(line), expected, "{line}");
+        }
     }
 
     #[test]

@@ -30,6 +30,9 @@ const FULL_DEADLINE: Duration = Duration::from_secs(3000);
 const ON_DEBIAN: &str =
     "--package netwright-kernel --package netwright-firewall --package netwright-plugins";
 
+/// What is not run there without its mark: it compares two programs on one kernel, whichever that is, and takes minutes.
+const SLOW: &str = "differential::";
+
 /// How long one test may take in it: everything is about ten times slower there.
 const TEST_DEADLINE: Duration = Duration::from_secs(180);
 
@@ -47,7 +50,8 @@ pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
     let mut jobs = jobs::find("--workspace", &[])?;
     if extent == Extent::Full {
         let all = jobs::find(ON_DEBIAN, &["::"])?;
-        jobs.extend(all.into_iter().filter(|job| !jobs.contains(job)).collect::<Vec<_>>());
+        let more = all.into_iter().filter(|job| !jobs.contains(job) && !job.is_of(SLOW));
+        jobs.extend(more.collect::<Vec<_>>());
     }
     run_jobs(&jobs, extent)
 }
@@ -91,22 +95,40 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Counts and shows a line of the machine: `@test RESULT MS PACKAGE NAME`, or a line that belongs to the test before.
+/// Counts and shows a line of the machine.
 fn note(line: &str, report: &mut Report) {
+    match count(line, report) {
+        Some(shown) => println!("{shown}"),
+        None => println!("        {line}"),
+    }
+}
+
+/// What the machine's log says of its tests.
+pub(crate) fn report(log: &[String]) -> Report {
+    let mut report = Report::default();
+    for line in log {
+        count(line.trim_end_matches('\r'), &mut report);
+    }
+    report
+}
+
+/// Counts a line of the machine, `@test RESULT MS PACKAGE NAME`, or one that belongs to the test before; returns how to show
+/// the first kind.
+fn count(line: &str, report: &mut Report) -> Option<String> {
     let Some(rest) = line.strip_prefix("@test ") else {
         report.skips.extend(skips::find([line]));
-        println!("        {line}");
-        return;
+        return None;
     };
     let words: Vec<&str> = rest.split(' ').collect();
-    let [result, millis, place @ ..] = words.as_slice() else { return };
+    let [result, millis, place @ ..] = words.as_slice() else { return None };
     match *result {
         "PASS" => report.passed += 1,
         "FAIL" => report.failed += 1,
         _ => {}
     }
+    report.tests.extend(place.last().map(|name| ((*name).to_owned(), *result != "FAIL")));
     let seconds = millis.parse::<f64>().unwrap_or(0.0) / 1000.0;
-    println!("  {result} [{seconds:>7.3}s] {}", place.join(" "));
+    Some(format!("  {result} [{seconds:>7.3}s] {}", place.join(" ")))
 }
 
 /// Boots the machine, runs the jobs in it and gives each of its lines to `each`.

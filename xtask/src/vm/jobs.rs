@@ -28,6 +28,11 @@ impl Job {
         }
     }
 
+    /// Whether the test is in a module.
+    pub(super) fn is_of(&self, module: &str) -> bool {
+        self.name.starts_with(module)
+    }
+
     /// Three lines of the list that the machine reads.
     pub(super) fn line(&self) -> String {
         format!("{}\n{}\n{}\n", self.directory, self.program, self.name)
