@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 /// The largest file that is read: nothing we keep comes near it, and a foreign file must not fill memory.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
@@ -140,8 +141,9 @@ impl FileError {
 
 /// Replaces a file in one step: readers see the old content or the new, never a part.
 ///
-/// The content is written to a temporary file in the same directory, whose name begins with a dot and ends
-/// in `.tmp`, and renamed. A process killed in between leaves at most that file.
+/// A new file gets its name when it is complete. To replace one, the content is written to a temporary file in the same
+/// directory, whose name begins with a dot and ends in `.tmp`, and renamed; a process killed in between leaves at most
+/// that file.
 ///
 /// # Errors
 /// [`FileError`]; the file is then as it was, except that after a failed flush of the *directory* the new
@@ -164,6 +166,12 @@ pub(crate) fn write_atomic_through(
     mode: u32,
     durability: Durability,
 ) -> Result<(), FileError> {
+    if link_complete(temporary_directory, path, bytes, mode, durability)? {
+        return match (durability, path.parent()) {
+            (Durability::Synced, Some(parent)) => sync_directory(parent),
+            _ => Ok(()),
+        };
+    }
     let (temporary, mut file) = create_temporary(temporary_directory, path, mode)?;
     let filled = fill(&mut file, &temporary, bytes, mode, durability);
     // Closed before it has its name: an executable that is open for writing cannot be executed.
@@ -183,6 +191,32 @@ pub(crate) fn write_atomic_through(
         (Durability::Synced, Some(parent)) => sync_directory(parent),
         _ => Ok(()),
     }
+}
+
+/// The bits of a mode that let a file be executed.
+const EXECUTABLE: u32 = 0o111;
+
+/// Writes a file that has no name yet and gives it its name: `false` when there is a file of that name, or the file
+/// system has no files without names (`man 2 open`, O_TMPFILE). Nothing is left then.
+fn link_complete(
+    directory: &Path,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> Result<bool, FileError> {
+    // It is named while it is open, and an executable that is open for writing cannot be executed.
+    if mode & EXECUTABLE != 0 {
+        return Ok(false);
+    }
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let Ok(descriptor) = rustix::fs::open(directory, flags, Mode::from_raw_mode(mode)) else {
+        return Ok(false);
+    };
+    let mut file = File::from(descriptor);
+    fill(&mut file, path, bytes, mode, durability)?;
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW).is_ok())
 }
 
 fn create_temporary(
@@ -226,6 +260,24 @@ fn fill(
             file.sync_all().map_err(|source| FileError::Sync { path: path.to_owned(), source })
         }
     }
+}
+
+/// Removes what killed processes were writing to files of a directory: temporary files whose writer is gone.
+///
+/// What cannot be removed is in nobody's way: readers pass over it.
+pub fn remove_abandoned(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let writer = name.to_str().and_then(writer_of);
+        if writer.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The process that writes a temporary file, by its name: `.NAME.PID.COUNT.tmp`.
+fn writer_of(name: &str) -> Option<u32> {
+    name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit('.').nth(1)?.parse().ok()
 }
 
 /// Flushes a directory's entries to the disk.

@@ -9,8 +9,8 @@ use cni::AttachmentKey;
 use serde_json::Value;
 
 use crate::file::{
-    Durability, FileError, create_directory, read_optional, remove_file, write_atomic,
-    write_atomic_through,
+    Durability, FileError, create_directory, read_optional, remove_abandoned, remove_file,
+    write_atomic, write_atomic_through,
 };
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
@@ -292,6 +292,15 @@ impl Index {
             remove_if_idle(folder);
         }
         self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
+    }
+
+    /// Removes what killed processes were writing here; see [`remove_abandoned`](crate::remove_abandoned).
+    pub fn remove_abandoned(&self) {
+        let mut damaged = Vec::new();
+        remove_abandoned(&self.shared);
+        for owner in entries(&self.owners, &mut damaged) {
+            remove_abandoned(&owner);
+        }
     }
 
     /// Reads and removes the note of a shared object, once what it says has been undone.

@@ -55,8 +55,8 @@ mod record;
 mod roots;
 
 pub use file::{
-    Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_file,
-    sync_directory, write_atomic,
+    Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_abandoned,
+    remove_file, sync_directory, write_atomic,
 };
 pub use index::{Hold, Index, Release};
 pub use lock::{Holder, Lock, LockError};

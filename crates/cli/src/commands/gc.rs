@@ -5,7 +5,6 @@
 //! runtimes on this machine, whose caches we do not see, for garbage.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 
 use cni::{AttachmentKey, GcAttachment, NetworkName};
@@ -102,29 +101,14 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     };
     if !args.dry_run {
         own_plugins::collect(&session.roots, false);
-        remove_temporary_files(session.runtime.cache().results_dir());
+        state::remove_abandoned(session.runtime.cache().results_dir());
+        Index::new(&session.roots).remove_abandoned();
         prune(&session, shell);
     }
     drop(waiting);
     shell.print(&report);
     let first = report.failed.into_iter().next();
     Ok(first.map_or(ExitCode::SUCCESS, |failed| Failure::from(failed.error).exit_code()))
-}
-
-/// Removes files that killed processes were writing: `.NAME.PID.COUNT.tmp`, as the state's crate names them.
-fn remove_temporary_files(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name
-            .strip_prefix('.')
-            .and_then(|name| name.strip_suffix(".tmp"))
-            .and_then(|name| name.rsplit('.').nth(1))
-            .and_then(|pid| pid.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // What cannot be removed is in nobody's way: readers pass over hidden files.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// Removes our tables from the packet filter, and our folder below `/run`, when nothing is left in them.

@@ -320,3 +320,23 @@ fn a_lock_excludes_while_others_tidy_up() {
     });
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), (threads * rounds).to_string());
 }
+
+#[test]
+fn what_a_killed_writer_left_is_removed_and_a_live_ones_is_not() {
+    let place = Place::new();
+    place.index.put(&record("c1", "bridge", json!({}))).unwrap();
+    place.index.hold("bridge br0", &key("blue", "c1")).unwrap();
+    let mut writer = std::process::Command::new("true").spawn().unwrap();
+    let dead = writer.id();
+    writer.wait().unwrap();
+    let owner = format!("owners/{}", key("blue", "c1").hash());
+    let mine = format!(".made.{}.0.tmp", std::process::id());
+    for folder in ["shared", &owner] {
+        fs::write(place.path(folder).join(format!(".bridge.json.{dead}.7.tmp")), "{").unwrap();
+        fs::write(place.path(folder).join(&mine), "{").unwrap();
+    }
+    place.index.remove_abandoned();
+    assert_eq!(names_in(&place.path(&owner)), [mine.as_str(), "bridge.json"]);
+    assert!(names_in(&place.path("shared")).contains(&mine));
+    assert!(!names_in(&place.path("shared")).iter().any(|name| name.contains(&dead.to_string())));
+}
