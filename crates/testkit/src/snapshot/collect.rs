@@ -151,8 +151,9 @@ fn add(
 /// One fact a line; its first word or two name it, the line is its value.
 fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
     for line in output.lines() {
-        // Routes say whether their link has a carrier, which comes and goes with the other end.
-        let line = line.trim().trim_end_matches(" linkdown");
+        // Routes say whether their link has a carrier, which comes and goes with the other end. In those of IPv6 more
+        // words follow.
+        let line = line.trim().replace(" linkdown", "");
         let name = format!("{prefix} {line}");
         add(facts, section, name.trim(), "");
     }

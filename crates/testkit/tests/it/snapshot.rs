@@ -99,3 +99,24 @@ fn exceptions_must_be_needed() {
     );
     assert_eq!(complaint(&["sysctls: "]), None);
 }
+
+/// The kernel notices a carrier some time after it is there, so that it says nothing about what somebody did.
+#[test]
+fn a_carrier_is_no_change_of_routes() {
+    require!("root");
+    let lab = Lab::new("carrier");
+    lab.sh("ip link add v0 type veth peer name v1 && ip addr add 192.0.2.1/24 dev v0 && \
+         ip addr add 2001:db8::1/64 dev v0 nodad && ip link set v0 up && ip link set v1 up");
+    let routes = "{ ip route show table all; ip -6 route show table all; } | grep 'dev v0'";
+    lab.sh(&format!("timeout 30 sh -c \"while {routes} | grep linkdown; do sleep 0.01; done\""));
+    let before = Snapshot::take(&lab);
+    lab.sh("ip link set v1 down");
+    for family in ["192.0.2.0/24", "2001:db8::/64"] {
+        lab.sh(&format!(
+            "timeout 30 sh -c \"until {routes} | grep {family} | grep linkdown; do sleep 0.01; done\""
+        ));
+    }
+    let lines = before.diff(&Snapshot::take(&lab));
+    let of_v0 = |line: &&String| line.starts_with("routes") && line.contains("dev v0");
+    assert_eq!(lines.iter().find(of_v0), None, "{lines:#?}");
+}
