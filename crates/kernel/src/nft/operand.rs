@@ -1,5 +1,42 @@
 //! What expressions work on: registers, and the keys of what they load.
 
+/// Gives an enum the kernel's numbers, both ways, from one table. A variant without a number does not compile.
+macro_rules! numbers {
+    ($name:ident, or $other:ident: $($variant:ident = $number:literal),+ $(,)?) => {
+        impl $name {
+            pub(crate) fn number(self) -> u32 {
+                match self {
+                    $(Self::$variant => $number,)+
+                    Self::$other(number) => number,
+                }
+            }
+
+            pub(crate) fn from_number(number: u32) -> Self {
+                match number {
+                    $($number => Self::$variant,)+
+                    other => Self::$other(other),
+                }
+            }
+        }
+    };
+    ($name:ident: $($variant:ident = $number:literal),+ $(,)?) => {
+        impl $name {
+            pub(crate) fn number(self) -> u32 {
+                match self {
+                    $(Self::$variant => $number,)+
+                }
+            }
+
+            pub(crate) fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
 /// Where expressions put and find values: sixteen places of four bytes.
 ///
 /// A value of 16 bytes takes four places, one of 6 bytes two.
@@ -76,33 +113,9 @@ pub enum MetaKey {
     Other(u32),
 }
 
-impl MetaKey {
-    const NUMBERS: [(Self, u32); 11] = [
-        (Self::Protocol, 1),
-        (Self::Mark, 3),
-        (Self::Iif, 4),
-        (Self::Oif, 5),
-        (Self::IifName, 6),
-        (Self::OifName, 7),
-        (Self::IifType, 8),
-        (Self::NfProto, 15),
-        (Self::L4Proto, 16),
-        (Self::BridgeIifName, 17),
-        (Self::PktType, 19),
-    ];
-
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Other(number) => number,
-            known => Self::NUMBERS.iter().find(|entry| entry.0 == known).map_or(0, |entry| entry.1),
-        }
-    }
-
-    pub(crate) fn from_number(number: u32) -> Self {
-        let found = Self::NUMBERS.iter().find(|entry| entry.1 == number);
-        found.map_or(Self::Other(number), |entry| entry.0)
-    }
-}
+numbers!(MetaKey, or Other:
+    Protocol = 1, Mark = 3, Iif = 4, Oif = 5, IifName = 6, OifName = 7, IifType = 8, NfProto = 15, L4Proto = 16,
+    BridgeIifName = 17, PktType = 19);
 
 /// A header of a packet (NFT_PAYLOAD_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,25 +131,7 @@ pub enum PayloadBase {
     Other(u32),
 }
 
-impl PayloadBase {
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Link => 0,
-            Self::Network => 1,
-            Self::Transport => 2,
-            Self::Other(number) => number,
-        }
-    }
-
-    pub(crate) fn from_number(number: u32) -> Self {
-        match number {
-            0 => Self::Link,
-            1 => Self::Network,
-            2 => Self::Transport,
-            other => Self::Other(other),
-        }
-    }
-}
+numbers!(PayloadBase, or Other: Link = 0, Network = 1, Transport = 2);
 
 /// A comparison (NFT_CMP_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,18 +150,7 @@ pub enum CmpOp {
     Ge,
 }
 
-impl CmpOp {
-    const NUMBERS: [(Self, u32); 6] =
-        [(Self::Eq, 0), (Self::Ne, 1), (Self::Lt, 2), (Self::Le, 3), (Self::Gt, 4), (Self::Ge, 5)];
-
-    pub(crate) fn number(self) -> u32 {
-        Self::NUMBERS.iter().find(|entry| entry.0 == self).map_or(0, |entry| entry.1)
-    }
-
-    pub(crate) fn from_number(number: u32) -> Option<Self> {
-        Self::NUMBERS.iter().find(|entry| entry.1 == number).map(|entry| entry.0)
-    }
-}
+numbers!(CmpOp: Eq = 0, Ne = 1, Lt = 2, Le = 3, Gt = 4, Ge = 5);
 
 /// What becomes of what a lookup finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -213,34 +197,9 @@ pub enum CtKey {
     Other(u32),
 }
 
-impl CtKey {
-    const NUMBERS: [(Self, u32); 12] = [
-        (Self::State, 0),
-        (Self::Direction, 1),
-        (Self::Status, 2),
-        (Self::Mark, 3),
-        (Self::L3Proto, 7),
-        (Self::Protocol, 10),
-        (Self::SourcePort, 11),
-        (Self::DestinationPort, 12),
-        (Self::SourceIp, 19),
-        (Self::DestinationIp, 20),
-        (Self::SourceIp6, 21),
-        (Self::DestinationIp6, 22),
-    ];
-
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Other(number) => number,
-            known => Self::NUMBERS.iter().find(|entry| entry.0 == known).map_or(0, |entry| entry.1),
-        }
-    }
-
-    pub(crate) fn from_number(number: u32) -> Self {
-        let found = Self::NUMBERS.iter().find(|entry| entry.1 == number);
-        found.map_or(Self::Other(number), |entry| entry.0)
-    }
-}
+numbers!(CtKey, or Other:
+    State = 0, Direction = 1, Status = 2, Mark = 3, L3Proto = 7, Protocol = 10, SourcePort = 11, DestinationPort = 12,
+    SourceIp = 19, DestinationIp = 20, SourceIp6 = 21, DestinationIp6 = 22);
 
 /// A direction of a connection (IP_CT_DIR_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -263,21 +222,7 @@ pub enum FibResult {
     AddrType,
 }
 
-impl FibResult {
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Oif => 1,
-            Self::OifName => 2,
-            Self::AddrType => 3,
-        }
-    }
-
-    pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Oif, Self::OifName, Self::AddrType]
-            .into_iter()
-            .find(|known| known.number() == number)
-    }
-}
+numbers!(FibResult: Oif = 1, OifName = 2, AddrType = 3);
 
 /// About what the routing table is asked (NFTA_FIB_F_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -322,19 +267,7 @@ pub enum RejectKind {
     Icmpx,
 }
 
-impl RejectKind {
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::Icmp => 0,
-            Self::TcpReset => 1,
-            Self::Icmpx => 2,
-        }
-    }
-
-    pub(crate) fn from_number(number: u32) -> Option<Self> {
-        [Self::Icmp, Self::TcpReset, Self::Icmpx].into_iter().find(|known| known.number() == number)
-    }
-}
+numbers!(RejectKind: Icmp = 0, TcpReset = 1, Icmpx = 2);
 
 #[cfg(test)]
 mod tests {
