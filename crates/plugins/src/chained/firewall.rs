@@ -26,14 +26,14 @@ use ::firewall::{Concern, Firewall, iptables, reference};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
 use cni_plugin::{Call, Plugin};
-use state::Index;
+use state::{Index, Record};
 
 use self::config::{Backend, Config};
 use self::facts::Facts;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
-    change_error, drift, filter_error, firewalld_error, iptables_error, valid_keys,
+    change_error, collect, drift, filter_error, firewalld_error, iptables_error,
 };
 use crate::shared::shared_object::file_error;
 
@@ -127,23 +127,10 @@ impl Plugin for FirewallPlugin {
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let index = Index::new(call.roots());
-        let valid = valid_keys(call);
-        let mut failures = Failures::new();
-        for record in index.of_network(call.network().as_str()).found {
-            if record.plugin == NAME && !valid.contains(&record.attachment) {
-                let facts = Facts::of(&record);
-                let down = take_down(call, &index, &record.attachment, facts.as_ref(), &[]);
-                failures.note(&record.attachment, down);
-            }
-        }
-        // What nobody has a record of.
-        let collected = Firewall::open(&index)
-            .and_then(|mut firewall| firewall.gc(call.network().as_str(), &valid, CONCERNS));
-        failures.note("nftables", collected.map_err(|error| filter_error(&error)));
-        let left = reference::gc_accepts(call.network().as_str(), &valid);
-        failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
-        failures.into_result()
+        let down = |index: &Index, record: &Record| {
+            take_down(call, index, &record.attachment, Facts::of(record).as_ref(), &[])
+        };
+        collect(call, NAME, CONCERNS, down, "rules in others' chains", reference::gc_accepts)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -25,13 +25,13 @@ use firewall::iptables::hostport::Wanted;
 use firewall::{Concern, Firewall, Shared, iptables, reference};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
-use state::Index;
+use state::{Index, Record};
 
 use self::config::{Backend, Config, Iptables};
 use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{change_error, drift, filter_error, iptables_error, valid_keys};
+use crate::shared::filter::{change_error, collect, drift, filter_error, iptables_error};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -123,24 +123,11 @@ impl Plugin for Portmap {
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let index = Index::new(call.roots());
-        let valid = valid_keys(call);
-        let mut failures = Failures::new();
-        for record in index.of_network(call.network().as_str()).found {
-            let stale = record.plugin == NAME && !valid.contains(&record.attachment);
-            if let (true, Some(facts)) = (stale, Facts::of(&record)) {
-                let key = &record.attachment;
-                let down = take_down(call, &index, key, Some(&facts));
-                failures.note(key, down);
-            }
-        }
-        // What nobody has a record of.
-        let collected = Firewall::open(&index)
-            .and_then(|mut firewall| firewall.gc(call.network().as_str(), &valid, CONCERNS));
-        failures.note("nftables", collected.map_err(|error| filter_error(&error)));
-        let left = reference::gc_hostports(call.network().as_str(), &valid);
-        failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
-        failures.into_result()
+        let down = |index: &Index, record: &Record| {
+            take_down(call, index, &record.attachment, Facts::of(record).as_ref())
+        };
+        let what = "rules of the reference plugin";
+        collect(call, NAME, CONCERNS, down, what, reference::gc_hostports)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

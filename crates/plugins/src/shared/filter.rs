@@ -1,10 +1,14 @@
-//! Errors and keys of plugins that use the packet filter.
+//! What plugins that use the packet filter share: errors, keys, collection.
 
 use cni::{AttachmentKey, ContainerId, Error, IfName, code};
 use cni_plugin::{Call, codes};
-use firewall::FirewallError;
 use firewall::firewalld::FirewalldError;
 use firewall::iptables::{ChangeError, IptablesError};
+use firewall::{Concern, Firewall, FirewallError};
+use state::{Index, Record};
+
+use super::attachment::stale_records;
+use super::failures::Failures;
 
 /// Returns the error object for a failure of the packet filter.
 #[must_use]
@@ -68,4 +72,33 @@ pub fn valid_keys(call: &Call<'_>) -> Vec<AttachmentKey> {
         })
     });
     keys.collect()
+}
+
+/// GC of a plugin that uses the packet filter: takes down each attachment that it has a record of and that is not
+/// valid, then removes what nobody has a record of, of ours (`concerns`) and of others (`foreign`, described by
+/// `what`).
+///
+/// # Errors
+/// Every failure; the rest was tried all the same.
+pub fn collect(
+    call: &Call<'_>,
+    plugin: &str,
+    concerns: &[Concern],
+    mut take_down: impl FnMut(&Index, &Record) -> Result<(), Error>,
+    what: &str,
+    foreign: impl FnOnce(&str, &[AttachmentKey]) -> Result<(), FirewallError>,
+) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let network = call.network().as_str();
+    let valid = valid_keys(call);
+    let mut failures = Failures::new();
+    for record in stale_records(call, &index, plugin) {
+        failures.note(&record.attachment, take_down(&index, &record));
+    }
+    let collected =
+        Firewall::open(&index).and_then(|mut firewall| firewall.gc(network, &valid, concerns));
+    failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+    let left = foreign(network, &valid);
+    failures.note(what, left.map_err(|error| filter_error(&error)));
+    failures.into_result()
 }

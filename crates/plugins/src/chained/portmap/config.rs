@@ -161,14 +161,16 @@ impl Raw {
         if !iptables_keys.is_empty() {
             return Err(contradiction("nftables", "iptables", &iptables_keys));
         }
-        if let Some(key) = nft_keys.first() {
+        let of_nft = |(_, words): &&(&str, &[String])| !words.is_empty() && !is_iptables(words);
+        if let Some((key, words)) = conditions.iter().find(of_nft) {
             return Err(Error::new(
                 code::UNSUPPORTED_FIELD,
-                format!("{key}: conditions in nftables' syntax are not supported"),
+                format!("{key}: conditions in nftables' syntax are not supported: {}", words.join(" ")),
             )
             .with_details(
-                "our rules are the same for all attachments, so a condition of one cannot be in them; use hostIP in \
-                 the port mapping, or conditions in iptables' syntax with \"backend\": \"iptables\"",
+                "our rules are the same for all attachments, so a condition of one cannot be in them (the reference \
+                 has the last attachment's hold for all); use hostIP in the port mapping for a destination, or write \
+                 the conditions in iptables' syntax, such as \"-s\", \"192.0.2.0/24\"",
             ));
         }
         Ok(Backend::Nftables)
@@ -300,7 +302,10 @@ mod tests {
                 r#"{"markMasqBit": 1, "externalSetMarkChain": "X"}"#,
                 "Cannot specify externalSetMarkChain and markMasqBit",
             ),
-            (r#"{"conditionsV4": ["ip", "daddr", "192.0.2.1"]}"#, "conditionsV4"),
+            (
+                r#"{"conditionsV6": ["ip6", "daddr", "!=", "2001:db8::/64"]}"#,
+                "conditionsV6: conditions in nftables' syntax are not supported: ip6 daddr != 2001:db8::/64",
+            ),
         ] {
             let error = raw(text).backend().unwrap_err();
             assert!(error.msg.contains(words), "{error:?}");
