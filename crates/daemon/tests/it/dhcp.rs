@@ -1,5 +1,12 @@
 //! `dhcp`, against dnsmasq and kea.
 
+mod daemon;
+mod lasting;
+mod late;
+mod matrix;
+mod options;
+mod v6;
+
 use serde_json::json;
 use testkit::{Place, traffic};
 
@@ -18,8 +25,7 @@ fn add_gives_a_lease_and_del_gives_it_back() {
     let _daemon = rig.daemon();
     let c1 = rig.node.container("c1");
     let added = rig.bridge("ADD").to(&c1).call().ok();
-    let leased = address(&added);
-    assert_eq!(server.leased(), [leased.clone()]);
+    assert_eq!(server.leased(), [address(&added)]);
     assert_eq!(added["ips"][0]["gateway"], "192.0.2.1");
     assert_eq!(added["routes"], json!([{ "dst": "0.0.0.0/0", "gw": "192.0.2.1", "mtu": 1400 }]));
     assert_eq!(
@@ -33,4 +39,179 @@ fn add_gives_a_lease_and_del_gives_it_back() {
     rig.bridge("DEL").to(&c1).prev(&added).call().silent();
     assert!(rig.kept().is_empty());
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+}
+
+/// The reference sends its first DISCOVER before the fresh link has a carrier, and ten seconds later the next.
+#[test]
+fn the_first_discover_arrives() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-first");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().ok();
+    assert_eq!(server.logged("DHCPDISCOVER(br0)"), 1, "{}", server.log());
+    assert_eq!(daemon.log().matches("kind=DHCPDISCOVER").count(), 1);
+}
+
+#[test]
+fn a_repeated_add_returns_the_same_lease() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-repeat");
+    let server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    let first = rig.dhcp("ADD").to(&c1).call().ok();
+    assert_eq!(rig.dhcp("ADD").to(&c1).call().ok(), first);
+    assert_eq!(server.logged("DHCPREQUEST(br0)"), 1);
+    // Another namespace under the same name is another container: the old lease is given back.
+    c1.delete();
+    drop(c1);
+    let again = rig.plugged("c1");
+    rig.dhcp("ADD").to(&again).call().ok();
+    assert_eq!(server.logged("DHCPREQUEST(br0)"), 2);
+}
+
+#[test]
+fn every_version_of_results() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-versions");
+    let _server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let result = rig.dhcp("ADD").to(&c1).version(version).call().ok();
+        assert_eq!(result["cniVersion"], version);
+        let text = result.to_string();
+        assert!(text.contains("192.0.2.1") && text.contains("0.0.0.0/0"), "{text}");
+    }
+}
+
+#[test]
+fn two_containers_on_one_bridge() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-two");
+    let server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let (c1, c2) = (rig.node.container("c1"), rig.node.container("c2"));
+    let results = std::thread::scope(|scope| {
+        [&c1, &c2]
+            .map(|c| scope.spawn(|| rig.bridge("ADD").to(c).call().ok()))
+            .map(|one| one.join().unwrap())
+    });
+    let mut addresses: Vec<String> = results.iter().map(address).collect();
+    addresses.sort();
+    assert_eq!(server.leased(), addresses);
+    traffic::assert_pings(&c1, &address(&results[1]));
+    rig.bridge("DEL").to(&c1).prev(&results[0]).call().silent();
+    wait_for("one lease to be given back", || server.leased() == [address(&results[1])]);
+    traffic::assert_pings(&c2, "192.0.2.1");
+}
+
+#[test]
+fn vm_two_containers_on_one_parent() {
+    testkit::require!("root", "program:dnsmasq", "macvlan");
+    let rig = Rig::new("dhcp-macvlan");
+    // The server is behind the parent's other end.
+    rig.node.sh("ip link add p0 type veth peer name p1 && ip link set p1 master br0 up && ip link set p0 up");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let (c1, c2) = (rig.node.container("c1"), rig.node.container("c2"));
+    let config =
+        json!({ "master": "p0", "ipam": { "type": "dhcp", "daemonSocketPath": rig.socket } });
+    let run = |verb: &str| rig.node.run("macvlan", verb).config(config.clone());
+    let (first, second) = (run("ADD").to(&c1).call().ok(), run("ADD").to(&c2).call().ok());
+    let mut addresses = vec![address(&first), address(&second)];
+    addresses.sort();
+    assert_eq!(server.leased(), addresses);
+    traffic::assert_pings(&c1, &address(&second));
+    traffic::assert_pings(&c2, "192.0.2.1");
+    run("DEL").to(&c1).prev(&first).call().silent();
+    wait_for("one lease to be given back", || server.leased() == [address(&second)]);
+    // The other container vanishes: its lease is given back through a macvlan made for an instant.
+    daemon.kill();
+    c2.delete();
+    drop(c2);
+    let _daemon = rig.daemon();
+    wait_for("the other lease to be given back", || server.leased().is_empty());
+}
+
+#[test]
+fn check_knows_what_is_leased() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-check");
+    let _server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    let check = || rig.dhcp("CHECK").to(&c1);
+    check().call().fails(104, "the daemon has no lease for n/c1/eth0");
+    let mut added = rig.dhcp("ADD").to(&c1).call().ok();
+    check().call().silent();
+    check().prev(&added).call().silent();
+    added["ips"][0]["gateway"] = json!("192.0.2.7");
+    check()
+        .prev(&added)
+        .call()
+        .fails(104, "the lease's gateway is 192.0.2.1, ADD reported 192.0.2.7");
+    let leased = address(&added);
+    added["ips"][0]["address"] = json!("192.0.2.7/24");
+    check()
+        .prev(&added)
+        .call()
+        .fails(104, &format!("the lease is for {leased}/24, ADD reported 192.0.2.7/24"));
+    rig.dhcp("DEL").to(&c1).call().silent();
+    check().call().fails(104, "no lease");
+}
+
+#[test]
+fn gc_gives_back_what_nobody_has() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-gc");
+    let server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let (c1, c2, c3) = (rig.plugged("c1"), rig.plugged("c2"), rig.plugged("c3"));
+    let kept = rig.dhcp("ADD").to(&c1).call().ok();
+    rig.dhcp("ADD").to(&c2).call().ok();
+    let other = rig.dhcp("ADD").to(&c3).network("other").call().ok();
+    assert_eq!(server.leased().len(), 3);
+    rig.dhcp("GC").valid(&[("c1", "eth0"), ("c2", "eth1")]).call().silent();
+    let mut want = vec![address(&kept), address(&other)];
+    want.sort();
+    wait_for("the lease to be given back", || server.leased() == want);
+    rig.dhcp("GC").valid(&[]).call().silent();
+    wait_for("the lease to be given back", || server.leased() == [address(&other)]);
+}
+
+#[test]
+fn status_says_whether_the_daemon_runs() {
+    testkit::require!("root");
+    let rig = Rig::new("dhcp-status");
+    let daemon = rig.daemon();
+    rig.dhcp("STATUS").call().silent();
+    rig.bridge("STATUS").call().silent();
+    assert_eq!(daemon.stop(), Some(0));
+    rig.dhcp("STATUS").call().fails(50, "error dialing DHCP daemon");
+    rig.bridge("STATUS").call().fails(50, "start the daemon");
+}
+
+#[test]
+fn without_a_server_add_fails_and_leaves_nothing() {
+    testkit::require!("root");
+    let rig = Rig::new("dhcp-nobody");
+    let _daemon =
+        rig.daemon_with(&["-timeout", "200ms", "-resendmax=400ms", "--resendtimeout", "1s"]);
+    let c1 = rig.node.container("c1");
+    rig.bridge("ADD").to(&c1).call().fails(102, "error calling DHCP.Allocate: no more tries");
+    assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+    assert!(rig.kept().is_empty());
+    rig.bridge("DEL").to(&c1).call().silent();
+}
+
+#[test]
+fn without_an_interface_add_says_so() {
+    testkit::require!("root");
+    let rig = Rig::new("dhcp-no-link");
+    let _daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    rig.dhcp("ADD").to(&c1).call().fails(108, "error looking up \"eth0\": Link not found");
 }

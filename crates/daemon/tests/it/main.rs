@@ -7,6 +7,7 @@ mod dhcp;
 mod rig;
 
 /// What tests of plugins have, from there.
+#[allow(unused_macros, unused_imports, reason = "tests of other plugins use the rest")]
 #[path = "../../../plugins/tests/it"]
 mod plugins_tests {
     pub(crate) mod support;

@@ -6,12 +6,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Container, Place, Running};
+use testkit::{Container, Place};
 
 use crate::support::{Node, Run};
 
 /// How long anything that is waited for may take: short leases are renewed after seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A host whose bridge `br0` has 192.0.2.1/24 on it.
 #[derive(Debug)]
@@ -24,8 +24,11 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new(name: &str) -> Self {
         let node = Node::new(name);
+        // With a port that is always up the bridge has a carrier: kea looks for one when it starts.
         node.sh(
-            "ip link add br0 address 02:00:00:00:00:01 type bridge && ip link set br0 up && ip addr add 192.0.2.1/24 dev br0",
+            "ip link add br0 address 02:00:00:00:00:01 type bridge && ip link set br0 up && \
+             ip link add k0 type veth peer name k1 && ip link set k0 master br0 up && ip link set k1 up && \
+             ip addr add 192.0.2.1/24 dev br0",
         );
         let socket = node.lab.dir().join("d.sock");
         let state = node.lab.dir().join("state");
@@ -87,24 +90,16 @@ impl Rig {
     pub(crate) fn dnsmasq(&self, more: &str) -> Dnsmasq {
         let dir = self.node.dir("dnsmasq");
         let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
-        fs::write(
-            &config,
-            format!(
-                "interface=br0\nbind-interfaces\nexcept-interface=lo\nport=0\nno-ping\nlog-dhcp\nno-daemon\n\
-                 dhcp-authoritative\ndhcp-range=192.0.2.100,192.0.2.150,255.255.255.0,2m\n\
-                 dhcp-leasefile={}\nlog-facility={}\nuser=root\npid-file=\n{more}\n",
-                leases.display(),
-                log.display(),
-            ),
-        )
-        .unwrap();
+        fs::write(&config, dnsmasq_config(&dir, more)).unwrap();
         let running = self.start_dnsmasq(&config, &log);
         Dnsmasq { running, config, leases, log }
     }
 
     fn start_dnsmasq(&self, config: &Path, log: &Path) -> Running {
         let before = fs::read_to_string(log).unwrap_or_default().len();
-        let running = self.node.lab.start("dnsmasq", &["-k", "-C", config.to_str().unwrap()]);
+        let mut command = self.node.lab.command("dnsmasq");
+        command.args(["-k", "-C", config.to_str().unwrap()]);
+        let running = Running::new(command);
         wait_for("dnsmasq to start", || {
             fs::read_to_string(log)
                 .unwrap_or_default()
@@ -128,6 +123,18 @@ impl Rig {
             .map(|entry| serde_json::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap())
             .collect()
     }
+}
+
+/// A configuration of dnsmasq that keeps its files in `dir`.
+pub(crate) fn dnsmasq_config(dir: &Path, more: &str) -> String {
+    let (leases, log) = (dir.join("leases"), dir.join("log"));
+    format!(
+        "interface=br0\nbind-interfaces\nexcept-interface=lo\nport=0\nno-ping\nlog-dhcp\n\
+         dhcp-authoritative\ndhcp-range=192.0.2.100,192.0.2.150,255.255.255.0,2m\n\
+         dhcp-leasefile={}\nlog-facility={}\nuser=root\npid-file=\n{more}\n",
+        leases.display(),
+        log.display(),
+    )
 }
 
 /// dnsmasq.
@@ -159,6 +166,102 @@ impl Dnsmasq {
     }
 }
 
+/// kea for IPv4.
+#[derive(Debug)]
+pub(crate) struct Kea {
+    running: Running,
+    dir: PathBuf,
+}
+
+/// What kea's only subnet is like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lasting {
+    pub(crate) valid_s: u32,
+    pub(crate) t1_s: u32,
+    pub(crate) t2_s: u32,
+    pub(crate) router: &'static str,
+}
+
+impl Rig {
+    /// Starts kea on the bridge: the server for leases shorter than dnsmasq's two minutes.
+    pub(crate) fn kea(&self, lasting: Lasting) -> Kea {
+        let dir = self.node.dir("kea");
+        let running = self.start_kea(&dir, lasting);
+        Kea { running, dir }
+    }
+
+    /// Starts kea again, perhaps with other terms.
+    pub(crate) fn restart_kea(&self, kea: &mut Kea, lasting: Lasting) {
+        kea.stop();
+        kea.running = self.start_kea(&kea.dir, lasting);
+    }
+
+    fn start_kea(&self, dir: &Path, lasting: Lasting) -> Running {
+        let (config, log) = (dir.join("conf"), dir.join("log"));
+        let config_of = json!({ "Dhcp4": {
+            "interfaces-config": { "interfaces": ["br0"], "dhcp-socket-type": "raw" },
+            "lease-database": { "type": "memfile", "persist": true, "name": dir.join("leases") },
+            "valid-lifetime": lasting.valid_s, "renew-timer": lasting.t1_s, "rebind-timer": lasting.t2_s,
+            "calculate-tee-times": false,
+            "subnet4": [{
+                "subnet": "192.0.2.0/24",
+                "pools": [{ "pool": "192.0.2.100 - 192.0.2.150" }],
+                "option-data": [{ "name": "routers", "data": lasting.router }],
+            }],
+            "loggers": [{
+                "name": "kea-dhcp4",
+                "severity": "INFO",
+                "output_options": [{ "output": log, "flush": true }],
+            }],
+        } });
+        fs::write(&config, config_of.to_string()).unwrap();
+        let started = |text: &str| text.matches("DHCP4_STARTED").count();
+        let before = started(&fs::read_to_string(&log).unwrap_or_default());
+        let mut command = self.node.lab.command("kea-dhcp4");
+        command.args(["-c", config.to_str().unwrap()]);
+        command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", dir);
+        let running = Running::new(command);
+        wait_for("kea to start", || {
+            before < started(&fs::read_to_string(&log).unwrap_or_default())
+        });
+        running
+    }
+}
+
+impl Kea {
+    pub(crate) fn stop(&mut self) {
+        self.running.child().kill().unwrap();
+        self.running.child().wait().unwrap();
+    }
+
+    /// How often a line with these words is in its log.
+    pub(crate) fn logged(&self, words: &str) -> usize {
+        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        log.lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+/// A program that is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(std::process::Child);
+
+impl Running {
+    pub(crate) fn new(mut command: std::process::Command) -> Self {
+        Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn child(&mut self) -> &mut std::process::Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
@@ -169,6 +272,10 @@ pub(crate) struct Daemon {
 impl Daemon {
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends it as a service manager does; returns its exit code.

@@ -133,7 +133,7 @@ impl Flags {
             "socketpath" => self.socket = value.into(),
             "state" => {
                 self.state =
-                    Some(value.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty())
+                    Some(value.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty());
             }
             "timeout" => self.timeout = time(value)?,
             "resendmax" => self.resend_max = time(value)?,

@@ -90,7 +90,7 @@ fn release(saved: &Saved) {
     let address = v4.lease.address;
     match sent {
         Ok(()) => {
-            tracing::info!(%lease, %address, way = ?saved.way, "gave the lease back after its interface was gone")
+            tracing::info!(%lease, %address, way = ?saved.way, "gave the lease back after its interface was gone");
         }
         Err(error) => tracing::warn!(
             %lease, %address, way = ?saved.way, error,

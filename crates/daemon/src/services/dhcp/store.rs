@@ -128,7 +128,7 @@ impl Store {
             match Saved::parse(&bytes) {
                 Ok(saved) if self.path(&saved.attachment) == path => found.push(saved),
                 Ok(saved) => {
-                    damaged.push((path, format!("its content is of {}", saved.attachment)))
+                    damaged.push((path, format!("its content is of {}", saved.attachment)));
                 }
                 Err(reason) => damaged.push((path, reason)),
             }

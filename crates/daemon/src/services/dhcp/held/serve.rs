@@ -252,7 +252,7 @@ impl Held {
             Ok(()) => self.unsaved = false,
             // Tried again with the next renewal; what is on disk is older, and still ours.
             Err(error) => {
-                tracing::error!(lease = %self.key, error = chain(&error), "cannot write the lease down")
+                tracing::error!(lease = %self.key, error = chain(&error), "cannot write the lease down");
             }
         }
     }

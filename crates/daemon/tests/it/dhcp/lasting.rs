@@ -1,0 +1,103 @@
+//! Leases over time: renewed, kept, lost, changed.
+
+use testkit::{Place, traffic};
+
+use crate::rig::{Lasting, Rig, address, wait_for};
+
+const SHORT: Lasting = Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" };
+
+#[test]
+fn a_short_lease_is_renewed_at_t1() {
+    testkit::require!("root", "program:kea-dhcp4");
+    let rig = Rig::new("dhcp-renew");
+    let kea = rig.kea(SHORT);
+    let daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    assert_eq!(kea.logged("DHCP4_LEASE_ALLOC"), 1);
+    wait_for("two renewals", || 3 <= kea.logged("DHCP4_LEASE_ALLOC"));
+    // Nothing is open while nothing is awaited, and nothing was asked of everybody.
+    assert_eq!(daemon.log().matches("kind=DHCPDISCOVER").count(), 1);
+    rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
+    traffic::assert_pings(&c1, "192.0.2.1");
+    rig.bridge("DEL").to(&c1).prev(&added).call().silent();
+    wait_for("the lease to be given back", || kea.logged("DHCP4_RELEASE ") == 1);
+}
+
+#[test]
+fn a_restarted_server_goes_on_with_the_lease() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-server");
+    let mut server =
+        rig.dnsmasq("dhcp-option=option:router,192.0.2.1\ndhcp-option-force=option:T1,3");
+    let _daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    rig.restart(&mut server);
+    let renewed = server.logged("DHCPACK(br0)");
+    wait_for("a renewal", || renewed < server.logged("DHCPACK(br0)"));
+    assert_eq!(server.leased(), [address(&added)]);
+    rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
+}
+
+#[test]
+fn a_lease_survives_the_daemon() {
+    testkit::require!("root", "program:kea-dhcp4");
+    let rig = Rig::new("dhcp-kill");
+    let kea = rig.kea(SHORT);
+    let daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    daemon.kill();
+    // The container does not notice.
+    traffic::assert_pings(&c1, "192.0.2.1");
+    let renewals = kea.logged("DHCP4_LEASE_ALLOC");
+    let daemon = rig.daemon();
+    rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
+    assert_eq!(rig.bridge("ADD").to(&c1).call().error().code, 106, "the interface is there");
+    wait_for("the lease to be renewed", || renewals + 2 <= kea.logged("DHCP4_LEASE_ALLOC"));
+    assert_eq!(daemon.log().matches("kind=DHCPDISCOVER").count(), 1, "it was never lost");
+    assert_eq!(daemon.stop(), Some(0));
+    let _daemon = rig.daemon();
+    rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
+    rig.bridge("DEL").to(&c1).prev(&added).call().silent();
+    wait_for("the lease to be given back", || kea.logged("DHCP4_RELEASE ") == 1);
+    assert!(rig.kept().is_empty());
+}
+
+/// The reference sets the link down; ours takes the address away, and asks on.
+#[test]
+fn a_lease_that_ends_takes_its_address_along_and_is_asked_for_again() {
+    testkit::require!("root", "program:kea-dhcp4");
+    let rig = Rig::new("dhcp-expiry");
+    let lasting = Lasting { valid_s: 6, t1_s: 2, t2_s: 4, router: "192.0.2.1" };
+    let mut kea = rig.kea(lasting);
+    let _daemon = rig.daemon_with(&["-timeout=500ms", "-resendmax=1s"]);
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    kea.stop();
+    let has = |what: &str| c1.sh("ip -o -4 addr show dev eth0; ip -4 route").contains(what);
+    wait_for("the address to go", || !has("192.0.2."));
+    assert!(c1.sh("ip -o link show dev eth0").contains("UP"), "the link stays up");
+    rig.dhcp("CHECK").to(&c1).prev(&added).call().fails(104, "no lease");
+    rig.restart_kea(&mut kea, lasting);
+    wait_for("an address", || has("default via 192.0.2.1") && has("inet 192.0.2."));
+    wait_for("traffic", || c1.try_sh("ping -c1 -W1 192.0.2.1").status.success());
+}
+
+#[test]
+fn what_a_renewal_changes_is_changed() {
+    testkit::require!("root", "program:kea-dhcp4");
+    let rig = Rig::new("dhcp-change");
+    rig.node.sh("ip addr add 192.0.2.2/24 dev br0");
+    let mut kea = rig.kea(SHORT);
+    let _daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    rig.restart_kea(&mut kea, Lasting { router: "192.0.2.2", ..SHORT });
+    let routes = || c1.sh("ip -4 route show default");
+    wait_for("another default route", || routes().contains("via 192.0.2.2"));
+    assert_eq!(routes().lines().count(), 1, "{}", routes());
+    rig.dhcp("CHECK").to(&c1).prev(&added).call().fails(104, "the lease's gateway is 192.0.2.2");
+    assert!(c1.sh("ip -o -4 addr show dev eth0").contains(&address(&added)));
+}

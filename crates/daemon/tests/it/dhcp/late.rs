@@ -1,0 +1,95 @@
+//! Leases given back late: the daemon was down, the interface or the namespace is gone.
+
+use std::fs;
+
+use crate::rig::{Rig, address, wait_for};
+
+const ROUTER: &str = "dhcp-option=option:router,192.0.2.1";
+
+/// The reference's DEL fails, and the chain with it.
+#[test]
+fn del_with_the_daemon_down_is_done_when_it_starts() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-down");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let c1 = rig.node.container("c1");
+    let added = rig.bridge("ADD").to(&c1).call().ok();
+    daemon.kill();
+    let answer = rig.bridge("DEL").to(&c1).prev(&added).call();
+    assert!(answer.succeeded(), "{answer:?}");
+    assert!(answer.stderr().contains("the lease is released when the daemon starts"), "{answer:?}");
+    assert!(rig.bridge("DEL").to(&c1).call().succeeded(), "and again");
+    assert_eq!(server.leased(), [address(&added)]);
+    // By now the interface is gone: a link made for an instant on the bridge gives the lease back.
+    let _daemon = rig.daemon();
+    wait_for("the lease to be given back", || server.leased().is_empty());
+    wait_for("the link to be gone", || !rig.node.sh("ip -o link").contains("nwdhcp"));
+    assert!(rig.kept().is_empty());
+    let todo = format!("{}.todo", rig.socket.display());
+    wait_for("the note to be gone", || fs::read_dir(&todo).unwrap().next().is_none());
+}
+
+#[test]
+fn a_container_that_vanished_gives_its_lease_back() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-vanished");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let (c1, c2) = (rig.plugged("c1"), rig.plugged("c2"));
+    rig.dhcp("ADD").to(&c1).call().ok();
+    let second = rig.dhcp("ADD").to(&c2).call().ok();
+    // Nothing of the daemon's keeps the namespace alive.
+    drop(c1);
+    wait_for("the link to go with its namespace", || !rig.node.sh("ip -o link").contains("vc1"));
+    daemon.kill();
+    let _daemon = rig.daemon();
+    wait_for("the lease to be given back", || server.leased() == [address(&second)]);
+    rig.dhcp("DEL").id("c1").call().silent();
+}
+
+#[test]
+fn a_link_that_was_deleted_gives_its_lease_back() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-unplugged");
+    let server = rig.dnsmasq(ROUTER);
+    let _daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().ok();
+    rig.node.sh("ip link del vc1");
+    rig.dhcp("DEL").to(&c1).call().silent();
+    wait_for("the lease to be given back", || server.leased().is_empty());
+}
+
+#[test]
+fn leases_of_another_boot_are_given_back() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-reboot");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().ok();
+    daemon.kill();
+    let file = fs::read_dir(rig.state.join("leases")).unwrap().next().unwrap().unwrap().path();
+    let mut lease = rig.kept().remove(0);
+    lease["bootId"] = "another".into();
+    fs::write(&file, lease.to_string()).unwrap();
+    // Beside it lies what is no lease: it is passed over, and kept for whoever wants to know.
+    fs::write(rig.state.join("leases/0123.json"), "{").unwrap();
+    let _daemon = rig.daemon();
+    wait_for("the lease to be given back", || server.leased().is_empty());
+    assert!(!file.exists());
+    rig.dhcp("ADD").to(&c1).call().ok();
+}
+
+#[test]
+fn del_of_what_is_unknown_succeeds() {
+    testkit::require!("root");
+    let rig = Rig::new("dhcp-unknown");
+    // No daemon ever ran here: there is nothing to leave a note for.
+    assert!(rig.dhcp("DEL").call().succeeded());
+    assert!(!rig.node.lab.dir().join("d.sock.todo").exists());
+    let _daemon = rig.daemon();
+    rig.dhcp("DEL").call().silent();
+    rig.dhcp("DEL").netns("/run/netns/gone").call().silent();
+}
