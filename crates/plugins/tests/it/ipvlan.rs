@@ -8,7 +8,7 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
-use crate::support::{Node, Run};
+use crate::support::{Node, Run, versions};
 
 /// A host with parent `p0`, whose other end `p1` is the outside's.
 fn host(name: &str) -> Node {
@@ -304,4 +304,16 @@ fn vm_check_sees_every_drift() {
     check(json!({})).fails(104, "failed to find IP 10.1.0.2/24");
     c1.sh("ip link del eth0");
     check(json!({})).fails(104, "is gone from the container");
+}
+
+#[test]
+fn vm_every_version_is_spoken() {
+    testkit::require!("root", "ipvlan");
+    let node = host("ipvlan-versions");
+    versions::all_are_spoken(&node, "ipvlan", &json!({ "master": "p0" }));
+}
+
+#[test]
+fn misspelt_keys_are_found() {
+    versions::a_misspelt_key_is_found("ipvlan", "flags", "flagz");
 }

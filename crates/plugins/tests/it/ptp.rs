@@ -9,7 +9,7 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
-use crate::support::{Node, Run};
+use crate::support::{Node, Run, versions};
 
 fn ptp<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("ptp", verb).to(container).config(fixed::ipam())
@@ -333,4 +333,15 @@ fn ipv6_is_enabled_where_it_was_off() {
     c1.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
     attach(&node, &c1, &dual(2), json!({}));
     assert_pings(&c1, "fd00:1::1");
+}
+
+#[test]
+fn every_version_is_spoken() {
+    let node = Node::new("ptp-versions");
+    versions::all_are_spoken(&node, "ptp", &json!({ "ipMasq": true }));
+}
+
+#[test]
+fn misspelt_keys_are_found() {
+    versions::a_misspelt_key_is_found("ptp", "ipMasq", "ipMask");
 }

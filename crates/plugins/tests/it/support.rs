@@ -11,6 +11,7 @@
 
 pub(crate) mod fixed;
 pub(crate) mod matrix;
+pub(crate) mod versions;
 
 use std::ffi::OsString;
 use std::fmt;

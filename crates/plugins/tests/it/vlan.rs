@@ -7,7 +7,7 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
-use crate::support::{Node, Run};
+use crate::support::{Node, Run, versions};
 
 /// A host with parent `p0`, whose other end `p1` is the switch's.
 fn host(name: &str) -> Node {
@@ -282,4 +282,16 @@ fn vm_name_servers_of_ipam_are_kept() {
     let keys = json!({ "vlanId": 6, "dns": { "nameservers": ["10.0.0.9"] } });
     let result = vlan(&node, "ADD", &c2).config(keys).call().ok();
     assert_eq!(result["dns"]["nameservers"], json!(["10.0.0.9"]));
+}
+
+#[test]
+fn vm_every_version_is_spoken() {
+    testkit::require!("root", "vlan");
+    let node = host("vlan-versions");
+    versions::all_are_spoken(&node, "vlan", &json!({ "master": "p0", "vlanId": 5 }));
+}
+
+#[test]
+fn misspelt_keys_are_found() {
+    versions::a_misspelt_key_is_found("vlan", "vlanId", "vlanIdd");
 }

@@ -5,6 +5,7 @@ use testkit::{Place, Snapshot};
 
 use super::{attach, host, macvlan};
 use crate::support::fixed::{self, succeeds};
+use crate::support::versions;
 
 #[test]
 fn a_failed_add_leaves_nothing() {
@@ -157,4 +158,15 @@ fn gc_collects_links_whose_containers_are_still_there() {
     let alive: Vec<_> = containers.iter().map(|at| succeeds(at, "ip link show eth0")).collect();
     assert_eq!(alive, [false, true, false, true]);
     assert_eq!(fixed::verbs(&node), "GC");
+}
+
+#[test]
+fn every_version_is_spoken() {
+    let node = host("macvlan-versions");
+    versions::all_are_spoken(&node, "macvlan", &json!({ "master": "p0" }));
+}
+
+#[test]
+fn misspelt_keys_are_found() {
+    versions::a_misspelt_key_is_found("macvlan", "linkInContainer", "linkInContaner");
 }

@@ -1,0 +1,60 @@
+//! A plugin that makes an interface, in every version of the specification.
+
+use serde_json::{Value, json};
+use testkit::Place;
+
+use super::Node;
+use super::matrix::{self, Family};
+
+/// Every version, and whether its results list interfaces and whether it has CHECK.
+const VERSIONS: [(&str, bool, bool); 7] = [
+    ("0.1.0", false, false),
+    ("0.2.0", false, false),
+    ("0.3.0", true, false),
+    ("0.3.1", true, false),
+    ("0.4.0", true, true),
+    ("1.0.0", true, true),
+    ("1.1.0", true, true),
+];
+
+/// Attaches, checks and detaches a container in each version; the results have its shape.
+pub(crate) fn all_are_spoken(node: &Node, plugin: &str, keys: &Value) {
+    for (version, interfaces, check) in VERSIONS {
+        let c1 = node.container("c1");
+        let run = |verb: &str| {
+            let keys = keys.clone();
+            let run = node.run(plugin, verb).to(&c1).config(keys).version(version);
+            run.config(json!({ "ipam": matrix::ipam(node, Family::Dual) }))
+        };
+        let result = run("ADD").call().ok();
+        assert_eq!(result["cniVersion"], version);
+        if interfaces {
+            let last = result["interfaces"].as_array().unwrap().last().unwrap();
+            assert_eq!(last["name"], "eth0", "{result}");
+            // As the reference's library: one shape for all of 1.x.
+            assert_eq!(last.get("mtu").is_some(), version.starts_with('1'), "{result}");
+            assert_eq!(result["ips"].as_array().unwrap().len(), 2, "{result}");
+        } else {
+            let addresses = [&result["ip4"]["ip"], &result["ip6"]["ip"]];
+            assert!(addresses.iter().all(|address| address.is_string()), "{result}");
+        }
+        if check {
+            run("CHECK").prev(&result).call().silent();
+        }
+        run("DEL").prev(&result).call().silent();
+        c1.sh("! ip link show eth0 2>/dev/null");
+    }
+}
+
+/// A misspelt key is found by `netwright lint`.
+pub(crate) fn a_misspelt_key_is_found(plugin: &str, right: &str, wrong: &str) {
+    let plugin = plugins::find(plugin).unwrap();
+    let unknown = |key: &str| {
+        let config = json!({ "cniVersion": "1.1.0", "name": "n", "type": plugin.name(),
+                             "ipam": {}, "dns": {}, key: null });
+        plugin.unknown_keys(&config.to_string()).unwrap()
+    };
+    assert!(unknown(right).is_empty(), "{right}");
+    let found = format!("{:?}", unknown(wrong));
+    assert!(found.contains(wrong), "{found}");
+}
