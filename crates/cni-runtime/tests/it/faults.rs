@@ -32,7 +32,7 @@ const BAD_RESULTS: &[(&str, &str)] = &[
 
 /// When a call with this fault must be over: soon where it would hang, late where only a busy machine delays it.
 fn deadline(fault: &str) -> Option<Instant> {
-    soon(Duration::from_millis(if fault.contains("hangs") { 700 } else { 15_000 }))
+    soon(Duration::from_millis(if fault.contains("hangs") { 2_000 } else { 15_000 }))
 }
 
 fn reversed(verb: &str, count: usize) -> Vec<String> {
