@@ -40,6 +40,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::single::Single(interface::tap::Tap),
         &chained::tuning::Tuning::new(),
         &interface::single::Single(interface::vlan::Vlan),
+        &chained::vrf::Vrf,
     ];
     ALL
 }

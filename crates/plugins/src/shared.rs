@@ -13,6 +13,7 @@ pub mod parent;
 pub mod rules;
 pub mod shared_object;
 pub mod steps;
+pub mod trial;
 pub mod undo;
 
 use cni::Error;

@@ -6,7 +6,7 @@
 //! can, so that a full pipe does not make others wait.
 //!
 //! A burst says how much may be owed to an idle container, not how quickly: unlike with the reference, more than the
-//! rate leaves a bucket so slowly that the limit holds in every second ([`plan`]). Runtimes that were told no burst ask
+//! rate leaves a bucket so slowly that the limit holds in every second (`plan`). Runtimes that were told no burst ask
 //! for the largest they can write; that means "as you see fit".
 //!
 //! | module | what |

@@ -26,3 +26,4 @@ mod support;
 mod tap;
 mod tuning;
 mod vlan;
+mod vrf;

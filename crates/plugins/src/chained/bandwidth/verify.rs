@@ -1,8 +1,7 @@
 //! CHECK and STATUS.
 
-use cni::{Error, code};
+use cni::Error;
 use cni_plugin::{Call, codes};
-use kernel::netns::unshare_net;
 use kernel::route::{LinkKind, NewLink, QdiscKind, RouteSocket};
 use state::Index;
 
@@ -10,8 +9,8 @@ use super::config::{Config, Limit};
 use super::node::{self, Node, Standing};
 use super::plan::{self, Shape};
 use super::{Facts, NAME};
-use crate::shared::steps::Step;
-use crate::shared::{attachment, kernel_error as kernel};
+use crate::shared::steps::{self, Step};
+use crate::shared::{attachment, kernel_error as kernel, trial};
 
 fn drift(message: String) -> Error {
     Error::new(codes::DRIFT, message)
@@ -90,25 +89,14 @@ fn check_link(
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let limit = config.ingress.or(config.egress).unwrap_or(super::config::EXAMPLE);
-    let probe = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("bandwidth-probe".to_owned());
-        let probe = thread.spawn_scoped(scope, || probe(&limit));
-        let probe = probe.map_err(|error| Error::from_chain(codes::STATE, &error))?;
-        probe.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    probe.map_err(|error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error })
+    trial::in_fresh_netns(|socket| probe(socket, &limit))
 }
 
-fn probe(limit: &Limit) -> Result<(), Error> {
-    unshare_net().map_err(|error| Error::from_chain(codes::KERNEL, &error))?;
-    let mut socket = RouteSocket::open().map_err(kernel)?;
+fn probe(socket: &mut RouteSocket, limit: &Limit) -> Result<(), Error> {
     let ifb = NewLink { up: true, ..NewLink::new("probe", LinkKind::Ifb) };
-    let ifb = socket.create_link(&ifb).map_err(kernel)?;
+    let ifb = socket.create_link(&ifb).map_err(|error| kernel(error).with_details(node::HINT))?;
     let shape = Shape::of(limit, ifb.mtu);
     let mut steps: Vec<Step> = plan::bucket((ifb.index, &ifb.name), None, false, Some(&shape))?;
     steps.extend(plan::redirection(ifb.index, None, &[], ifb.index, true));
-    for step in steps.iter().filter(|step| !step.optional) {
-        socket.apply_one(&step.change).map_err(|error| kernel(error).with_details(node::HINT))?;
-    }
-    Ok(())
+    steps::apply(socket, &steps).map(drop).map_err(|error| error.with_details(node::HINT))
 }

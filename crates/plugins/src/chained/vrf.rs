@@ -1,0 +1,91 @@
+//! `vrf`: puts the container's interface into a routing domain of its own (VRF).
+//!
+//! The VRF is a link in the container's namespace with a routing table; the first attachment that names it makes it, the
+//! last one removes it if we made it. When an interface moves into a VRF the kernel takes its routes away and,
+//! unless told otherwise, its IPv6 addresses. Both are there again when ADD returns: the routes in the VRF's table,
+//! those of other tables where they were.
+//!
+//! A table is chosen that nothing uses: no VRF, no rule, no route, and none of the kernel's own, which the reference
+//! does not look at. DEL bears that interface, VRF or namespace are gone.
+
+mod config;
+mod enslave;
+mod node;
+mod remove;
+mod verify;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error, Version};
+use cni_plugin::{Call, Plugin};
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use self::config::Config;
+use crate::shared::{attachment, netns_lock};
+
+/// The plugin's type, and the name of its records.
+const NAME: &str = "vrf";
+/// The reference's.
+const VERSIONS: &[Version] = &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
+/// The reference's words.
+const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Vrf;
+
+/// What ADD notes about an attachment, and DEL reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Facts {
+    /// The VRF.
+    vrf: String,
+}
+
+impl Plugin for Vrf {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn versions(&self) -> &'static [Version] {
+        VERSIONS
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let result = call.require_prev_result(NO_PREVIOUS)?;
+        let netns = call.open_netns()?;
+        let index = Index::new(call.roots());
+        let key = call.attachment();
+        let known = attachment::read_facts::<Facts>(&index, key, NAME).is_some();
+        let _lock = netns_lock::lock(&netns)?;
+        let facts = Facts { vrf: config.vrf.clone() };
+        let refused = |error: Error| error.context("cmdAdd failed");
+        let plan = enslave::look(&netns, key, &config).map_err(refused)?;
+        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        plan.carry_out().map_err(refused).map_err(|error| {
+            let forgotten = if known { Ok(()) } else { attachment::forget(&index, key, NAME) };
+            error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
+        })?;
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}

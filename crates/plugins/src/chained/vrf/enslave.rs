@@ -1,0 +1,268 @@
+//! ADD: an interface moves into a VRF and keeps what it had.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::codes;
+use kernel::Errno;
+use kernel::netns::{Netns, within};
+use kernel::route::{
+    Address, AddressOptions, Change, Link, LinkKind, LinkSet, NewLink, Route, RouteFilter,
+    RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN,
+};
+use kernel::sysctl::Sysctl;
+
+use super::config::Config;
+use super::node;
+use crate::shared::failures::Failures;
+use crate::shared::{kernel_error as kernel, owner};
+
+/// How long the kernel may take to make an IPv6 address usable in its new table: as the reference.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// The pause between looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is to be done, and what there is to lose.
+#[derive(Debug)]
+pub(super) struct Plan {
+    netns: Netns,
+    socket: RouteSocket,
+    link: Link,
+    /// The VRF, if it is there.
+    vrf: Option<Link>,
+    name: String,
+    table: u32,
+    alias: String,
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+}
+
+/// Looks at everything and refuses what cannot be.
+pub(super) fn look(netns: &Netns, key: &AttachmentKey, config: &Config) -> Result<Plan, Error> {
+    let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
+    let invalid = |message: String| Error::new(code::INVALID_CONFIG, message);
+    let vrf = socket.link_by_name(&config.vrf).map_err(kernel)?;
+    if let Some(vrf) = &vrf {
+        let Some(table) = vrf.vrf_table else {
+            return Err(invalid(format!("Netlink {} is not a VRF", config.vrf)));
+        };
+        if config.table.is_some_and(|wanted| wanted != table) {
+            return Err(invalid(format!(
+                "VRF {} already exist with different routing table {table}",
+                config.vrf
+            )));
+        }
+    }
+    let ifname = key.ifname.as_str();
+    let link = socket
+        .link_by_name(ifname)
+        .map_err(kernel)?
+        .ok_or_else(|| invalid(format!("could not get link by name {ifname}")))?;
+    if let Some(master) =
+        link.master.filter(|&master| vrf.as_ref().is_none_or(|vrf| vrf.index != master))
+    {
+        let named = socket.link_by_index(master).map_err(kernel)?;
+        let named = named.map_or(master.to_string(), |master| master.name);
+        return Err(Error::new(
+            codes::CONFLICT,
+            format!("interface {ifname} has already a master set: {named}"),
+        ));
+    }
+    let table = match vrf.as_ref().and_then(|vrf| vrf.vrf_table).or(config.table) {
+        Some(table) => table,
+        None => node::free_table(&mut socket)?,
+    };
+    let addresses = node::addresses_v6(&mut socket, link.index)?;
+    let routes = node::routes_of(&mut socket, link.index)?;
+    Ok(Plan {
+        netns: netns.clone(),
+        socket,
+        link,
+        vrf,
+        name: config.vrf.clone(),
+        table,
+        alias: owner::alias(key),
+        addresses,
+        routes,
+    })
+}
+
+impl Plan {
+    /// Makes the VRF if it is missing and moves the interface; on failure everything is as before.
+    pub(super) fn carry_out(mut self) -> Result<(), Error> {
+        let made = match &self.vrf {
+            Some(vrf) if vrf.up() => None,
+            Some(vrf) => {
+                let change =
+                    Change::SetLink { ifindex: vrf.index, set: LinkSet::default().up(true) };
+                self.socket.apply_one(&change).map_err(kernel)?;
+                None
+            }
+            None => Some(self.create_vrf()?),
+        };
+        let vrf = made.as_ref().or(self.vrf.as_ref()).map_or(0, |vrf| vrf.index);
+        if self.link.master == Some(vrf) {
+            return Ok(());
+        }
+        let moved = self.move_into(vrf);
+        moved.map_err(|error| {
+            let error = self.move_back(error);
+            match made.map(|made| self.socket.delete_link(made.index)) {
+                Some(Err(also)) => error.with_details(format!("could not delete the VRF: {also}")),
+                _ => error,
+            }
+        })
+    }
+
+    fn create_vrf(&mut self) -> Result<Link, Error> {
+        let link = NewLink {
+            up: true,
+            alias: Some(self.alias.clone()),
+            ..NewLink::new(self.name.clone(), LinkKind::Vrf { table: self.table })
+        };
+        self.socket.create_link(&link).map_err(|error| {
+            let hint = if error.is_unsupported() { "the kernel needs CONFIG_NET_VRF" } else { "" };
+            kernel(error).with_details(hint)
+        })
+    }
+
+    fn move_into(&mut self, vrf: u32) -> Result<(), Error> {
+        self.set_master(Some(vrf))?;
+        self.give_addresses()?;
+        self.wait_for_addresses()?;
+        let table = self.table;
+        let wanted: Vec<Route> = self.routes.iter().map(|route| moved(route, table)).collect();
+        self.give_routes(&wanted)?;
+        // For each address the kernel makes a route to its subnet, also where somebody had taken it away.
+        for route in node::routes_of(&mut self.socket, self.link.index)? {
+            let by_kernel = route.protocol == Some(RouteProtocol::KERNEL) && route.table == table;
+            if by_kernel && !wanted.iter().any(|wanted| is_same_way(wanted, &route)) {
+                self.socket.apply_one(&Change::DelRoute(route)).map_err(kernel)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the interface out again and gives it back what it had.
+    fn move_back(&mut self, cause: Error) -> Error {
+        let routes = self.routes.clone();
+        let mut failures = Failures::new();
+        failures.note("take it out again", self.set_master(None));
+        failures.note("give its addresses back", self.give_addresses());
+        failures.note("give its routes back", self.give_routes(&routes));
+        match failures.into_result() {
+            Ok(()) => cause,
+            Err(also) => cause.with_details(format!("could not undo it: {also}")),
+        }
+    }
+
+    /// Moves the interface. The kernel takes it down and up again for that; IPv6 addresses stay if told so.
+    fn set_master(&mut self, master: Option<u32>) -> Result<(), Error> {
+        let set = LinkSet { master: Some(master), ..LinkSet::default() };
+        let change = Change::SetLink { ifindex: self.link.index, set };
+        if self.addresses.is_empty() {
+            return self.socket.apply_one(&change).map_err(kernel);
+        }
+        let ifname = self.link.name.clone();
+        let socket = &mut self.socket;
+        let inside = || {
+            let refused = |error| Error::from_chain(codes::KERNEL, &error);
+            let keep =
+                Sysctl::of_link("net/ipv6/conf", &ifname, "keep_addr_on_down").map_err(refused)?;
+            let before = keep.read().map_err(refused)?;
+            keep.write_if_different("1").map_err(refused)?;
+            let moved = socket.apply_one(&change).map_err(kernel);
+            keep.write_if_different(&before).map_err(refused)?;
+            moved
+        };
+        within(&self.netns, inside)
+            .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+    }
+
+    /// Gives the interface the IPv6 addresses back that it has lost all the same.
+    fn give_addresses(&mut self) -> Result<(), Error> {
+        let left = node::addresses_v6(&mut self.socket, self.link.index)?;
+        let lost = |wanted: &&Address| !left.iter().any(|found| found.address == wanted.address);
+        for address in self.addresses.iter().filter(lost) {
+            // Nobody else has come to hold it meanwhile.
+            let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+            let change =
+                Change::AddAddress { ifindex: self.link.index, address: address.address, options };
+            self.socket.apply_one(&change).map_err(kernel)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the VRF's table knows the IPv6 addresses as the host's own; the kernel does that later.
+    fn wait_for_addresses(&mut self) -> Result<(), Error> {
+        if self.addresses.is_empty() || !self.link.up() {
+            return Ok(());
+        }
+        let filter =
+            RouteFilter { family: kernel::route::IpFamily::V6, table: Some(self.table), oif: None };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let routes = self.socket.routes(filter).map_err(kernel)?;
+            let missing = self.addresses.iter().find(|address| {
+                let own = |route: &Route| {
+                    route.kind == RouteKind::Local
+                        && route.destination.addr() == address.address.addr()
+                };
+                !routes.iter().any(own)
+            });
+            let Some(missing) = missing else { return Ok(()) };
+            if deadline < Instant::now() {
+                return Err(Error::new(
+                    code::TRY_AGAIN_LATER,
+                    format!("address {} did not appear in table {}", missing.address, self.table),
+                ));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Makes the routes that are not there, those to the link's own subnets first.
+    fn give_routes(&mut self, wanted: &[Route]) -> Result<(), Error> {
+        let found = node::routes_of(&mut self.socket, self.link.index)?;
+        let mut missing: Vec<&Route> = wanted
+            .iter()
+            .filter(|wanted| !found.iter().any(|found| is_same_way(wanted, found)))
+            .collect();
+        missing.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
+        let deadline = Instant::now() + PATIENCE;
+        for route in missing {
+            loop {
+                match self.socket.apply_one(&Change::AppendRoute(route.clone())) {
+                    Ok(()) => break,
+                    Err(error) if error.is_exists() => break,
+                    // The gateway's subnet, or the source address, may not be there yet.
+                    Err(error) if is_too_early(&error) && Instant::now() < deadline => {
+                        thread::sleep(PAUSE);
+                    }
+                    Err(error) => return Err(kernel(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_too_early(error: &kernel::NetlinkError) -> bool {
+    const EARLY: [Errno; 3] = [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::INVAL];
+    error.errno().is_some_and(|errno| EARLY.contains(&errno))
+}
+
+/// The route as it is in the VRF: from the main table into the VRF's, those of other tables as they were.
+fn moved(route: &Route, table: u32) -> Route {
+    let table = if route.table == TABLE_MAIN { table } else { route.table };
+    Route { table, ..route.clone() }
+}
+
+/// Whether two routes lead the same way; the kernel may have written one of them.
+pub(super) fn is_same_way(a: &Route, b: &Route) -> bool {
+    let way = |route: &Route| {
+        (route.table, route.destination, route.gateway, route.priority, route.next_hops.clone())
+    };
+    way(a) == way(b)
+}

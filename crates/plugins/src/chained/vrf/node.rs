@@ -1,0 +1,72 @@
+//! What is in the container's namespace.
+
+use cni::Error;
+use kernel::route::{
+    Address, IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, RuleAction, TABLE_LOCAL,
+};
+
+use crate::shared::kernel_error as kernel;
+
+const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
+
+/// What the kernel keeps for itself: compat, default, main, local.
+const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
+
+/// Lists the routes of both families that lead by a link, but for those the kernel makes by itself for the host's own
+/// addresses and for multicast.
+pub(super) fn routes_of(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Route>, Error> {
+    let mut routes = Vec::new();
+    for family in FAMILIES {
+        let filter = RouteFilter { family, table: None, oif: Some(ifindex) };
+        routes.extend(socket.routes(filter).map_err(kernel)?);
+    }
+    routes.retain(|route| {
+        route.table != TABLE_LOCAL
+            && route.kind == RouteKind::Unicast
+            && !is_link_local(route)
+            && (route.next_hops.iter().all(|hop| hop.oif == Some(ifindex)))
+    });
+    Ok(routes)
+}
+
+/// The prefix of a link's own IPv6 addresses comes and goes with it.
+fn is_link_local(route: &Route) -> bool {
+    match route.destination.addr() {
+        std::net::IpAddr::V4(_) => false,
+        std::net::IpAddr::V6(address) => address.is_unicast_link_local() || address.is_multicast(),
+    }
+}
+
+/// Lists the IPv6 addresses that somebody gave a link.
+pub(super) fn addresses_v6(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Address>, Error> {
+    let mut addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
+    addresses.retain(|found| match found.address.addr() {
+        std::net::IpAddr::V4(_) => false,
+        std::net::IpAddr::V6(address) => found.permanent() && !address.is_unicast_link_local(),
+    });
+    Ok(addresses)
+}
+
+/// Finds the lowest table that no VRF, rule or route uses and that is not the kernel's.
+pub(super) fn free_table(socket: &mut RouteSocket) -> Result<u32, Error> {
+    let links = socket.links().map_err(kernel)?;
+    let mut used: Vec<u32> = links.iter().filter_map(|link| link.vrf_table).collect();
+    for family in FAMILIES {
+        let rules = match socket.rules(family) {
+            Err(error) if family == IpFamily::V6 && error.is_unsupported() => continue,
+            rules => rules.map_err(kernel)?,
+        };
+        used.extend(rules.iter().filter_map(|rule| match rule.action {
+            RuleAction::Table(table) => Some(table),
+            _ => None,
+        }));
+        let filter = RouteFilter { family, table: None, oif: None };
+        used.extend(socket.routes(filter).map_err(kernel)?.iter().map(|route| route.table));
+    }
+    Ok((1..).find(|table| !used.contains(table) && !RESERVED.contains(table)).unwrap_or(u32::MAX))
+}
+
+/// Whether a link is a VRF that we made, by its mark.
+pub(super) fn is_ours(vrf: &Link) -> bool {
+    vrf.alias.as_deref().is_some_and(|alias| alias.starts_with(crate::shared::owner::PREFIX))
+}

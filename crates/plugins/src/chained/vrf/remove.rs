@@ -1,0 +1,90 @@
+//! DEL and GC.
+
+use cni::{Error, IfName};
+use cni_plugin::Call;
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use state::Index;
+
+use super::config::Config;
+use super::{Facts, NAME, node};
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, kernel_error as kernel, netns_lock};
+
+/// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
+pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let record = index.get(key, NAME).found;
+    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
+    let netns = match (call.open_netns_if_there()?, &record) {
+        (Some(netns), _) => Some(netns),
+        (None, Some(record)) => attachment::recorded_netns(record)?,
+        (None, None) => None,
+    };
+    if let Some(netns) = netns {
+        // Nothing of ours is known: what the reference made goes as the reference takes it away.
+        let configured = || Config::of(call).ok().map(|config| config.vrf);
+        let vrf = facts.as_ref().map(|facts| facts.vrf.clone()).or_else(configured);
+        take_down(&netns, call.ifname(), vrf.as_deref(), facts.is_some())?;
+    }
+    attachment::forget(&index, key, NAME)
+}
+
+/// Takes the interface out of its VRF, if both are there, and removes the VRF with its last interface if we made it. One
+/// without our mark is only removed where nothing shows that somebody else made it: there is no record of ours.
+fn take_down(
+    netns: &Netns,
+    ifname: &IfName,
+    vrf: Option<&str>,
+    recorded: bool,
+) -> Result<(), Error> {
+    let _lock = netns_lock::lock(netns)?;
+    let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
+    let link = socket.link_by_name(ifname.as_str()).map_err(kernel)?;
+    let Some(vrf) = find_vrf(&mut socket, vrf, link.as_ref())? else { return Ok(()) };
+    if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {
+        let set = LinkSet { master: Some(None), ..LinkSet::default() };
+        match socket.apply_one(&Change::SetLink { ifindex: link.index, set }) {
+            Err(error) if !error.is_not_found() => return Err(kernel(error)),
+            _ => {}
+        }
+    }
+    let empty = socket.links_of_master(vrf.index).map_err(kernel)?.is_empty();
+    if empty && (node::is_ours(&vrf) || !recorded && vrf.alias.is_none()) {
+        socket.delete_link(vrf.index).map_err(kernel)?;
+    }
+    Ok(())
+}
+
+/// Finds the VRF by its name, or as what the interface belongs to.
+fn find_vrf(
+    socket: &mut RouteSocket,
+    name: Option<&str>,
+    link: Option<&Link>,
+) -> Result<Option<Link>, Error> {
+    let found = match (name, link.and_then(|link| link.master)) {
+        (Some(name), _) => socket.link_by_name(name).map_err(kernel)?,
+        (None, Some(master)) => socket.link_by_index(master).map_err(kernel)?,
+        (None, None) => None,
+    };
+    Ok(found.filter(|found| found.vrf_table.is_some()))
+}
+
+/// Runs GC: attachments of this network that are not valid, by their records.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let mut failures = Failures::new();
+    for record in attachment::stale_records(call, &index, NAME) {
+        let key = &record.attachment;
+        let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
+        let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
+        let down = attachment::recorded_netns(&record).and_then(|netns| match netns {
+            Some(netns) => take_down(&netns, &key.ifname, name, true),
+            None => Ok(()),
+        });
+        let down = down.and_then(|()| attachment::forget(&index, key, NAME));
+        failures.note(format_args!("collect {key}"), down);
+    }
+    failures.into_result()
+}

@@ -1,0 +1,32 @@
+//! Trying whether the kernel can do something, where nobody is disturbed.
+
+use std::thread;
+
+use cni::{Error, code};
+use cni_plugin::codes;
+use kernel::netns::unshare_net;
+use kernel::route::RouteSocket;
+
+use super::kernel_error;
+
+/// Runs `work` with a socket of a namespace of its own, which goes afterwards with everything in it. For STATUS.
+///
+/// # Errors
+/// Any failure, as "cannot serve ADD" (code 50).
+pub fn in_fresh_netns(
+    work: impl FnOnce(&mut RouteSocket) -> Result<(), Error> + Send,
+) -> Result<(), Error> {
+    let inside = || {
+        unshare_net().map_err(|error| Error::from_chain(codes::KERNEL, &error))?;
+        let mut socket = RouteSocket::open().map_err(kernel_error)?;
+        work(&mut socket)
+    };
+    let tried = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("trial".to_owned());
+        let thread = thread
+            .spawn_scoped(scope, inside)
+            .map_err(|error| Error::from_chain(codes::STATE, &error))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    tried.map_err(|error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error })
+}
