@@ -78,7 +78,7 @@ fn everything_goes_through_the_host() {
         [
             "10.1.0.0/24 via 10.1.0.1 dev eth0 src 10.1.0.2",
             "10.1.0.1 dev eth0 scope link src 10.1.0.2",
-            "default via 10.1.0.1 dev eth0 onlink",
+            "default via 10.1.0.1 dev eth0",
         ]
         .map(str::to_owned),
     );
@@ -88,7 +88,7 @@ fn everything_goes_through_the_host() {
             "ip -6 route show | grep -v ^fe80 | sed 's/ pref medium//; s/ metric 1024//'"
         ),
         [
-            "default via fd00:1::1 dev eth0 onlink",
+            "default via fd00:1::1 dev eth0",
             "fd00:1::/64 via fd00:1::1 dev eth0 src fd00:1::2",
             "fd00:1::1 dev eth0 src fd00:1::2",
         ]
@@ -298,7 +298,7 @@ fn routes_have_their_attributes() {
     let result = attach(&node, &c1, &answer, json!({}));
     let routes = c1.sh("ip route; ip -6 route show table 123");
     for line in [
-        "default via 10.1.0.1 dev eth0 metric 9 onlink mtu 1300 advmss 1200",
+        "default via 10.1.0.1 dev eth0 metric 9 mtu 1300 advmss 1200",
         "10.8.0.0/16 via 10.1.0.77 dev eth0 onlink",
         "10.9.0.0/16 dev eth0 scope link",
         "fd00:7::/48 via fd00:1::1 dev eth0",

@@ -78,9 +78,11 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
                 address,
                 options: AddressOptions { noprefixroute: true, ..options },
             }),
-            // Whatever the next hop, it is the host that is on the cable.
+            // There is a way to the gateways; whatever other next hop was asked for, the host is on the cable.
             Change::AppendRoute(route) => asked.push(Change::AppendRoute(route::Route {
-                onlink: route.gateway.is_some_and(|gateway| !is_link_local(gateway)),
+                onlink: route.gateway.is_some_and(|gateway| {
+                    !is_link_local(gateway) && !all.iter().any(|ip| ip.gateway == Some(gateway))
+                }),
                 ..route
             })),
             other => changes.push(other),
@@ -191,7 +193,7 @@ mod tests {
                 container 2001:db8::1/128 src 2001:db8::2
                 container 10.1.0.0/24 via 10.1.0.1 src 10.1.0.2
                 container 2001:db8::/64 via 2001:db8::1 src 2001:db8::2
-                container 0.0.0.0/0 via 10.1.0.1 onlink
+                container 0.0.0.0/0 via 10.1.0.1
                 container 10.9.0.0/16 via 10.1.0.7 onlink
                 host 10.1.0.1/32
                 host 2001:db8::1/128
@@ -211,7 +213,7 @@ mod tests {
                 container up
                 container 169.254.1.1/32 src 10.1.0.2 scope 253
                 container fe80::1/128 src 2001:db8::2
-                container 0.0.0.0/0 via 169.254.1.1 onlink
+                container 0.0.0.0/0 via 169.254.1.1
                 container ::/0 via fe80::1
                 host 169.254.1.1/32
                 host fe80::1/128

@@ -1,11 +1,13 @@
 //! DEL, GC, and what a failed ADD leaves: nothing.
 
 use serde_json::json;
+use testkit::traffic::assert_pings;
 use testkit::{Place, Snapshot};
 
 use super::{attach, dual, host_ifname, ptp};
-use crate::support::Node;
 use crate::support::fixed::{self, succeeds};
+use crate::support::matrix::{self, Family};
+use crate::support::{Answer, Node};
 
 /// Makes what stays: the empty tables, iptables' own chains.
 fn settled(node: &Node, backend: &str) -> Snapshot {
@@ -25,9 +27,16 @@ fn del_removes_masquerade_when_the_namespace_is_gone() {
         let node = Node::new(&format!("ptp-gone-{backend}"));
         let before = settled(&node, backend);
         let config = json!({ "ipMasq": true, "ipMasqBackend": backend });
-        for (netns, records) in
-            [("", true), ("/run/netns/nowhere", true), ("/run/netns/c1", true), ("", false)]
-        {
+        let file = node.dir("x").join("netns");
+        std::fs::write(&file, "").unwrap();
+        let file = file.to_str().unwrap();
+        for (netns, records) in [
+            ("", true),
+            ("/run/netns/nowhere", true),
+            ("/run/netns/c1", true),
+            (file, true),
+            ("", false),
+        ] {
             let c1 = node.container("c1");
             attach(&node, &c1, &dual(2), config.clone());
             if !records {
@@ -153,4 +162,35 @@ fn gc_collects_exactly_the_orphans() {
     }
     gc();
     assert_eq!(fixed::verbs(&node), "GC GC");
+}
+
+#[test]
+fn fifty_at_once_come_and_go() {
+    let node = Node::new("ptp-50");
+    node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+    let before = settled(&node, "nftables");
+    let config = json!({ "ipMasq": true, "ipam": matrix::ipam(&node, Family::Dual) });
+    let containers: Vec<_> = (0..50).map(|n| node.container(&format!("c{n}"))).collect();
+    let call = |verb: &'static str| {
+        std::thread::scope(|scope| {
+            let calls: Vec<_> = containers
+                .iter()
+                .map(|at| {
+                    let run = ptp(&node, verb, at).config(config.clone());
+                    scope.spawn(move || run.call())
+                })
+                .collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let mut addresses: Vec<_> =
+        call("ADD").into_iter().map(|added| added.ok()["ips"][0]["address"].to_string()).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 50);
+    let to = addresses[0].trim_matches('"').trim_end_matches("/24");
+    assert_pings(&containers[49], to);
+    call("DEL").into_iter().for_each(Answer::silent);
+    drop(containers);
+    before.assert_same(&Snapshot::take(&node.lab));
 }
