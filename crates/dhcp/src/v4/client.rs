@@ -1,6 +1,6 @@
 //! The machine: its states, its time.
 //!
-//! What a state does when a reply comes is in `reply.rs`, conflicts and probes in `conflict.rs`, the messages in
+//! The lease in use is in `held.rs`, what a state does when a reply comes in `reply.rs`, conflicts and probes in `conflict.rs`, the messages in
 //! `send.rs`.
 
 use std::collections::VecDeque;
@@ -8,14 +8,10 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::exchange::{Exchange, Renewal};
+use super::held::Held;
 use super::{Action, Config, FailReason, Lease, LostReason, SavedLease};
 use crate::random::Random;
-use crate::{Moment, Now, Timestamp};
-
-/// T1 and T2 come earlier by up to this, at random (RFC 2131 §4.4.5): hosts that were started together shall
-/// not renew together. A sixteenth of the time, but not more than a minute.
-const FUZZ_DIVISOR: u32 = 16;
-const MAX_FUZZ: Duration = Duration::from_secs(60);
+use crate::{Now, Timestamp};
 
 /// After a second setback in a row the client waits, twice as long each time: a server that refuses what it
 /// offers is not asked without pause.
@@ -91,31 +87,17 @@ pub(super) struct Probing {
     pub(super) next: Timestamp,
 }
 
-/// The lease in use, and its times on the clock since boot. None of them if it lasts for ever.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) lease: Lease,
-    times: Option<Times>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    t1: Timestamp,
-    t2: Timestamp,
-    expires: Timestamp,
-}
-
 /// The search for a lease.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) began: Timestamp,
     /// Until when a first lease must be had.
-    deadline: Option<Timestamp>,
+    pub(super) deadline: Option<Timestamp>,
     /// Why there is none yet.
     pub(super) failure: FailReason,
     /// The address to ask for.
     pub(super) wanted: Option<Ipv4Addr>,
-    setbacks: u32,
+    pub(super) setbacks: u32,
     pub(super) conflicts: u32,
 }
 
@@ -171,25 +153,6 @@ impl Client {
             Start::Reboot(saved) => client.reboot(saved.lease, now),
         }
         client
-    }
-
-    /// RFC 2131 §3.2, §4.4.2.
-    fn reboot(&mut self, lease: Lease, now: Now) {
-        let age = lease.obtained.age(now, self.config.boot_id.as_deref());
-        let lasts = lease.lease_s.map(|lease_s| Duration::from_secs(u64::from(lease_s)));
-        // A lease whose age nobody knows may be over.
-        let holds = match (lasts, age) {
-            (None, _) => true,
-            (Some(lasts), Some(age)) => age < lasts,
-            (Some(_), None) => false,
-        };
-        self.held = Some(self.hold(lease, now.at, age.unwrap_or_default()));
-        if holds {
-            self.phase = Phase::Rebooting(Exchange::new(&mut self.random, now.at));
-            self.request_saved(now);
-        } else {
-            self.lose(LostReason::Expired, Duration::ZERO, now);
-        }
     }
 
     /// The next thing to do, if any. To be called until there is none after each other call.
@@ -266,15 +229,6 @@ impl Client {
         }
     }
 
-    /// Ends the lease in use if it is over. Says whether it did.
-    pub(super) fn expire(&mut self, now: Now) -> bool {
-        let over = self.times().is_some_and(|times| times.expires <= now.at);
-        if over {
-            self.lose(LostReason::Expired, Duration::ZERO, now);
-        }
-        over
-    }
-
     /// Goes to the state that the lease's age calls for.
     fn resume(&mut self, now: Now) {
         let Some(times) = self.times().filter(|times| times.t1 <= now.at) else {
@@ -324,7 +278,7 @@ impl Client {
 
     /// Gives the lease back and ends. Without a lease it just ends.
     pub fn release(&mut self, now: Now) {
-        self.expire(now);
+        self.drop_expired(now);
         self.send_release();
         if let Some(held) = self.held.take() {
             self.actions.push_back(Action::Deconfigure {
@@ -398,59 +352,6 @@ impl Client {
         }
     }
 
-    /// Puts a lease to use, unless it is over before it begins: it counts from the first REQUEST, and the answer may be to
-    /// a later one.
-    pub(super) fn bind(&mut self, lease: Lease, now: Now) {
-        let age = now.at.since(lease.obtained.at_ms);
-        let over = |lease_s: u32| Duration::from_secs(u64::from(lease_s)) <= age;
-        if lease.lease_s.is_some_and(over) {
-            self.search.wanted = Some(lease.address.addr());
-            self.drop_held(LostReason::Expired, now);
-            let wait = self.setback();
-            self.restart(wait, now);
-            return;
-        }
-        let previous = self.held.take().map(|held| Box::new(held.lease));
-        self.actions.push_back(Action::Configure { lease: Box::new(lease.clone()), previous });
-        self.held = Some(self.hold(lease, now.at, age));
-        self.phase = Phase::Bound;
-        self.search.deadline = None;
-        self.search.setbacks = 0;
-        self.search.conflicts = 0;
-    }
-
-    /// Gives up the lease in use and looks for another.
-    pub(super) fn lose(&mut self, reason: LostReason, wait: Duration, now: Now) {
-        self.drop_held(reason, now);
-        self.restart(wait, now);
-    }
-
-    /// Gives up the lease in use, if there is one. The state is the caller's to change.
-    pub(super) fn drop_held(&mut self, reason: LostReason, now: Now) {
-        let Some(held) = self.held.take() else { return };
-        self.announcing = None;
-        self.defended = None;
-        self.search.began = now.at;
-        // Asking for it again makes sense only while it may be free.
-        self.search.wanted = (reason == LostReason::Expired).then(|| held.lease.address.addr());
-        self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
-    }
-
-    fn hold(&mut self, lease: Lease, now: Timestamp, age: Duration) -> Held {
-        let at = |after: u32| now + Duration::from_secs(u64::from(after)).saturating_sub(age);
-        let times = lease.lease_s.map(|lease_s| {
-            let t1 = Duration::from_secs(u64::from(lease.t1_s));
-            let fuzz = self.random.up_to((t1 / FUZZ_DIVISOR).min(MAX_FUZZ));
-            Times { t1: at(lease.t1_s) - fuzz, t2: at(lease.t2_s) - fuzz, expires: at(lease_s) }
-        });
-        Held { lease, times }
-    }
-
-    /// When a lease was obtained that was asked for at `asked`.
-    pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
-        now.before(asked, self.config.boot_id.clone())
-    }
-
     /// An address under examination is not given up for being late.
     fn give_up_at(&self) -> Option<Timestamp> {
         match self.phase {
@@ -469,9 +370,5 @@ impl Client {
     pub(super) fn fail(&mut self, reason: FailReason) {
         self.actions.push_back(Action::Failed(reason));
         self.end();
-    }
-
-    fn times(&self) -> Option<Times> {
-        self.held.as_ref()?.times
     }
 }

@@ -12,6 +12,7 @@ mod client;
 mod config;
 mod conflict;
 mod exchange;
+mod held;
 mod lease;
 mod message;
 mod reply;

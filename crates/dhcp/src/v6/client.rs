@@ -1,15 +1,16 @@
 //! The machine: its states, its time.
 //!
-//! What a state does when a reply comes is in `reply.rs`, the messages in `send.rs`.
+//! The lease in use is in `held.rs`, what a state does when a reply comes in `reply.rs`, the messages in `send.rs`.
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use super::exchange::Exchange;
+use super::held::Held;
 use super::{Action, Config, FailReason, Lease, LostReason, MessageKind, SavedLease};
 use crate::random::Random;
-use crate::{Moment, Now, Timestamp};
+use crate::{Now, Timestamp};
 
 /// RFC 8415 §7.6 SOL_MAX_RT.
 const SOL_MAX_RT: Duration = Duration::from_secs(3600);
@@ -81,26 +82,16 @@ pub(super) struct Offer {
     pub(super) preference: u8,
 }
 
-/// The lease in use, and its times on the clock since boot. None is never.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) lease: Lease,
-    t1: Option<Timestamp>,
-    t2: Option<Timestamp>,
-    /// When each address ends.
-    ends: Vec<Option<Timestamp>>,
-}
-
 /// The search for a lease.
 #[derive(Debug)]
 pub(super) struct Search {
     /// Until when a first lease must be had.
-    deadline: Option<Timestamp>,
+    pub(super) deadline: Option<Timestamp>,
     /// Why there is none yet.
     pub(super) failure: FailReason,
     /// The addresses to ask for.
     pub(super) wanted: Vec<Ipv6Addr>,
-    setbacks: u32,
+    pub(super) setbacks: u32,
 }
 
 /// A stateful DHCPv6 client for one identity association on one link.
@@ -144,25 +135,6 @@ impl Client {
             Start::Reboot(saved) => client.reboot(saved.lease, now),
         }
         client
-    }
-
-    /// RFC 8415 §18.2.3.
-    fn reboot(&mut self, lease: Lease, now: Now) {
-        let finite = lease.addresses.iter().any(|address| address.valid_s.is_some());
-        let age = lease.obtained.age(now, self.config.boot_id.as_deref());
-        // A lease whose age nobody knows may be over.
-        let age = age.unwrap_or(if finite { Duration::MAX } else { Duration::ZERO });
-        self.held = Some(hold(lease, now.at, age));
-        if self.expire(now) && self.held.is_none() {
-            return;
-        }
-        if self.held.as_ref().is_some_and(|held| held.t1.is_none_or(|t1| now.at < t1)) {
-            let exchange = Exchange::new(MessageKind::Confirm, &mut self.random, now.at);
-            self.phase = Phase::Confirming(exchange);
-            self.send(now);
-        } else {
-            self.resume(now);
-        }
     }
 
     /// The next thing to do, if any. To be called until there is none after each other call.
@@ -239,26 +211,6 @@ impl Client {
                 self.solicit(now);
             }
         }
-    }
-
-    /// Ends the addresses in use that are over. Says whether there were any.
-    pub(super) fn expire(&mut self, now: Now) -> bool {
-        let Some(held) = &mut self.held else { return false };
-        let over = |end: &Option<Timestamp>| end.is_some_and(|end| end <= now.at);
-        if !held.ends.iter().any(over) {
-            return false;
-        }
-        if held.ends.iter().all(over) {
-            self.lose(LostReason::Expired, Duration::ZERO, now);
-            return true;
-        }
-        let previous = held.lease.clone();
-        let mut ends = held.ends.iter();
-        held.lease.addresses.retain(|_| !ends.next().is_some_and(over));
-        held.ends.retain(|end| !over(end));
-        let lease = Box::new(held.lease.clone());
-        self.actions.push_back(Action::Configure { lease, previous: Some(Box::new(previous)) });
-        true
     }
 
     /// Goes to the state that the lease's age calls for.
@@ -342,7 +294,7 @@ impl Client {
     /// Gives the lease back: RELEASE is repeated until a server answers, four times at most, about fifteen
     /// seconds (RFC 8415 §18.2.7); the client may be dropped earlier. Without a lease it just ends.
     pub fn release(&mut self, now: Now) {
-        self.expire(now);
+        self.drop_expired(now);
         if matches!(self.phase, Phase::Releasing(..) | Phase::Ended) {
             return;
         }
@@ -437,41 +389,6 @@ impl Client {
         }
     }
 
-    /// Puts a lease to use.
-    pub(super) fn bind(&mut self, lease: Lease, now: Now) {
-        let previous = self.held.take().map(|held| Box::new(held.lease));
-        let age = now.at.since(lease.obtained.at_ms);
-        self.actions.push_back(Action::Configure { lease: Box::new(lease.clone()), previous });
-        self.held = Some(hold(lease, now.at, age));
-        self.phase = Phase::Bound;
-        self.search.deadline = None;
-        self.search.setbacks = 0;
-    }
-
-    /// Gives up the lease in use and looks for another.
-    pub(super) fn lose(&mut self, reason: LostReason, wait: Duration, now: Now) {
-        self.drop_held(reason);
-        // Being released it is lost already.
-        if !matches!(self.phase, Phase::Releasing(..)) {
-            self.restart(wait, now);
-        }
-    }
-
-    fn drop_held(&mut self, reason: LostReason) {
-        let Some(held) = self.held.take() else { return };
-        // Asking for them again makes sense only while they may be free.
-        self.search.wanted = match reason {
-            LostReason::Expired => held.lease.addresses.iter().map(|there| there.address).collect(),
-            _ => Vec::new(),
-        };
-        self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
-    }
-
-    /// When a lease was obtained that was asked for at `asked`.
-    pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
-        now.before(asked, self.config.boot_id.clone())
-    }
-
     fn give_up_at(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Releasing(..) | Phase::Ended => None,
@@ -505,18 +422,5 @@ impl Phase {
             | Phase::Releasing(exchange, _) => Some(exchange),
             Phase::Init { .. } | Phase::Bound | Phase::Ended => None,
         }
-    }
-}
-
-/// A lease that was obtained `age` before `now`.
-fn hold(lease: Lease, now: Timestamp, age: Duration) -> Held {
-    let at = |after: Option<u32>| {
-        after.map(|after| now + Duration::from_secs(u64::from(after)).saturating_sub(age))
-    };
-    Held {
-        t1: at(lease.t1_s),
-        t2: at(lease.t2_s),
-        ends: lease.addresses.iter().map(|address| at(address.valid_s)).collect(),
-        lease,
     }
 }

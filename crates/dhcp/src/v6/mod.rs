@@ -9,6 +9,7 @@ mod action;
 mod client;
 mod config;
 mod exchange;
+mod held;
 mod lease;
 mod message;
 mod reply;

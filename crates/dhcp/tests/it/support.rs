@@ -251,6 +251,7 @@ impl Bench {
             self.since = self.since.max(deadline);
             self.client.on_timer(self.now());
             self.drain();
+            assert!(self.deadline().is_none_or(|next| self.since < next), "it spins");
         }
         self.since = until;
     }

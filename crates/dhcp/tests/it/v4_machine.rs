@@ -102,6 +102,19 @@ fn renewed_at_t1_by_unicast_with_the_address_in_ciaddr() {
 }
 
 #[test]
+fn a_renewal_counts_from_the_message_that_was_answered() {
+    let mut bench = Bench::bound(plain(), 7200);
+    bench.step();
+    let first = Reply::new(ACK, &bench.last());
+    let again = bench.step();
+    // Too late for the first one: whose lease it would be nobody can say.
+    assert_eq!(bench.reply(&first), Received::Ignored(Ignored::NotAwaited));
+    bench.run(again + seconds(3));
+    bench.reply(&Reply::new(ACK, &bench.last()));
+    assert_eq!(bench.lease().obtained.at_ms, after(again).at);
+}
+
+#[test]
 fn a_renewal_may_change_everything_but_the_address() {
     let mut bench = Bench::bound(plain(), 7200);
     bench.step();
@@ -387,6 +400,15 @@ fn release_goes_to_the_server_from_the_address() {
         bench.with(Client::release);
         assert_eq!(bench.took(), [""; 0]);
     }
+}
+
+#[test]
+fn a_lease_that_is_over_is_not_released() {
+    let mut bench = Bench::bound(plain(), 600);
+    bench.since = seconds(600);
+    bench.with(Client::release);
+    assert_eq!(bench.took(), ["deconfigure 192.0.2.50/24: expired"]);
+    assert_eq!(bench.client.state(), State::Ended);
 }
 
 #[test]

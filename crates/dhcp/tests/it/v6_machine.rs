@@ -360,6 +360,15 @@ fn release_is_repeated_until_answered() {
 }
 
 #[test]
+fn a_lease_that_is_over_is_not_released() {
+    let mut bench = Bench::bound(|reply| reply);
+    bench.since = seconds(7200);
+    bench.with(Client::release);
+    assert_eq!(bench.took(), ["deconfigure 2001:db8::50: expired"]);
+    assert_eq!(bench.client.state(), State::Ended);
+}
+
+#[test]
 fn release_of_what_is_only_asked_for_frees_it_and_of_nothing_says_nothing() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     bench.took();
