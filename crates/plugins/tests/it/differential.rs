@@ -16,6 +16,7 @@ mod loopback;
 mod names;
 mod observe;
 mod portmap;
+mod static_ipam;
 mod tuning;
 mod world;
 

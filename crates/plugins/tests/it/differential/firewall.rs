@@ -32,6 +32,14 @@ const CASES: &[Case] = &[
         chain: |_| chain(json!({ "backend": "iptables", "ingressPolicy": "same-bridge" })),
         ..PLAIN
     },
+    Case {
+        // The installed release does not know it.
+        name: "firewall/iptables-isolated",
+        version: "1.1.0",
+        containers: 2,
+        chain: |_| chain(json!({ "backend": "iptables", "ingressPolicy": "isolated" })),
+        ..PLAIN
+    },
     Case { name: "firewall/default", chain: |_| chain(json!({})), ..PLAIN },
     Case {
         name: "firewall/default-same-bridge",
