@@ -304,6 +304,35 @@ fn a_foreign_table_that_drops_is_told() {
     host.node.run("firewall", "STATUS").call().silent();
 }
 
+/// Whatever is wrong is named with its key, and nothing is changed.
+#[test]
+fn bad_input_changes_nothing() {
+    testkit::require!("root");
+    let host = Host::new("fwbad");
+    let (c1, prev) = host.container("c1", 1, 2);
+    host.node.sh("iptables -P FORWARD DROP");
+    let before = Snapshot::take(&host.node.lab);
+    for (keys, code, words) in [
+        (json!({ "backend": 7 }), 6, "backend"),
+        (json!({ "firewalldZone": {} }), 6, "firewalldZone"),
+        (json!({ "iptablesAdminChainName": [] }), 6, "iptablesAdminChainName"),
+        (json!({ "ingressPolicy": true }), 6, "ingressPolicy"),
+        (json!({ "ingressPolicy": "Isolated" }), 7, "unknown ingress policy: \"Isolated\""),
+        (
+            json!({ "backend": "iptables", "iptablesAdminChainName": "a b" }),
+            7,
+            "iptablesAdminChainName \"a b\"",
+        ),
+    ] {
+        for verb in ["ADD", "CHECK"] {
+            host.run(verb, &c1, &prev, keys.clone()).call().fails(code, words);
+        }
+        host.node.run("firewall", "STATUS").config(keys.clone()).call().fails(code, words);
+        host.run("DEL", &c1, &prev, keys).call().silent();
+    }
+    before.assert_same(&Snapshot::take(&host.node.lab));
+}
+
 /// Row: firewall | CHECK.
 #[test]
 fn check() {

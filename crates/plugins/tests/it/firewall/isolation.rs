@@ -191,4 +191,15 @@ fn one_family_needs_one_program() {
         let left = host.node.sh("nft list ruleset");
         assert!(!left.contains("ISOLATION") && !left.contains("vc1"), "{left}");
     }
+    // An address of each family takes both programs: one that is missing is told, and nothing is left of the attempt.
+    let host = Host::new("fwisoboth");
+    let (c1, prev) = host.container("c1", 1, 2);
+    host.node.sh("rm /etc/alternatives/ip6tables /etc/alternatives/ip6tables-restore");
+    host.run("ADD", &c1, &prev, keys()).call().fails(101, "\"ip6tables\": it is not installed");
+    let left = host.node.sh("nft list ruleset");
+    assert!(
+        !left.contains("10.1.0.2") && !left.contains("ISOLATION") && !left.contains("vc1"),
+        "{left}"
+    );
+    host.run("DEL", &c1, &prev, keys()).call().silent();
 }
