@@ -117,3 +117,41 @@ impl Moment {
         now.wall.0.checked_sub(self.wall_ms.0).map(Duration::from_millis)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_is_by_the_clock_that_can_know_it() {
+        let moment = |boot_id: Option<&str>| Moment {
+            at_ms: Timestamp(10_000),
+            wall_ms: UnixTime(1_000_000),
+            boot_id: boot_id.map(str::to_owned),
+        };
+        let now = |at, wall| Now { at: Timestamp(at), wall: UnixTime(wall) };
+        let age = |from: Option<&str>, in_boot: Option<&str>, now| {
+            moment(from).age(now, in_boot).map(|age| age.as_millis())
+        };
+        let (a, b) = (Some("a"), Some("b"));
+        assert_eq!(age(a, a, now(15_000, 0)), Some(5_000));
+        assert_eq!(age(a, a, now(10_000, 0)), Some(0));
+        assert_eq!(age(a, b, now(15_000, 1_000_007)), Some(7));
+        assert_eq!(age(a, b, now(15_000, 999_999)), None);
+        // Who does not know the boot has the wall clock only; nor can a boot's clock go back.
+        assert_eq!(age(None, None, now(15_000, 1_000_007)), Some(7));
+        assert_eq!(age(a, a, now(9_999, 1_000_007)), Some(7));
+    }
+
+    #[test]
+    fn time_does_not_pass_its_ends() {
+        let start = Timestamp(5);
+        assert_eq!(start - Duration::from_secs(1), Timestamp(0));
+        assert_eq!(start + Duration::MAX, Timestamp(u64::MAX));
+        assert_eq!(start.since(Timestamp(6)), Duration::ZERO);
+        assert_eq!(format!("{:?}", Timestamp(61_005)), "61.005s");
+        let now = Now { at: Timestamp(9_000), wall: UnixTime(50_000) };
+        let before = now.before(Timestamp(7_000), None);
+        assert_eq!((before.at_ms, before.wall_ms), (Timestamp(7_000), UnixTime(48_000)));
+    }
+}

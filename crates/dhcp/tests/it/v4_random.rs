@@ -97,6 +97,8 @@ struct World {
     /// By time of arrival, and to whom: a server's number, or the client.
     flying: BTreeMap<(u64, u64), (Option<usize>, Vec<u8>)>,
     serial: u64,
+    /// By how much the next timer is late.
+    late: u64,
     configured: Option<Lease>,
     saved: Option<String>,
     /// Transaction identifiers of renewals: each is used once.
@@ -126,6 +128,7 @@ impl World {
             servers: vec![server(SERVER), server(Ipv4Addr::new(198, 51, 100, 1))],
             flying: BTreeMap::new(),
             serial: 0,
+            late: 0,
             configured: None,
             saved: None,
             renewals: HashSet::new(),
@@ -238,9 +241,9 @@ impl World {
     fn upset(&mut self) {
         let which = usize::try_from(self.chance.below(2)).unwrap();
         match self.chance.below(8) {
-            0 => self.servers[which].up = false,
-            1 | 2 => self.servers[which].up = true,
-            3 => self.servers[which].leases.clear(),
+            0 => return self.servers[which].up = false,
+            1 | 2 => return self.servers[which].up = true,
+            3 => return self.servers[which].leases.clear(),
             4 => self.client.on_carrier(at(self.now)),
             5 => self.client.renew(at(self.now)),
             6 => {
@@ -268,7 +271,7 @@ impl World {
     fn run(&mut self) {
         let mut next_upset = BOOT;
         while self.now < BOOT + CHAOS_MS + PEACE_MS {
-            let timer = self.client.next_deadline().unwrap().as_millis();
+            let timer = self.client.next_deadline().unwrap().as_millis() + self.late;
             let arrival = self.flying.keys().next().map_or(u64::MAX, |(at, _)| *at);
             let upset = if self.chaos() { next_upset } else { u64::MAX };
             self.now = self.now.max(timer.min(arrival).min(upset));
@@ -283,6 +286,8 @@ impl World {
                 self.drain();
                 let deadline = self.client.next_deadline().unwrap();
                 assert!(self.now < deadline.as_millis(), "{deadline:?} is over: it spins");
+                let busy = self.chaos() && self.chance.percent(20);
+                self.late = if busy { self.chance.below(3000) } else { 0 };
             }
             if !self.chaos() {
                 self.servers.iter_mut().for_each(|server| server.up = true);

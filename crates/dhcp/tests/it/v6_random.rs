@@ -118,6 +118,8 @@ struct World {
     /// By time of arrival, and to whom: a server's number, or the client.
     flying: BTreeMap<(u64, u64), (Option<usize>, Vec<u8>)>,
     serial: u64,
+    /// By how much the next timer is late.
+    late: u64,
     configured: Option<Lease>,
     saved: Option<String>,
     sent: u64,
@@ -157,6 +159,7 @@ impl World {
             servers: vec![server(SERVER, 1), server(OTHER_SERVER, 2)],
             flying: BTreeMap::new(),
             serial: 0,
+            late: 0,
             configured: None,
             saved: None,
             sent: 0,
@@ -243,9 +246,9 @@ impl World {
     fn upset(&mut self) {
         let which = usize::try_from(self.chance.below(2)).unwrap();
         match self.chance.below(8) {
-            0 => self.servers[which].up = false,
-            1 | 2 => self.servers[which].up = true,
-            3 => self.servers[which].leases.clear(),
+            0 => return self.servers[which].up = false,
+            1 | 2 => return self.servers[which].up = true,
+            3 => return self.servers[which].leases.clear(),
             4 => self.client.on_carrier(at(self.now)),
             5 => self.client.renew(at(self.now)),
             6 => {
@@ -273,9 +276,10 @@ impl World {
         let mut next_upset = BOOT;
         while self.now < BOOT + CHAOS_MS + PEACE_MS {
             let timer = self.client.next_deadline().expect("there is always something to wait for");
+            let timer = timer.as_millis() + self.late;
             let arrival = self.flying.keys().next().map_or(u64::MAX, |(at, _)| *at);
             let upset = if self.chaos() { next_upset } else { u64::MAX };
-            self.now = self.now.max(timer.as_millis().min(arrival).min(upset));
+            self.now = self.now.max(timer.min(arrival).min(upset));
             if upset <= self.now {
                 next_upset = self.now + self.chance.below(120_000);
                 self.upset();
@@ -287,6 +291,8 @@ impl World {
                 self.drain();
                 let deadline = self.client.next_deadline().unwrap();
                 assert!(self.now < deadline.as_millis(), "{deadline:?} is over: it spins");
+                let busy = self.chaos() && self.chance.percent(20);
+                self.late = if busy { self.chance.below(3000) } else { 0 };
             }
             if !self.chaos() {
                 self.servers.iter_mut().for_each(|server| server.up = true);
