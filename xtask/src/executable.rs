@@ -20,31 +20,43 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 /// Program header types (linux include/uapi/linux/elf.h).
 const PT_INTERP: u32 = 3;
 
-/// Builds the static executable and copies it to `target/dist/netwright`.
+/// The executables that are shipped, each with its package.
+const SHIPPED: [(&str, &str); 2] = [("netwright", "netwright"), ("netwright-daemon", "netwrightd")];
+
+/// Builds the static executables and copies them to `target/dist`; returns the first.
 ///
 /// The flags are given here and not in `.cargo/config.toml`, so that nobody's development build changes; with `--target`
-/// they do not reach build scripts and procedural macros, which cannot be static.
+/// they do not reach build scripts and procedural macros, which cannot be static. Each package is built by itself: what
+/// one asks of a crate is not to get into the other.
 pub(crate) fn build() -> Result<PathBuf, String> {
     let triple = host_triple()?;
-    Program::new("cargo build --release --locked --package netwright --target")
-        .arg(&triple)
-        .variable("RUSTFLAGS", STATIC)
-        .deadline(DEADLINE)
-        .logged("dist", quiet)?;
-    let built = target_dir().join(triple).join("release/netwright");
-    let dist = target_dir().join("dist");
-    let path = path();
-    // Renamed over the old one: that may be running.
-    let new = dist.join("netwright.new");
+    for (package, name) in SHIPPED {
+        Program::new(&format!("cargo build --release --locked --package {package} --target"))
+            .arg(&triple)
+            .variable("RUSTFLAGS", STATIC)
+            .deadline(DEADLINE)
+            .logged("dist", quiet)?;
+        place(&target_dir().join(&triple).join("release").join(name), &dist().join(name))?;
+    }
+    Ok(path())
+}
+
+/// Copies a file over another. Renamed: that one may be running.
+fn place(built: &Path, to: &Path) -> Result<(), String> {
+    let new = to.with_extension("new");
+    let dist = dist();
     fs::create_dir_all(&dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
-    fs::copy(&built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
-    fs::rename(&new, &path).map_err(|error| format!("rename to {}: {error}", path.display()))?;
-    Ok(path)
+    fs::copy(built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
+    fs::rename(&new, to).map_err(|error| format!("rename to {}: {error}", to.display()))
+}
+
+fn dist() -> PathBuf {
+    target_dir().join("dist")
 }
 
 /// Where the static executable is once it was built.
 pub(crate) fn path() -> PathBuf {
-    target_dir().join("dist/netwright")
+    dist().join("netwright")
 }
 
 /// Checks that it is static and small.

@@ -30,7 +30,7 @@ cargo xtask COMMAND
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
-  dist              build the static executable: target/dist/netwright
+  dist              build the static executables: target/dist/netwright and netwrightd
   deps              check licences, forbidden crates, duplicates and layers
   spec              check that each rule in docs/spec has a test that exists, or a reason
   vm [-p PACKAGE] [-- FILTER…]

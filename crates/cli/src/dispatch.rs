@@ -17,6 +17,8 @@ pub(crate) const ENTER: &str = "netwright-enter";
 pub(crate) enum Role {
     /// A plugin.
     Plugin(&'static dyn Plugin),
+    /// The reference's DHCP daemon: `dhcp daemon …`, of which so many arguments are the name.
+    DhcpDaemon(usize),
     /// Called by a runtime, but by no plugin's name.
     NotAPlugin,
     /// The last step of `netwright run` before the command it runs.
@@ -30,6 +32,15 @@ pub(crate) enum Role {
 /// Decides. `has_verb` says whether `CNI_COMMAND` is set, which only runtimes do.
 pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> Role {
     let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    // The reference looks at its first argument before anything else.
+    let at = |index: usize| arguments.get(index).and_then(|argument| argument.to_str());
+    match (base, at(0), at(1)) {
+        ("dhcp", Some("daemon"), _) => return Role::DhcpDaemon(1),
+        (base, Some("dhcp"), Some("daemon")) if plugins::find(base).is_none() => {
+            return Role::DhcpDaemon(2);
+        }
+        _ => {}
+    }
     if let Some(plugin) = plugins::find(base) {
         return Role::Plugin(plugin);
     }
@@ -80,6 +91,18 @@ mod tests {
         assert_eq!(name("/usr/local/bin/cnitool", &["add"], false), "Cnitool");
         assert_eq!(name("netwright", &[], true), "NotAPlugin");
         assert_eq!(name("netwright-enter", &["1", "sh"], false), "Enter");
+    }
+
+    #[test]
+    fn the_dhcp_daemon_is_started_as_the_references_is() {
+        assert_eq!(
+            name("/opt/cni/bin/dhcp", &["daemon", "-timeout", "2s"], false),
+            "DhcpDaemon(1)"
+        );
+        assert_eq!(name("netwright", &["dhcp", "daemon"], true), "DhcpDaemon(2)");
+        assert_eq!(name("dhcp", &["deamon"], true), "dhcp");
+        assert_eq!(name("bridge", &["dhcp", "daemon"], true), "bridge");
+        assert_eq!(name("netwright", &["daemon"], false), "CommandLine");
     }
 
     #[test]

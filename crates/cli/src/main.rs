@@ -5,6 +5,7 @@
 //! everything below gets them as values ([`world::World`], [`shell::Shell`]) and returns what to say.
 //!
 //! - [`plugin_process`]: being a plugin.
+//! - [`daemon_process`]: becoming the daemon.
 //! - [`commands`]: one module a command, [`args`] describes them.
 //! - [`net`]: what commands share: which network, which container, which ports, a runtime to drive.
 //! - [`mod@shell`], [`failure`], [`table`]: the only way to standard output and error.
@@ -17,6 +18,7 @@
 )]
 mod args;
 mod commands;
+mod daemon_process;
 mod dispatch;
 mod failure;
 mod log;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
             plugin_process::serve(plugin, std::env::vars_os().collect())
         }
         Role::NotAPlugin => plugin_process::refuse(),
+        Role::DhcpDaemon(name) => daemon_process::become_it("dhcp", &arguments[name..]),
         Role::Enter => commands::run::enter(&arguments),
         Role::Cnitool => {
             panic::tell_person();

@@ -122,3 +122,29 @@ fn the_step_before_a_command_is_not_for_people() {
     // Not started by `run`: the process named is not the parent.
     assert_eq!(call_as(EXECUTABLE, "netwright-enter", &["1", "true"], &[], b"").code, 125);
 }
+
+/// Process ID and descriptors stay, so that a service manager can hand over sockets and know whom it started.
+#[test]
+fn the_dhcp_daemon_takes_this_processs_place() {
+    let dir = tempfile::tempdir_in(std::path::Path::new(EXECUTABLE).parent().unwrap()).unwrap();
+    let own = dir.path().join("netwright");
+    std::fs::hard_link(EXECUTABLE, &own).unwrap();
+    symlink("netwright", dir.path().join("dhcp")).unwrap();
+    let start = |line: &str| {
+        let script =
+            format!("cd {} && echo $$ && exec 3</dev/null && exec {line}", dir.path().display());
+        call_as("/bin/sh", "sh", &["-c", &script], &[("PATH", "/usr/bin:/bin")], b"")
+    };
+    let said = start("./dhcp daemon");
+    assert_eq!(said.code, 127, "{said:?}");
+    assert!(said.stderr.contains("netwrightd: No such file"), "{said:?}");
+    let daemon = dir.path().join("netwrightd");
+    std::fs::write(&daemon, "#!/bin/sh\necho $$ $*; readlink /proc/self/fd/3\n").unwrap();
+    std::fs::set_permissions(&daemon, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for line in ["./dhcp daemon -timeout 2s", "./netwright dhcp daemon -timeout 2s"] {
+        let said = start(line).succeeded();
+        let lines: Vec<&str> = said.stdout.lines().collect();
+        assert_eq!(lines[1], format!("{} dhcp -timeout 2s", lines[0]), "{said:?}");
+        assert_eq!(lines[2], "/dev/null");
+    }
+}

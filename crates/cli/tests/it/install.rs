@@ -38,7 +38,29 @@ fn install(scratch: &Scratch, more: &[&str]) -> Said {
     let dir = scratch.path("opt/bin");
     let mut args = vec!["install", "--bin-dir", dir.to_str().unwrap()];
     args.extend(more);
-    scratch.call(&args)
+    install_from(&Alone::new(), scratch, &args)
+}
+
+/// The executable in a folder of its own: what else was built lies beside it otherwise, the daemon perhaps.
+struct Alone(tempfile::TempDir);
+
+impl Alone {
+    fn new() -> Self {
+        let built = Path::new(EXECUTABLE);
+        let dir = tempfile::tempdir_in(built.parent().unwrap()).unwrap();
+        std::fs::hard_link(built, dir.path().join("netwright")).unwrap();
+        Alone(dir)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+fn install_from(alone: &Alone, scratch: &Scratch, args: &[&str]) -> Said {
+    let mut command = Command::new(alone.0.path().join("netwright"));
+    command.args(args).env_clear();
+    for (key, value) in scratch.command(&[]).get_envs() {
+        command.env(key, value.unwrap());
+    }
+    said(command)
 }
 
 /// Uninstalls inside a laboratory, because that also cleans the packet filter.
@@ -107,7 +129,7 @@ fn install_and_uninstall_leave_everything_as_it_was() {
     let lab = Lab::new("cli-uninstall");
     let bridge = scratch.write("opt/bin/bridge", "#!/bin/sh\necho theirs\n");
     std::fs::set_permissions(&bridge, std::fs::Permissions::from_mode(0o750)).unwrap();
-    scratch.write("opt/bin/dhcp", "somebody's");
+    scratch.write("opt/bin/whereabouts", "somebody's");
     symlink("/usr/lib/cni/portmap", scratch.path("opt/bin/portmap")).unwrap();
     scratch.write("net.d/10-podman.conflist", r#"{"name": "podman", "plugins": [{"type": "x"}]}"#);
     let before = whole(&scratch.path(""));
@@ -119,14 +141,39 @@ fn install_and_uninstall_leave_everything_as_it_was() {
     assert_eq!(json["replaced"], serde_json::json!([]));
 
     let said = uninstall(&scratch, &lab, &[]).succeeded();
-    expect![[r#"
-        removed: bandwidth, firewall, host-local, loopback, macvlan, static, tuning, netwright, SCRATCH/net.d/99-netwright.conflist
-        put back: bridge, portmap
-    "#]]
-    .assert_eq(&scratch.plain(&said.stderr));
+    let removed: Vec<&str> = plugins::all()
+        .iter()
+        .map(|plugin| plugin.name())
+        .filter(|name| !["bridge", "portmap"].contains(name))
+        .chain(["netwright", "SCRATCH/net.d/99-netwright.conflist"])
+        .collect();
+    assert_eq!(
+        scratch.plain(&said.stderr),
+        format!("removed: {}\nput back: bridge, portmap\n", removed.join(", "))
+    );
     assert_eq!(whole(&scratch.path("")), before);
     let said = uninstall(&scratch, &lab, &[]).failed(1);
     assert!(said.stderr.starts_with("error: nothing was installed in "), "{said:#?}");
+}
+
+#[test]
+fn the_daemon_is_placed_when_it_is_there() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-install-daemon");
+    let bin = scratch.path("opt/bin");
+    let args = ["install", "--no-config", "--bin-dir", bin.to_str().unwrap()];
+    let alone = Alone::new();
+    scratch.write("opt/bin/netwrightd", "theirs");
+    let said = install_from(&alone, &scratch, &args).succeeded();
+    assert!(said.stderr.contains("the plugin dhcp has no daemon"), "{said:#?}");
+    std::fs::write(alone.0.path().join("netwrightd"), "ours").unwrap();
+    for _ in 0..2 {
+        install_from(&alone, &scratch, &args).succeeded();
+        assert_eq!(std::fs::read_to_string(bin.join("netwrightd")).unwrap(), "ours");
+    }
+    let said = uninstall(&scratch, &lab, &[]).succeeded();
+    assert!(said.stderr.contains("put back: netwrightd"), "{said:#?}");
+    assert_eq!(std::fs::read_to_string(bin.join("netwrightd")).unwrap(), "theirs");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use cni::code;
 use state::{Durability, FileError, Lock};
 
-use super::EXECUTABLE;
 use super::manifest::{self, Manifest};
+use super::{EXECUTABLE, EXECUTABLES};
 use crate::failure::Failure;
 
 /// How long another `install` in the same folder may take.
@@ -141,10 +141,10 @@ impl Folder {
     pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
         Undo {
             old: old.cloned(),
-            executable: fs::read(self.dir.join(EXECUTABLE)).ok(),
+            executables: EXECUTABLES.map(|name| (name, fs::read(self.dir.join(name)).ok())).into(),
             kept: Vec::new(),
             placed: Vec::new(),
-            executable_placed: false,
+            executables_placed: Vec::new(),
         }
     }
 
@@ -187,10 +187,10 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Undo {
     old: Option<Manifest>,
-    executable: Option<Vec<u8>>,
+    executables: Vec<(&'static str, Option<Vec<u8>>)>,
     kept: Vec<String>,
     placed: Vec<String>,
-    executable_placed: bool,
+    executables_placed: Vec<&'static str>,
 }
 
 impl Undo {
@@ -202,8 +202,8 @@ impl Undo {
         self.placed.push(name.to_owned());
     }
 
-    pub(super) fn executable(&mut self) {
-        self.executable_placed = true;
+    pub(super) fn executable(&mut self, name: &'static str) {
+        self.executables_placed.push(name);
     }
 
     /// Puts everything back, the last step first; the first failure is returned, the rest is tried.
@@ -221,13 +221,12 @@ impl Undo {
                 note(folder.give_back(name).map(drop));
             }
         }
-        if self.executable_placed {
-            if self.kept.iter().any(|name| name == EXECUTABLE) {
-                note(folder.give_back(EXECUTABLE).map(drop));
-            } else if let Some(bytes) = &self.executable {
-                note(folder.put_executable(EXECUTABLE, bytes));
-            } else {
-                note(folder.give_back(EXECUTABLE).map(drop));
+        for name in self.executables_placed.iter().rev() {
+            let was_there = self.executables.iter().find(|(known, _)| known == name);
+            let bytes = was_there.and_then(|(_, bytes)| bytes.as_ref());
+            match bytes.filter(|_| !self.kept.iter().any(|kept| kept == name)) {
+                Some(bytes) => note(folder.put_executable(name, bytes)),
+                None => note(folder.give_back(name).map(drop)),
             }
         }
         for name in self.kept.iter().filter(|name| folder.has_kept(name)) {

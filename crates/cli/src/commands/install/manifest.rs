@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cni::{code, owner};
 use serde::{Deserialize, Serialize};
 
-use super::EXECUTABLE;
+use super::{DAEMON, EXECUTABLE};
 use crate::failure::Failure;
 
 /// The folder for what was replaced, and for the manifest. Runtimes look for names of plugins only.
@@ -25,6 +25,9 @@ pub(super) struct Manifest {
     pub(super) version: String,
     /// The plugins that are links of ours.
     pub(super) links: Vec<String>,
+    /// The daemon was placed, too.
+    #[serde(default)]
+    pub(super) daemon: bool,
     /// The names whose foreign files are kept.
     pub(super) replaced: Vec<String>,
     /// The configuration that was written.
@@ -126,7 +129,9 @@ impl Manifest {
 
     /// Says whether a name is ours.
     pub(super) fn owns(&self, name: &str) -> bool {
-        name == EXECUTABLE || self.links.iter().any(|link| link == name)
+        name == EXECUTABLE
+            || (name == DAEMON && self.daemon)
+            || self.links.iter().any(|link| link == name)
     }
 
     /// Says whether what is installed is newer than `version`. What cannot be compared is not.

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::Outcome;
 use crate::VERSION;
 use crate::args::{Common, Install};
+use crate::daemon_process::DAEMON;
 use crate::failure::Failure;
 use crate::net::default;
 use crate::net::session::{PluginSource, Session, load_failure};
@@ -30,6 +31,9 @@ pub(crate) use take_back::uninstall;
 
 /// The executable's own name in the folder, which the links point at.
 const EXECUTABLE: &str = "netwright";
+
+/// Both executables: the second is placed when it is beside the one that runs.
+const EXECUTABLES: [&str; 2] = [EXECUTABLE, DAEMON];
 
 /// The default network's file. It sorts last: a runtime that takes the first file must not find ours instead
 /// of the one it has been using.
@@ -83,6 +87,9 @@ pub(crate) fn install(
     let dir = world.absolute(&args.bin_dir);
     let executable = std::fs::read("/proc/self/exe")
         .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read this executable"))?;
+    let daemon = std::fs::read_link("/proc/self/exe")
+        .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
+        .ok();
     let mut created = manifest::missing(&dir);
     if !args.no_config {
         created.extend(manifest::missing(&session.conf_dir));
@@ -91,7 +98,8 @@ pub(crate) fn install(
     let folder = Folder::open(&dir).inspect_err(|_| {
         manifest::remove_created(&created);
     })?;
-    let outcome = place(&folder, &links, &executable, &created, args, &session);
+    let outcome =
+        place(&folder, &links, (&executable, daemon.as_deref()), &created, args, &session);
     drop(folder);
     let (replaced, config, notes) = match outcome {
         Ok(done) => done,
@@ -109,7 +117,7 @@ type Done = (Vec<String>, Option<PathBuf>, Vec<String>);
 fn place(
     folder: &Folder,
     links: &[&'static str],
-    executable: &[u8],
+    (executable, daemon): (&[u8], Option<&[u8]>),
     created: &[PathBuf],
     args: &Install,
     session: &Session,
@@ -132,12 +140,13 @@ fn place(
     // Everything that can be refused is refused before anything is changed.
     let mut names: Vec<&str> = links.to_vec();
     names.push(EXECUTABLE);
+    names.extend(daemon.map(|_| DAEMON));
     let owns = |name: &str| old.as_ref().is_some_and(|old| old.owns(name));
     let mut foreign = Vec::new();
     for name in &names {
         match folder.look(name)? {
             Entry::Ours => {}
-            Entry::Foreign if *name == EXECUTABLE && owns(EXECUTABLE) => {}
+            Entry::Foreign if EXECUTABLES.contains(name) && owns(name) => {}
             Entry::Foreign => foreign.push((*name).to_owned()),
             Entry::Absent => {}
         }
@@ -151,6 +160,7 @@ fn place(
     let manifest = Manifest {
         version: VERSION.to_owned(),
         links: links.iter().map(|name| (*name).to_owned()).collect(),
+        daemon: daemon.is_some() || old.as_ref().is_some_and(|old| old.daemon),
         replaced,
         config: written.or_else(|| old.as_ref().and_then(|old| old.config.clone())),
         created_dirs: old
@@ -173,8 +183,12 @@ fn place(
             folder.keep(name)?;
             undo.kept(name);
         }
-        undo.executable();
-        folder.put_executable(EXECUTABLE, executable)?;
+        for (name, bytes) in [(EXECUTABLE, Some(executable)), (DAEMON, daemon)] {
+            if let Some(bytes) = bytes {
+                undo.executable(name);
+                folder.put_executable(name, bytes)?;
+            }
+        }
         for name in links {
             undo.link(name);
             folder.put_link(name, EXECUTABLE)?;
@@ -194,6 +208,10 @@ fn place(
                 failure.because(format_args!("putting things back failed too: {}", error.message()))
             }
         });
+    }
+    if !manifest.daemon {
+        notes
+            .push(format!("{DAEMON} is not beside this executable: the plugin dhcp has no daemon"));
     }
     if links.is_empty() {
         notes.push("this build holds no plugins".to_owned());

@@ -9,7 +9,7 @@ use state::Index;
 
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
-use super::{EXECUTABLE, Outcome};
+use super::{DAEMON, EXECUTABLE, Outcome};
 use crate::args::{Common, Uninstall};
 use crate::commands::gc;
 use crate::failure::Failure;
@@ -76,6 +76,9 @@ pub(crate) fn uninstall(
             Ok(Entry::Foreign) => leave(&folder, name, &mut report),
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
+    }
+    if installed.daemon {
+        give_back(&folder, DAEMON, &mut report)?;
     }
     give_back(&folder, EXECUTABLE, &mut report)?;
     if let Some(config) = &installed.config {
