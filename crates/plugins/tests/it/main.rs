@@ -9,6 +9,7 @@ mod bandwidth;
 mod bridge;
 mod dummy;
 mod differential;
+mod dhcp;
 mod firewall;
 mod host_device;
 mod host_local;

@@ -1,0 +1,67 @@
+//! `dhcp` without its daemon. With it, and with real servers: `crates/daemon/tests/it/dhcp`.
+
+use serde_json::json;
+
+use crate::support::{Node, Run};
+
+fn run(verb: &str, ipam: serde_json::Value) -> Run<'static> {
+    Run::bare("dhcp", verb).config(json!({ "ipam": ipam }))
+}
+
+/// The reference crashes.
+#[test]
+fn a_configuration_without_ipam_is_refused() {
+    testkit::require!("root");
+    let node = Node::new("dhcp-no-ipam");
+    let c1 = node.container("c1");
+    for verb in ["ADD", "CHECK"] {
+        node.run("dhcp", verb).to(&c1).call().fails(7, "IPAM config missing 'ipam' key");
+    }
+    Run::bare("dhcp", "STATUS").call().fails(7, "IPAM config missing 'ipam' key");
+    // Nothing is needed to release.
+    assert!(node.run("dhcp", "DEL").to(&c1).call().succeeded());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
+    let status = |ipam| run("STATUS", ipam).call();
+    status(json!({ "type": "dhcp", "daemonSocketPath": "run/dhcp.sock" }))
+        .fails(7, "ipam.daemonSocketPath: \"run/dhcp.sock\" is not absolute");
+    status(json!({ "request": [{ "option": "gateway" }] })).fails(7, "Can not parse option \"gateway\"");
+    status(json!({ "provide": [{ "option": "300", "value": "x" }] })).fails(7, "Can not parse option \"300\"");
+    status(json!({ "provide": [{ "option": "12", "value": "x".repeat(256) }] }))
+        .fails(7, "value too long for option \"12\"");
+    status(json!({ "priority": 4_294_967_296_u64 })).fails(7, "ipam.priority");
+    status(json!({ "families": ["v4", "v5"] })).fails(7, "ipam.families: \"v5\" is no family");
+    status(json!({ "request": "routers" })).fails(6, "ipam.request");
+    status(json!({ "priority": "low" })).fails(6, "ipam.priority");
+}
+
+#[test]
+fn without_the_daemon() {
+    testkit::require!("root");
+    let node = Node::new("dhcp-alone");
+    let c1 = node.container("c1");
+    let socket = node.lab.dir().join("no.sock");
+    let call = |verb: &str| {
+        let ipam = json!({ "type": "dhcp", "daemonSocketPath": socket });
+        node.run("dhcp", verb).to(&c1).config(json!({ "ipam": ipam }))
+    };
+    call("ADD").call().fails(110, "error dialing DHCP daemon: dial unix");
+    call("CHECK").call().fails(110, "start the daemon");
+    call("STATUS").call().fails(50, "error dialing DHCP daemon");
+    call("GC").valid(&[]).call().fails(110, "error dialing DHCP daemon");
+    for _ in 0..2 {
+        assert!(call("DEL").call().succeeded());
+    }
+    assert!(!node.lab.dir().join("no.sock.todo").exists());
+}
+
+#[test]
+fn keys_that_nobody_reads_are_found() {
+    let plugin = plugins::find("dhcp").unwrap();
+    let config = r#"{"name":"n","type":"bridge","bridge":"b","ipam":{"type":"dhcp","daemonSocketpath":"/s","deamonSocketPath":"/s","provide":[{"option":"12","form":"x"}]}}"#;
+    let keys: Vec<String> =
+        plugin.unknown_keys(config).unwrap().into_iter().map(|key| key.key.clone()).collect();
+    assert_eq!(keys, ["deamonSocketPath", "form"]);
+}
