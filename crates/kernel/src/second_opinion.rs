@@ -12,9 +12,9 @@ use crate::nft::{
 };
 use crate::route::IpFamily;
 use crate::route::{
-    AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Fdb, LinkKind, LinkSet,
-    MacvlanMode, MacvlanOptions, Neighbour, NeighbourState, NewLink, NextHop, Route, Rule, Scope,
-    VethPeer, VlanOptions,
+    AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Fdb, IpvlanMode,
+    IpvlanOptions, IpvlanReach, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, Neighbour,
+    NeighbourState, NewLink, NextHop, Route, Rule, Scope, VethPeer, VlanOptions, VlanProtocol,
 };
 use crate::wire::{self, Writer};
 use crate::{MacAddr, netns::Netns};
@@ -100,9 +100,12 @@ fn links() {
     let macvlan = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: Some(5) };
     let macvlan = NewLink { parent: Some(2), ..NewLink::new("m", LinkKind::Macvlan(macvlan)) };
     says(&Change::NewLink(macvlan), &["Link(2)", "Mode(Bridge)", "BcQueueLen(5)"]);
-    let vlan =
-        NewLink { parent: Some(2), ..NewLink::new("v", LinkKind::Vlan(VlanOptions { id: 42 })) };
-    says(&Change::NewLink(vlan), &["Kind(Vlan)", "Id(42)"]);
+    let vlan = VlanOptions { id: 42, protocol: VlanProtocol::Dot1Ad };
+    let vlan = NewLink { parent: Some(2), ..NewLink::new("v", LinkKind::Vlan(vlan)) };
+    says(&Change::NewLink(vlan), &["Kind(Vlan)", "Id(42)", "Protocol(Ieee8021Ad)"]);
+    let ipvlan = IpvlanOptions { mode: IpvlanMode::L3s, reach: Some(IpvlanReach::Private) };
+    let ipvlan = NewLink { parent: Some(2), ..NewLink::new("i", LinkKind::Ipvlan(ipvlan)) };
+    says(&Change::NewLink(ipvlan), &["Kind(IpVlan)", "Mode(L3S)", "Flags(IpVlanFlags(Private"]);
     says(
         &Change::NewLink(NewLink::new("v", LinkKind::Vrf { table: 9 })),
         &["Kind(Vrf)", "TableId(9)"],
