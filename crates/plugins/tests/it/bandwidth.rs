@@ -482,3 +482,29 @@ fn a_filter_that_leads_nowhere_is_replaced() {
     testkit::traffic::assert_pings(&c1, "fd00:1::1");
     run(&node, "CHECK", &c1, &prev, both(8_000_000, 8_000_000)).call().silent();
 }
+
+/// Behind the plugin that makes the pair: CHECK of both is content, and DEL of both, in reverse, leaves nothing.
+#[test]
+fn in_a_chain_with_bridge() {
+    testkit::require!("root");
+    let node = Node::new("bw-chain");
+    let before = Snapshot::take(&node.lab);
+    let c1 = node.container("c1");
+    let bridge = |verb| {
+        let keys = json!({ "isGateway": true, "ipam": matrix::ipam(&node, Family::Dual) });
+        node.run("bridge", verb).to(&c1).config(keys)
+    };
+    let made = bridge("ADD").call().ok();
+    let keys = || both(8_000_000, 8_000_000);
+    let result = run(&node, "ADD", &c1, &made, keys()).call().ok();
+    for to in ["10.1.0.1", "fd00:1::1"] {
+        testkit::traffic::assert_pings(&c1, to);
+    }
+    bridge("CHECK").prev(&result).call().silent();
+    run(&node, "CHECK", &c1, &result, keys()).call().silent();
+    run(&node, "DEL", &c1, &result, keys()).call().silent();
+    assert_eq!(qdiscs(&node, made["interfaces"][1]["name"].as_str().unwrap()), [] as [Value; 0]);
+    bridge("DEL").prev(&result).call().silent();
+    drop(c1);
+    before.assert_same(&Snapshot::take(&node.lab));
+}

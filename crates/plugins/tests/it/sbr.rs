@@ -433,3 +433,24 @@ fn what_the_reference_made_is_removed() {
     run("DEL").call().silent();
     assert_eq!((rules(&c1, "-4"), rules(&c1, "-6")), (Vec::new(), Vec::new()));
 }
+
+/// Behind the plugin that made the interface, whose CHECK finds its routes where they are now. The reference's does not.
+#[test]
+fn in_a_chain_with_bridge() {
+    testkit::require!("root");
+    let node = Node::new("sbr-chain");
+    let c1 = node.container("c1");
+    let bridge = |verb| {
+        let keys = json!({ "isGateway": true, "ipam": matrix::ipam(&node, Family::Dual) });
+        node.run("bridge", verb).to(&c1).config(keys)
+    };
+    let result = bridge("ADD").call().ok();
+    run(&node, "ADD", &c1, &result, json!({})).call().ok();
+    for (to, from) in [("10.1.0.1", "10.1.0.2"), ("fd00:1::1", "fd00:1::2")] {
+        c1.sh(&format!("ping -c 1 -W 5 -I {from} {to} >&2"));
+    }
+    bridge("CHECK").prev(&result).call().silent();
+    run(&node, "CHECK", &c1, &result, json!({})).call().silent();
+    run(&node, "DEL", &c1, &result, json!({})).call().silent();
+    bridge("DEL").prev(&result).call().silent();
+}

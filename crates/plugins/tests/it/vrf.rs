@@ -247,6 +247,27 @@ fn vm_what_the_reference_made_is_removed() {
     assert_eq!(vrfs(&c1), []);
 }
 
+/// Behind the plugin that made the interface, whose CHECK finds its routes where they are now.
+#[test]
+fn vm_in_a_chain_with_bridge() {
+    testkit::require!("root", "vrf");
+    let node = Node::new("vrf-chain");
+    let c1 = node.container("c1");
+    let bridge = |verb| {
+        let keys = json!({ "isGateway": true, "ipam": matrix::ipam(&node, Family::Dual) });
+        node.run("bridge", verb).to(&c1).config(keys)
+    };
+    let result = bridge("ADD").call().ok();
+    run(&node, "ADD", &c1, &result, json!({})).call().ok();
+    for address in ["10.1.0.2", "fd00:1::2"] {
+        traffic::assert_pings(&node.lab, address);
+    }
+    bridge("CHECK").prev(&result).call().silent();
+    run(&node, "CHECK", &c1, &result, json!({})).call().silent();
+    run(&node, "DEL", &c1, &result, json!({})).call().silent();
+    bridge("DEL").prev(&result).call().silent();
+}
+
 /// What the kernel refuses is undone: here it has no VRF, or there is one too many of its table.
 #[test]
 fn a_failed_add_leaves_everything_as_it_was() {

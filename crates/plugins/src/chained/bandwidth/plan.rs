@@ -4,7 +4,7 @@
 //! what the rate carries in a second is harmless. A larger one is kept, but may leave only a twentieth quicker than the
 //! rate: in no second there is more than that.
 //!
-//! Beside this there is always a second, small bucket. What does not fit into it is cut into packets: a
+//! Beside this there is always a second, small bucket, of ten milliseconds. What does not fit into it is cut into packets: a
 //! bundle of 64 KiB, as the kernel makes them between links of one host, would keep everybody behind it
 //! waiting for 26 ms at 20 Mbit/s.
 
@@ -17,12 +17,11 @@ use crate::shared::steps::Step;
 
 /// A harmless burst is what the rate carries in a second, divided by this; also how much quicker a larger one may leave.
 const HARMLESS: u64 = 20;
-/// How much quicker than the rate a harmless burst may leave: so much that what a late timer missed is made up for.
+/// How many times quicker than the rate a harmless burst may leave.
 const CATCH_UP: u64 = 2;
-/// The small bucket is what its rate carries in a second, divided by this: a millisecond; ten where it cannot make up for
-/// what a late timer missed.
-const SMALL: u64 = 1_000;
-const SMALL_WITHOUT_CATCH_UP: u64 = 100;
+/// The small bucket is what its rate carries in a second, divided by this: ten milliseconds, so that what a late timer
+/// missed is not lost.
+const SMALL: u64 = 100;
 /// How long packets may wait without fair queueing, as a part of a second: 25 ms, as the reference.
 const WAIT: u64 = 40;
 /// What a packet has beside its MTU: Ethernet's header with two VLAN tags.
@@ -60,12 +59,12 @@ impl Shape {
         let least = packet * LEAST_PACKETS;
         let harmless = size(rate / HARMLESS).max(least);
         let burst = limit.burst.map_or(harmless, |burst| burst.0.max(least));
-        let (peak_rate, small) = if burst <= harmless {
-            (rate.saturating_mul(CATCH_UP), SMALL)
+        let peak_rate = if burst <= harmless {
+            rate.saturating_mul(CATCH_UP)
         } else {
-            (rate.saturating_add((rate / HARMLESS).max(1)), SMALL_WITHOUT_CATCH_UP)
+            rate.saturating_add((rate / HARMLESS).max(1))
         };
-        let peak = Peak { rate: peak_rate, burst: size(peak_rate / small).max(least) };
+        let peak = Peak { rate: peak_rate, burst: size(rate / SMALL).max(least) };
         let waiting = size(rate / WAIT).max(packet * LEAST_WAITING);
         let bucket = Tbf { rate, burst, limit: waiting, peak: Some(peak) };
         Self { bucket, queue: queue(rate, packet) }
@@ -252,12 +251,12 @@ mod tests {
         check(
             20_000_000,
             None,
-            expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/5000 target 5000 us"],
+            expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
         );
         check(
             20_000_000,
             Some(2_500_000),
-            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/26250 target 5000 us"],
+            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/25000 target 5000 us"],
         );
         // Less than a packet would let nothing through.
         check(

@@ -258,3 +258,112 @@ fn replace(hint: Route, state: &State) -> Step {
         None => Step::new(Change::ReplaceRoute(hint.clone()), Change::DelRoute(hint)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn ip(address: &str, gateway: Option<&str>) -> IpConfig {
+        IpConfig::new(address.parse().unwrap(), gateway.map(|text| text.parse().unwrap()))
+    }
+
+    fn route(destination: &str, gateway: Option<&str>, oif: u32) -> Route {
+        Route {
+            gateway: gateway.map(|text| text.parse().unwrap()),
+            oif: Some(oif),
+            ..Route::new(destination.parse().unwrap())
+        }
+    }
+
+    #[track_caller]
+    fn check(config: &Config, ips: &[IpConfig], state: &State, expect: Expect) {
+        let mut link = Link::default();
+        link.index = 7;
+        let plan = add(config, ips, &link, state);
+        let lines: Vec<String> = plan.steps.iter().map(|step| step.change.to_string()).collect();
+        expect.assert_eq(&lines.join("\n"));
+    }
+
+    fn dual() -> State {
+        let routes = vec![
+            route("10.0.0.0/24", None, 7),
+            route("0.0.0.0/0", Some("10.0.0.1"), 7),
+            route("172.16.0.0/12", Some("192.0.2.1"), 7),
+            route("198.51.100.0/24", None, 8),
+            route("fd00::/64", None, 7),
+            route("fe80::/64", None, 7),
+            Route { table: 100, ..route("203.0.113.0/24", None, 8) },
+        ];
+        State { rules: vec![Rule::to_table(IpFamily::V6, 101)], routes }
+    }
+
+    #[test]
+    fn each_familys_routes_go_into_its_own_table() {
+        let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", Some("fd00::1"))];
+        check(
+            &Config::default(),
+            &ips,
+            &dual(),
+            expect![[r#"
+                add routing rule from 10.0.0.2/32 table 102
+                add routing rule from fd00::2/128 table 103
+                append route 10.0.0.0/24 on link 7 in table 102
+                replace route 0.0.0.0/0 via 10.0.0.1 on link 7 in table 102
+                append route 172.16.0.0/12 via 192.0.2.1 on link 7 in table 102
+                append route fd00::/64 on link 7 in table 103
+                append route fe80::/64 on link 7 in table 103
+                replace route ::/0 via fd00::1 on link 7 in table 103
+                delete route 10.0.0.0/24 on link 7
+                delete route 0.0.0.0/0 via 10.0.0.1 on link 7
+                delete route 172.16.0.0/12 via 192.0.2.1 on link 7
+                delete route fd00::/64 on link 7"#]],
+        );
+        // Of a family without address nothing moves.
+        check(
+            &Config { source_hints: true, ..Config::default() },
+            &ips[1..],
+            &dual(),
+            expect![[r#"
+                add routing rule from fd00::2/128 table 102
+                append route fd00::/64 on link 7 in table 102
+                append route fe80::/64 on link 7 in table 102
+                replace route ::/0 via fd00::1 on link 7 in table 102
+                replace route fd00::/64 on link 7"#]],
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_there_says_which_table() {
+        let ips = [ip("10.0.0.2/24", Some("10.0.0.1"))];
+        let mut state = dual();
+        state.rules.push(rule(&Source { address: ips[0].address.addr(), table: 150 }));
+        check(
+            &Config { gateways: vec!["10.0.0.9".parse().unwrap()], ..Config::default() },
+            &ips,
+            &state,
+            expect![[r#"
+                append route 10.0.0.0/24 on link 7 in table 150
+                append route 172.16.0.0/12 via 192.0.2.1 on link 7 in table 150
+                replace route 0.0.0.0/0 via 10.0.0.9 on link 7 in table 150
+                delete route 10.0.0.0/24 on link 7
+                delete route 0.0.0.0/0 via 10.0.0.1 on link 7
+                delete route 172.16.0.0/12 via 192.0.2.1 on link 7"#]],
+        );
+        check(&Config { table: Some(150), ..Config::default() }, &ips, &state, expect![""]);
+    }
+
+    /// Undone in reverse, the plan leaves what was.
+    #[test]
+    fn every_step_can_be_undone() {
+        let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", None)];
+        let mut link = Link::default();
+        link.index = 7;
+        for source_hints in [false, true] {
+            let config = Config { source_hints, ..Config::default() };
+            let plan = add(&config, &ips, &link, &dual());
+            assert!(plan.steps.iter().all(|step| step.back.len() == 1), "{plan:#?}");
+        }
+    }
+}
