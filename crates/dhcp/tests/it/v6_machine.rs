@@ -229,6 +229,27 @@ fn a_server_without_memory_is_asked_to_bind_what_is_in_use() {
 }
 
 #[test]
+fn what_ended_meanwhile_is_not_asked_for() {
+    let mut bench = Bench::bound(|reply| {
+        reply
+            .times(1800, 1900)
+            .giving(&[("2001:db8::50", 3600, 7200), ("2001:db8::51", 1802, 1802)])
+    });
+    bench.run(seconds(1800));
+    bench.reply(&Reply::new(REPLY, &bench.last()).refusing(3));
+    bench.took();
+    bench.run(seconds(1804));
+    assert_eq!(
+        bench.took(),
+        [
+            "REQUEST 2001:db8::50 2001:db8::51 to the server",
+            "configure 2001:db8::50 over 2001:db8::50,2001:db8::51",
+            "REQUEST 2001:db8::50 to the server"
+        ]
+    );
+}
+
+#[test]
 fn one_that_does_not_want_to_is_not_asked_without_pause() {
     let mut bench = Bench::bound(|reply| reply);
     bench.run(seconds(1800));
