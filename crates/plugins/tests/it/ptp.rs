@@ -215,7 +215,8 @@ fn the_last_to_leave_puts_forwarding_back() {
     assert_eq!(forwarding(), "1\n1\n");
     ptp(&node, "DEL", &c2).call().silent();
     assert_eq!(forwarding(), "0\n0\n");
-    (c1.delete(), c2.delete());
+    c1.delete();
+    c2.delete();
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
