@@ -51,7 +51,7 @@ macro_rules! require {
 /// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
-pub const KERNEL: [(&str, &str); 22] = [
+pub const KERNEL: [(&str, &str); 23] = [
     ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
     ("vlan", "ip link add link p0 name t0 type vlan id 7"),
     ("dummy", "ip link add t0 type dummy"),
@@ -80,6 +80,8 @@ pub const KERNEL: [(&str, &str); 22] = [
         "act_mirred",
         "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action mirred egress redirect dev p1",
     ),
+    // The virtual machine's own: what another machine has is in use.
+    ("spare-nic", "test -n \"$NETWRIGHT_VM\" && ls -d /sys/bus/virtio/drivers/virtio_net/virtio*"),
     ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
     ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
     (

@@ -52,13 +52,20 @@ impl SingleLink for HostDevice {
     /// Takes the device over from an attachment whose namespace is gone: it is brought home first.
     fn observe(call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Seen, Error> {
         let seen = find::look(config, &mut sites.host);
-        if seen.is_ok() {
-            return seen;
-        }
-        match find::holder(config) {
+        let suspicious = match &seen {
+            // What has an alias that could be our mark may have come back from a container as something else.
+            Ok(Seen::Link(found)) => home::original_name(&found.link).is_some(),
+            Ok(Seen::UserSpace { .. }) => false,
+            Err(_) => true,
+        };
+        let holder = if suspicious { find::holder(config) } else { None };
+        match holder {
             Some(holder) if !holder.alive && !holder.facts.user_space => {
                 home::bring(call, &holder.attachment, None, Some(&holder.facts))?;
                 attachment::forget(&config.index, &holder.attachment, Self::NAME)?;
+                find::look(config, &mut sites.host)
+            }
+            None if seen.is_err() && home::bring_late(call, config, &mut sites.host)? => {
                 find::look(config, &mut sites.host)
             }
             _ => seen,

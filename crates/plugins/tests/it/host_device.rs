@@ -1,6 +1,7 @@
 //! `host-device`: each row of the reference's behaviour, and what ours does better.
 
 mod find;
+mod hardware;
 mod home;
 mod matrix;
 mod userspace;
@@ -225,6 +226,35 @@ fn a_device_in_use_is_refused_with_its_holder() {
     check(&node, &c1, &result).call().silent();
     del(&node, &c1).call().silent();
     add(&node, &c2).call().ok();
+}
+
+/// Whoever is second is refused, whenever it learns that, and takes nothing from the first.
+#[test]
+fn two_at_once_for_one_device() {
+    let node = Node::new("hd-race");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    let containers: Vec<_> = (0..4).map(|number| node.container(&format!("c{number}"))).collect();
+    for _ in 0..4 {
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let node = &node;
+            let add = |container| scope.spawn(move || add(node, container).call());
+            let running: Vec<_> = containers.iter().map(add).collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let winners: Vec<_> = (0..4).filter(|&number| answers[number].succeeded()).collect();
+        assert_eq!(winners.len(), 1, "{answers:?}");
+        for (number, container) in containers.iter().enumerate() {
+            if number != winners[0] {
+                del(&node, container).call().silent();
+            }
+        }
+        let result = answers[winners[0]].clone().ok();
+        check(&node, &containers[winners[0]], &result).call().silent();
+        del(&node, &containers[winners[0]]).call().silent();
+    }
+    drop(containers);
+    before.assert_same(&Snapshot::take(&node.lab));
 }
 
 #[test]

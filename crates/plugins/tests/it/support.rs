@@ -110,6 +110,7 @@ pub(crate) struct Run<'n> {
     env: CallEnv,
     config: Value,
     raw: Option<Vec<u8>>,
+    on_machine: bool,
 }
 
 impl Run<'_> {
@@ -124,7 +125,7 @@ impl Run<'_> {
             ..CallEnv::default()
         };
         let config = json!({ "cniVersion": "1.1.0", "name": "n", "type": plugin });
-        Run { node: None, plugin: plugin.to_owned(), env, config, raw: None }
+        Run { node: None, plugin: plugin.to_owned(), env, config, raw: None, on_machine: false }
     }
 
     /// Sets `CNI_NETNS` to the container's and `CNI_CONTAINERID` to its name.
@@ -146,6 +147,16 @@ impl Run<'_> {
 
     pub(crate) fn ifname(mut self, ifname: &str) -> Self {
         ifname.clone_into(&mut self.env.ifname);
+        self
+    }
+
+    /// Calls the plugin on the machine itself, with the node's folders: for hardware, in the virtual machine only.
+    pub(crate) fn on_machine(mut self) -> Self {
+        assert!(
+            std::env::var_os(testkit::feature::VM_VARIABLE).is_some(),
+            "this is no place to play"
+        );
+        self.on_machine = true;
         self
     }
 
@@ -233,7 +244,7 @@ impl Run<'_> {
     }
 
     fn respond(self, plugin: &dyn Plugin, stdin: &mut (dyn Read + Send)) -> Answer {
-        let Run { node, env, .. } = self;
+        let Run { node, env, on_machine, .. } = self;
         let called = format!("{} {}", env.command, plugin.name());
         let roots = match node {
             Some(node) => node.roots.clone(),
@@ -246,8 +257,8 @@ impl Run<'_> {
             cni_plugin::respond(plugin, &env, stdin, &context)
         };
         let output = match node {
-            Some(node) => node.lab.enter(respond),
-            None => respond(),
+            Some(node) if !on_machine => node.lab.enter(respond),
+            _ => respond(),
         };
         Answer { called, output }
     }

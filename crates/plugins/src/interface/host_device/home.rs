@@ -16,7 +16,7 @@ use crate::shared::{kernel_error as kernel, owner};
 
 /// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
 /// thread of its own, one namespace after the other.
-const RETURN_PATIENCE: Duration = Duration::from_secs(3);
+const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The pause between looks.
 const RETURN_PAUSE: Duration = Duration::from_millis(20);
@@ -223,6 +223,21 @@ fn find_returned(
     }
 }
 
+/// Brings a device home that came back after its attachment's DEL had given up: nothing but its mark tells its name.
+/// Says whether there was one.
+pub(super) fn bring_late(
+    call: &Call<'_>,
+    config: &Config,
+    host: &mut RouteSocket,
+) -> Result<bool, Error> {
+    let Device::Name(name) = &config.device else { return Ok(false) };
+    let links = host.links().map_err(kernel)?;
+    let late = |link: &&Link| !link.up() && original_name(link) == Some(name.as_str());
+    let Some(link) = links.iter().find(late) else { return Ok(false) };
+    restore(call, host, link, None)?;
+    Ok(true)
+}
+
 /// Says whether a link has the mark, and it is the name that the configuration asks for. Of other ways to name a device
 /// none says what it was called.
 fn is_asked_for(call: &Call<'_>, link: &Link) -> bool {
@@ -231,7 +246,7 @@ fn is_asked_for(call: &Call<'_>, link: &Link) -> bool {
 }
 
 /// The name that a mark says, if it is one of a link moved by this plugin or the reference's.
-fn original_name(link: &Link) -> Option<&str> {
+pub(super) fn original_name(link: &Link) -> Option<&str> {
     let alias = link.alias.as_deref()?;
     (!alias.starts_with(owner::PREFIX) && IfName::new(alias).is_ok()).then_some(alias)
 }

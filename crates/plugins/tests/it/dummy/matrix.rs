@@ -13,6 +13,7 @@ const SUBJECT: Subject = Subject {
     damage: |_, c1, _| {
         c1.sh("ip link set eth0 down");
     },
-    unready: Some(|_, _| json!({ "ipam": null })),
+    // The kernel has the driver, or the test is not run; another test shows STATUS where it has not.
+    unready: None,
 };
 matrix::vm_tests!(SUBJECT, "dummy");

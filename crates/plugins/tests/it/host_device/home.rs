@@ -165,28 +165,47 @@ fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
     assert!(home.contains(" dev") && home.contains("alias nic0"), "{home}");
 }
 
-/// A dead container's device is taken over: nobody called DEL, and the next one asks for it.
+/// A dead container's device is taken over: nobody called DEL, and the next one asks for it, by its name, which it has
+/// not, or by something it has kept.
 #[test]
 fn a_dead_holders_device_is_taken_over() {
-    let node = Node::new("hd-dead");
+    for key in ["device", "hwaddr"] {
+        let node = Node::new("hd-dead");
+        device(&node, "nic0");
+        node.sh("ip link set nic0 up");
+        let keys = match key {
+            "device" => json!({ "device": "nic0" }),
+            _ => json!({ "device": "", "hwaddr": link(&node.lab, "nic0")["address"] }),
+        };
+        let before = Snapshot::take(&node.lab);
+        let (c1, c2) = (node.container("c1"), node.container("c2"));
+        add(&node, &c1).config(keys.clone()).call().ok();
+        let path = c1.netns();
+        c1.sh(&format!("ip link set eth0 netns {}", node.lab.netns_path().display()));
+        drop(c1);
+        let result = add(&node, &c2).config(keys.clone()).call().ok();
+        assert_eq!(link(&c2, "eth0")["ifalias"], "nic0", "{key}");
+        // The dead one's DEL comes late and takes nothing.
+        let late = node.run("host-device", "DEL").id("c1").netns(&path).config(keys.clone());
+        late.call().silent();
+        check(&node, &c2, &result).config(keys.clone()).call().silent();
+        del(&node, &c2).config(keys).call().silent();
+        drop(c2);
+        before.assert_same(&Snapshot::take(&node.lab));
+    }
+}
+
+/// It came back after DEL had given up: the mark alone tells its name.
+#[test]
+fn a_device_that_came_back_late_is_found_by_its_mark() {
+    let node = Node::new("hd-late");
     device(&node, "nic0");
     let before = Snapshot::take(&node.lab);
-    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    node.sh("ip link set nic0 alias nic0 && ip link set nic0 name eth0");
+    let c1 = node.container("c1");
     add(&node, &c1).call().ok();
-    let path = c1.netns();
-    c1.sh(&format!("ip link set eth0 netns {}", node.lab.netns_path().display()));
+    del(&node, &c1).call().silent();
     drop(c1);
-    let result = add(&node, &c2).call().ok();
-    // The dead one's DEL comes late and takes nothing.
-    node.run("host-device", "DEL")
-        .id("c1")
-        .netns(&path)
-        .config(json!({ "device": "nic0" }))
-        .call()
-        .silent();
-    check(&node, &c2, &result).call().silent();
-    del(&node, &c2).call().silent();
-    drop(c2);
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
