@@ -59,8 +59,15 @@ pub(crate) fn path() -> PathBuf {
     dist().join("netwright")
 }
 
-/// Checks that it is static and small.
+/// Checks that what was built is static and small; `path` is the first of them.
 pub(crate) fn check(path: &Path) -> Result<String, String> {
+    let texts = SHIPPED.map(|(_, name)| {
+        check_one(&path.with_file_name(name)).map(|text| format!("{name} {text}"))
+    });
+    Ok(texts.into_iter().collect::<Result<Vec<_>, _>>()?.join("; "))
+}
+
+fn check_one(path: &Path) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     let size = u64::try_from(bytes.len()).map_err(|error| error.to_string())?;
     if program_headers(&bytes)?.contains(&PT_INTERP) {

@@ -56,6 +56,7 @@ impl Late {
         let name = format!("{}-{:016x}.json", saved.attachment.hash(), clock::seed());
         let path = self.folder.join(name);
         let bytes = serde_json::to_vec(&saved).expect("a lease has string keys only");
+        state::create_directory(&self.folder, FOLDER_MODE)?;
         state::write_atomic(&path, &bytes, FILE_MODE, Durability::Volatile)?;
         self.enqueue(path, saved);
         Ok(())

@@ -100,6 +100,8 @@ impl Store {
     /// Writes a lease; it survives a power cut.
     pub(crate) fn put(&self, saved: &Saved) -> Result<(), FileError> {
         let bytes = serde_json::to_vec(saved).expect("a lease has string keys only");
+        // Somebody may have tidied up while no lease was there.
+        state::create_directory(&self.folder, FOLDER_MODE)?;
         state::write_atomic(&self.path(&saved.attachment), &bytes, FILE_MODE, Durability::Synced)
     }
 

@@ -148,7 +148,7 @@ mod tests {
         );
         expect![[r#"
             add address 198.51.100.9/24 to link 7
-            replace route default via 198.51.100.1 dev 7
+            replace route 0.0.0.0/0 via 198.51.100.1 on link 7
             delete address 192.0.2.9/24 from link 7
         "#]]
         .assert_eq(&text(&plan(7, &old, &new)));
@@ -159,7 +159,7 @@ mod tests {
         let old = terms("192.0.2.9/24", "192.0.2.1", None);
         let new = terms("192.0.2.9/24", "192.0.2.2", Some(1400));
         expect![[r#"
-            replace route default via 192.0.2.2 dev 7
+            replace route 0.0.0.0/0 via 192.0.2.2 on link 7
         "#]]
         .assert_eq(&text(&plan(7, &old, &new)));
     }
@@ -168,7 +168,7 @@ mod tests {
     fn a_lease_that_ended_takes_everything_away() {
         let old = terms("192.0.2.9/24", "192.0.2.1", None);
         expect![[r#"
-            delete route default via 192.0.2.1 dev 7
+            delete route 0.0.0.0/0 via 192.0.2.1 on link 7
             delete address 192.0.2.9/24 from link 7
         "#]]
         .assert_eq(&text(&plan(7, &old, &Terms::default())));

@@ -224,3 +224,50 @@ fn a_plugin_that_is_gone_waits_for_no_lease() {
         2 <= daemon.log().matches("looking for a lease").count()
     });
 }
+
+/// The daemon in a container of its own, which sees the host's files below a folder.
+#[test]
+fn the_host_may_be_below_a_prefix() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-prefix");
+    let _server = rig.dnsmasq("dhcp-option=option:router,192.0.2.1");
+    let host = rig.node.lab.dir().join("host");
+    std::os::unix::fs::symlink("/", &host).unwrap();
+    let daemon = rig.daemon_with(&["-hostprefix", host.to_str().unwrap()]);
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().ok();
+    rig.dhcp("DEL").to(&c1).call().silent();
+    assert_eq!(daemon.stop(), Some(0));
+    assert!(!rig.socket.exists());
+}
+
+/// `netwright uninstall` and people remove folders while the daemon runs.
+#[test]
+fn a_folder_of_leases_that_was_removed_is_made_again() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-tidied");
+    let server = rig.dnsmasq("dhcp-option=option:router,192.0.2.1");
+    let _daemon = rig.daemon();
+    fs::remove_dir_all(&rig.state).unwrap();
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().ok();
+    assert_eq!(rig.kept().len(), 1);
+    rig.node.sh("ip link del vc1");
+    rig.dhcp("DEL").to(&c1).call().silent();
+    wait_for("the lease to be given back", || server.leased().is_empty());
+}
+
+/// Where a lease cannot be written down it is not given: it would be lost with the daemon.
+#[test]
+fn a_lease_that_cannot_be_written_down_is_given_back() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-full");
+    let server = rig.dnsmasq("dhcp-option=option:router,192.0.2.1");
+    let _daemon = rig.daemon();
+    fs::remove_dir_all(rig.state.join("leases")).unwrap();
+    fs::write(rig.state.join("leases"), "in the way").unwrap();
+    let c1 = rig.plugged("c1");
+    rig.dhcp("ADD").to(&c1).call().fails(105, "error calling DHCP.Allocate");
+    wait_for("the lease to be given back", || 1 <= server.logged("DHCPRELEASE(br0)"));
+    assert!(server.leased().is_empty());
+}
