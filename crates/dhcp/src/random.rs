@@ -35,6 +35,6 @@ impl Random {
 
     /// A duration between `least` and `most`.
     pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
-        least + self.up_to(most.saturating_sub(least))
+        least.saturating_add(self.up_to(most.saturating_sub(least)))
     }
 }

@@ -43,7 +43,8 @@ impl Exchange {
     /// It has been sent; plans the next time.
     pub(super) fn sent(&mut self, timing: &Timing, random: &mut Random, now: Timestamp) {
         let base = timing.initial.saturating_mul(1 << self.doublings).min(timing.longest);
-        let wait = base.saturating_sub(timing.jitter) + random.up_to(timing.jitter * 2);
+        let wait = base.saturating_sub(timing.jitter);
+        let wait = wait.saturating_add(random.up_to(timing.jitter.saturating_mul(2)));
         self.next = now + wait.max(MIN_WAIT);
         self.sent = self.sent.saturating_add(1);
         self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);

@@ -1,9 +1,14 @@
 //! Leases on disk: what is written today is read tomorrow.
 
-use netwright_dhcp::v4::{SavedLease, Start};
+use std::time::Duration;
+
+use netwright_dhcp::v4::{Client, ProbeTiming, SavedLease, Start, Timing};
+use netwright_dhcp::v6;
+use proptest::prelude::*;
 use serde_json::json;
 
 use crate::support::*;
+use crate::support6;
 
 /// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its own.
 const V1: &str = r#"{
@@ -63,4 +68,67 @@ fn other_versions_and_garbage_are_refused_in_words() {
     assert_eq!(mac, "\"02:00\" is not a hardware address of the form 02:00:00:00:00:01");
     refusal(&|value| value["lease"]["address"] = json!("192.0.2.50/33"));
     refusal(&|value| *value = json!(null));
+}
+
+/// Nothing, a little, anything, for ever.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), 1_u32..100, any::<u32>(), Just(u32::MAX)]
+}
+
+proptest! {
+    /// A disk may say anything. `Bench::run` fails when a timer stays due.
+    #[test]
+    fn no_times_on_disk_make_a_client_spin(
+        times in (number(), number(), prop::option::of(number())),
+        at_ms in any::<u64>(),
+        wall_ms in any::<u64>(),
+        boot in any::<bool>(),
+    ) {
+        let mut saved = Bench::bound(plain(), 7200).saved();
+        let text = json!({ "at_ms": at_ms, "wall_ms": wall_ms, "boot_id": boot.then_some("boot-1") });
+        saved.lease.obtained = serde_json::from_value(text.clone()).unwrap();
+        (saved.lease.t1_s, saved.lease.t2_s, saved.lease.lease_s) = times;
+        let mut bench = Bench::at(plain(), Start::Reboot(saved), seconds(10));
+        bench.run(seconds(1000));
+
+        let mut saved = support6::Bench::bound(|reply| reply).saved();
+        saved.lease.obtained = serde_json::from_value(text).unwrap();
+        (saved.lease.t1_s, saved.lease.t2_s) = (Some(times.0), times.2);
+        saved.lease.addresses[0].valid_s = times.2;
+        let start = v6::Start::Reboot(saved);
+        let mut bench = support6::Bench::at(support6::plain(), start, seconds(10));
+        bench.run(seconds(1000));
+    }
+}
+
+#[test]
+fn no_configured_times_make_a_client_spin_or_panic() {
+    let wild = [Duration::ZERO, Duration::from_millis(1), Duration::MAX];
+    for case in 0..27 {
+        let (initial, longest, jitter) = (wild[case % 3], wild[case / 3 % 3], wild[case / 9]);
+        let mut config = plain();
+        config.timing = Timing {
+            initial,
+            longest,
+            jitter,
+            request_tries: 0,
+            acquire: None,
+            renew_shortest: longest,
+            after_decline: initial,
+        };
+        config.probe = Some(ProbeTiming {
+            wait: jitter,
+            probes: 3,
+            shortest: initial,
+            longest,
+            announce_wait: initial,
+            announcements: 3,
+            announce_interval: initial,
+        });
+        let mut bench = Bench::new(config, Start::Fresh);
+        bench.reply(&Reply::new(OFFER, &bench.last()));
+        bench.reply(&Reply::new(ACK, &bench.last()).lasting(100));
+        bench.run(seconds(150));
+        bench.with(Client::release);
+    }
 }
