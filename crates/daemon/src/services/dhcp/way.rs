@@ -90,67 +90,82 @@ impl Way {
     /// Sends a frame this way, on the host. May take two seconds.
     pub(crate) fn send(&self, frame: &[u8], mac: MacAddr) -> Result<(), WayError> {
         let mut host = RouteSocket::open()?;
-        let find = |host: &mut RouteSocket, ifname: &str| {
+        let mut find = |ifname: &str| {
             host.link_by_name(ifname)?.ok_or_else(|| WayError::Gone(ifname.to_owned()))
         };
         match self {
             Way::Unknown => Err(WayError::None),
-            Way::Parent { ifname } => {
-                let parent = find(&mut host, ifname)?;
-                Ok(PacketSocket::open(parent.index, &Filter::nothing())?.send(frame)?)
-            }
-            Way::Vlan { ifname, id } => {
-                let parent = find(&mut host, ifname)?;
-                let [high, low] = id.to_be_bytes();
-                let mut tagged = frame.to_vec();
-                tagged.splice(TAG_AT..TAG_AT, TAG.into_iter().chain([high, low]));
-                Ok(PacketSocket::open(parent.index, &Filter::nothing())?.send(&tagged)?)
-            }
+            Way::Parent { ifname } => send_by(find(ifname)?.index, frame),
+            Way::Vlan { ifname, id } => send_by(find(ifname)?.index, &tagged(frame, *id)),
             Way::Bridge { ifname } => {
-                let bridge = find(&mut host, ifname)?;
-                let (far, near) = (format!("{PREFIX}p"), format!("{PREFIX}c"));
-                let peer = VethPeer::new(&near);
-                let new = NewLink {
-                    master: Some(bridge.index),
-                    up: true,
-                    ..NewLink::new(&far, LinkKind::Veth(peer))
-                };
-                let port = create(&mut host, &new)?;
-                let sent =
-                    port.peer_index.ok_or_else(|| WayError::Gone(near.clone())).and_then(|index| {
-                        let set =
-                            LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }
-                                .up(true);
-                        host.apply_one(&Change::SetLink { ifindex: index, set })?;
-                        wait(&mut host, index, |link| link.oper_state == OperState::Up)?;
-                        wait(&mut host, port.index, |link| {
-                            link.port.is_none_or(|port| port.state == FORWARDING)
-                        })?;
-                        Ok(PacketSocket::open(index, &Filter::nothing())?.send(frame)?)
-                    });
-                host.delete_link(port.index)?;
-                sent
+                let bridge = find(ifname)?.index;
+                send_into_bridge(&mut host, bridge, frame, mac)
             }
             Way::Macvlan { ifname } => {
-                let parent = find(&mut host, ifname)?;
-                let options =
-                    MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: None };
-                let new = NewLink {
-                    parent: Some(parent.index),
-                    mac: Some(kernel::MacAddr(mac.0)),
-                    up: true,
-                    ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
-                };
-                let link = create(&mut host, &new)?;
-                let sent = wait(&mut host, link.index, |link| link.oper_state == OperState::Up)
-                    .and_then(|()| {
-                        Ok(PacketSocket::open(link.index, &Filter::nothing())?.send(frame)?)
-                    });
-                host.delete_link(link.index)?;
-                sent
+                let parent = find(ifname)?.index;
+                send_by_macvlan(&mut host, parent, frame, mac)
             }
         }
     }
+}
+
+fn send_by(ifindex: u32, frame: &[u8]) -> Result<(), WayError> {
+    Ok(PacketSocket::open(ifindex, &Filter::nothing())?.send(frame)?)
+}
+
+/// The frame with an 802.1Q tag.
+fn tagged(frame: &[u8], id: u16) -> Vec<u8> {
+    let mut tagged = frame.to_vec();
+    if TAG_AT <= tagged.len() {
+        tagged.splice(TAG_AT..TAG_AT, TAG.into_iter().chain(id.to_be_bytes()));
+    }
+    tagged
+}
+
+/// Through a port of its own: what a bridge sends itself does not reach the host it belongs to.
+fn send_into_bridge(
+    host: &mut RouteSocket,
+    bridge: u32,
+    frame: &[u8],
+    mac: MacAddr,
+) -> Result<(), WayError> {
+    let near = format!("{PREFIX}c");
+    let new = NewLink {
+        master: Some(bridge),
+        up: true,
+        ..NewLink::new(format!("{PREFIX}p"), LinkKind::Veth(VethPeer::new(&near)))
+    };
+    let port = create(host, &new)?;
+    let sent = port.peer_index.ok_or(WayError::Gone(near)).and_then(|near| {
+        let set = LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }.up(true);
+        host.apply_one(&Change::SetLink { ifindex: near, set })?;
+        wait(host, near, |link| link.oper_state == OperState::Up)?;
+        wait(host, port.index, |link| link.port.is_none_or(|port| port.state == FORWARDING))?;
+        send_by(near, frame)
+    });
+    host.delete_link(port.index)?;
+    sent
+}
+
+/// Through a macvlan of its own: what the parent sends does not reach other macvlans on it.
+fn send_by_macvlan(
+    host: &mut RouteSocket,
+    parent: u32,
+    frame: &[u8],
+    mac: MacAddr,
+) -> Result<(), WayError> {
+    let options = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: None };
+    let new = NewLink {
+        parent: Some(parent),
+        mac: Some(kernel::MacAddr(mac.0)),
+        up: true,
+        ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
+    };
+    let link = create(host, &new)?;
+    let sent = wait(host, link.index, |link| link.oper_state == OperState::Up)
+        .and_then(|()| send_by(link.index, frame));
+    host.delete_link(link.index)?;
+    sent
 }
 
 /// Makes a link for an instant; one that a killed daemon left is cleared away.
@@ -180,5 +195,18 @@ fn wait(
             return Ok(());
         }
         std::thread::sleep(READY_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_stands_behind_both_addresses() {
+        let frame: Vec<u8> = (0..16).collect();
+        let want = [&frame[..12], &[0x81, 0, 0x01, 0x02], &frame[12..]].concat();
+        assert_eq!(tagged(&frame, 0x102), want);
+        assert_eq!(tagged(&frame[..3], 1), frame[..3]);
     }
 }

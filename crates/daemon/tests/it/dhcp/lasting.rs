@@ -36,7 +36,8 @@ fn a_restarted_server_goes_on_with_the_lease() {
     rig.restart(&mut server);
     let renewed = server.logged("DHCPACK(br0)");
     wait_for("a renewal", || renewed < server.logged("DHCPACK(br0)"));
-    assert_eq!(server.leased(), [address(&added)]);
+    // Logged first, written then.
+    wait_for("it to be written down", || server.leased() == [address(&added)]);
     rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
 }
 

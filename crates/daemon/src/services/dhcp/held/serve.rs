@@ -136,7 +136,11 @@ impl Held {
                     self.change(world, &old, &new);
                 }
                 v6::Action::Deconfigure { lease, reason } => {
-                    tracing::warn!(lease = %self.key, %reason, "the DHCPv6 lease is lost");
+                    if reason == v6::LostReason::Released {
+                        tracing::info!(lease = %self.key, "gave the DHCPv6 lease back");
+                    } else {
+                        tracing::warn!(lease = %self.key, %reason, "the DHCPv6 lease is lost");
+                    }
                     side.current = None;
                     self.change(world, &Terms::of_v6(&lease), &Terms::default());
                 }
