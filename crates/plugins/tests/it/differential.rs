@@ -8,15 +8,21 @@
 //! Each intended difference is in `docs/differences.toml` with its reason. One that is not listed fails the test,
 //! and so does one that is listed and was not seen. `docs/differences.md` is made from that file.
 
+mod bandwidth;
 mod bridge;
 mod firewall;
+mod host_device;
 mod host_local;
 mod ledger;
 mod loopback;
+mod macvlan;
 mod names;
 mod observe;
 mod portmap;
+mod ptp;
+mod sbr;
 mod static_ipam;
+mod tap;
 mod tuning;
 mod world;
 
@@ -44,6 +50,8 @@ pub(crate) struct Case {
     containers: usize,
     /// `cniVersion`. The installed release knows nothing after 1.0.0 and is left out then.
     version: &'static str,
+    /// Whether ADD is to succeed, of the last container, with our plugins: two that fail are equal too.
+    succeeds: bool,
     /// `CNI_ARGS`.
     args: &'static str,
     /// The plugins of the chain for container number 1, 2, …, without `cniVersion` and `name`.
@@ -57,6 +65,7 @@ const PLAIN: Case = Case {
     container: "",
     containers: 1,
     version: "1.0.0",
+    succeeds: true,
     args: "",
     chain: |_| Vec::new(),
 };
@@ -82,6 +91,12 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
     for step in ["ADD", "CHECK", "DEL", "DEL again"] {
         ours.step(step);
         theirs.step(step);
+        let added = ours.added.last();
+        assert!(
+            added.is_some_and(|added| added.is_ok() == case.succeeds),
+            "{}: {added:?}",
+            case.name
+        );
         let look = |world: &World<'_>| match step {
             "ADD" | "DEL" => Observation::of(world),
             _ => Observation::of_answers(world),
@@ -134,17 +149,33 @@ fn differences(step: &str, theirs: &Observation, ours: &Observation) -> Vec<Stri
 /// Makes a plugin's two tests from its cases.
 macro_rules! tests {
     ($cases:expr) => {
-        #[test]
-        fn as_the_installed_release() {
-            testkit::require!("root", "go-plugins");
-            super::compare($cases, testkit::reference::Release::Installed);
-        }
+        super::one_test!(as_the_installed_release, $cases, Installed);
+        super::one_test!(as_the_unstable_release, $cases, Unstable);
+    };
+}
 
+/// Makes the test of a plugin that the installed release does not have.
+macro_rules! unstable_tests {
+    ($cases:expr) => {
+        super::one_test!(as_the_unstable_release, $cases, Unstable);
+    };
+}
+
+/// Makes the two tests of a plugin that needs kernel features. In the slow machine, the older release is for full runs.
+macro_rules! vm_tests {
+    ($cases:expr, $($feature:expr),+) => {
+        $crate::differential::one_test!(vm_as_the_installed_release, $cases, Installed, "full", $($feature),+);
+        $crate::differential::one_test!(vm_as_the_unstable_release, $cases, Unstable, $($feature),+);
+    };
+}
+
+macro_rules! one_test {
+    ($name:ident, $cases:expr, $release:ident $(, $feature:expr)*) => {
         #[test]
-        fn as_the_unstable_release() {
-            testkit::require!("root", "go-plugins");
-            super::compare($cases, testkit::reference::Release::Unstable);
+        fn $name() {
+            testkit::require!("root", "go-plugins" $(, $feature)*);
+            $crate::differential::compare($cases, testkit::reference::Release::$release);
         }
     };
 }
-use tests;
+use {one_test, tests, unstable_tests, vm_tests};

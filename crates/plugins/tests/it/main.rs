@@ -7,9 +7,9 @@ extern crate netwright_plugins as plugins;
 
 mod bandwidth;
 mod bridge;
-mod dummy;
-mod differential;
 mod dhcp;
+mod differential;
+mod dummy;
 mod firewall;
 mod host_device;
 mod host_local;

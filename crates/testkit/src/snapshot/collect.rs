@@ -122,7 +122,7 @@ fn settled(place: &impl Place) -> String {
             place.place_name(),
             String::from_utf8_lossy(&output.stderr)
         );
-        if !text.contains("\"tentative\":true") || text.contains("\"dadfailed\":true") {
+        if !text.contains("\"tentative\":true") || !is_detecting(&text) {
             return text;
         }
         assert!(
@@ -132,6 +132,17 @@ fn settled(place: &impl Place) -> String {
         );
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether duplicate address detection goes on. It does not end on a link without a carrier.
+fn is_detecting(output: &str) -> bool {
+    let links = output.split("@@ ").find_map(|part| part.strip_prefix("links\n"));
+    json::list(links.unwrap_or_default()).iter().any(|link| {
+        let has = |address: &Value, flag: &str| address.get(flag) == Some(&Value::Bool(true));
+        let list = |key| link.get(key).and_then(Value::as_array).into_iter().flatten();
+        !list("flags").any(|flag| flag == "NO-CARRIER")
+            && list("addr_info").any(|at| has(at, "tentative") && !has(at, "dadfailed"))
+    })
 }
 
 fn add(

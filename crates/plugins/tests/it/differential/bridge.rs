@@ -82,6 +82,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "bridge/gateway-conflict",
+        succeeds: false,
         host: "ip link add br0 address 02:00:00:00:01:01 type bridge && ip addr add 10.9.0.1/24 dev br0 && ip link set br0 up",
         chain: |_| {
             let ipam = json!({ "type": "host-local", "subnet": "10.1.0.0/24" });

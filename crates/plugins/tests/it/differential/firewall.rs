@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "firewall/bad-policy",
+        succeeds: false,
         chain: |_| chain(json!({ "ingressPolicy": "nonsense" })),
         ..PLAIN
     },

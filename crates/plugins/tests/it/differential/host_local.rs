@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "host-local/exhausted",
+        succeeds: false,
         containers: 2,
         chain: |_| {
             with(json!({
@@ -59,6 +60,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "host-local/requested",
+        succeeds: false,
         args: "IP=10.1.0.77",
         containers: 2,
         chain: |_| with(json!({ "subnet": "10.1.0.0/24" })),
@@ -85,6 +87,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "host-local/bad-subnet",
+        succeeds: false,
         chain: |_| with(json!({ "subnet": "10.1.0.7/24" })),
         ..PLAIN
     },

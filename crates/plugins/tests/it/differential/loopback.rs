@@ -20,6 +20,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "loopback/foreign-address",
+        succeeds: false,
         container: "ip addr add 192.0.2.1/32 dev lo",
         chain: |_| vec![json!({ "type": "loopback" })],
         ..PLAIN

@@ -68,6 +68,7 @@ const CASES: &[Case] = &[
     Case { name: "portmap/nothing", chain: |_| chain(json!({}), json!([])), ..PLAIN },
     Case {
         name: "portmap/bad-port",
+        succeeds: false,
         chain: |_| {
             chain(json!({}), json!([{ "hostPort": 0, "containerPort": 80, "protocol": "tcp" }]))
         },

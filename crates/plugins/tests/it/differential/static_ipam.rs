@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "static/no-prefix",
+        succeeds: false,
         chain: |_| with(json!({ "addresses": [{ "address": "10.1.0.2" }] }), json!({})),
         ..PLAIN
     },

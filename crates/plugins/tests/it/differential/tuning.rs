@@ -48,12 +48,14 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "tuning/not-allowed",
+        succeeds: false,
         host: "mkdir -p /etc/cni/tuning && echo '^net.ipv4' >/etc/cni/tuning/allowlist.conf",
         chain: |_| chain(json!({ "sysctl": { "net.core.somaxconn": "500" } })),
         ..PLAIN
     },
     Case {
         name: "tuning/bad-key",
+        succeeds: false,
         chain: |_| chain(json!({ "sysctl": { "kernel.hostname": "x" } })),
         ..PLAIN
     },
