@@ -43,6 +43,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Sh
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin into a folder that runtimes look at'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Take back what `install` did, and remove our state from this machine'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test CNI plugins, anybody\'s, for what the specification asks of them'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "completions" -d 'Write a completion script for a shell to standard output'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "man" -d 'Write a man page for each command into a folder'
@@ -148,6 +149,24 @@ complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeou
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l bin-dir -d 'The folder of the plugins' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l plugin -d 'Test this plugin only; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l case -d 'Run this case only; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l config -d 'Configure plugins as this network list does, and test those that it names' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l report -d 'Write a report in this format instead of the table' -r -f -a "junit\t'JUnit\'s XML, for CI'
+json\t'One JSON document'
+md\t'Markdown'
+html\t'A page of HTML'"
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l report-file -d 'Write the report to this file instead of standard output' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many plugins are tested beside each other [default: one a processor, at most 4]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l list -d 'List the cases, and run none'
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s v -l verbose -d 'Mention each case, not only those that fail'
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l serve-case -d 'Be the process of one case'
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand oci-hook" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

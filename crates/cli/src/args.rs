@@ -129,6 +129,11 @@ pub(crate) enum Command {
     Install(Install),
     /// Take back what `install` did, and remove our state from this machine.
     Uninstall(Uninstall),
+    /// Test CNI plugins, anybody's, for what the specification asks of them.
+    ///
+    /// Each case runs on a private machine of its own, made of namespaces: the network of this one is not touched. Ends
+    /// with 0 when every MUST is kept, with 1 when one is not. It takes root.
+    Conformance(Conformance),
     /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard input.
     ///
     /// Networks are chosen by the annotation dev.netwright.networks: a list of NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS]
@@ -294,6 +299,58 @@ pub(crate) struct Uninstall {
     /// Detach what is still attached, instead of refusing.
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Conformance {
+    /// The folder of the plugins.
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        required_unless_present_any = ["list", "serve_case"]
+    )]
+    pub(crate) bin_dir: Option<PathBuf>,
+    /// Test this plugin only; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) plugin: Vec<String>,
+    /// Run this case only; may be repeated.
+    #[arg(long, value_name = "ID")]
+    pub(crate) case: Vec<String>,
+    /// Configure plugins as this network list does, and test those that it names.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// List the cases, and run none.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Write a report in this format instead of the table.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) report: Option<ReportFormat>,
+    /// Write the report to this file instead of standard output.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) report_file: Option<PathBuf>,
+    /// Mention each case, not only those that fail.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// How many plugins are tested beside each other [default: one a processor, at most 4].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) workers: Option<usize>,
+    /// Be the process of one case.
+    #[arg(long, hide = true)]
+    pub(crate) serve_case: bool,
+}
+
+/// A way to write the findings of the acceptance suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// JUnit's XML, for CI.
+    Junit,
+    /// One JSON document.
+    Json,
+    /// Markdown.
+    Md,
+    /// A page of HTML.
+    Html,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod cnitool;
+pub(crate) mod conformance;
 pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod inspect;
@@ -78,6 +79,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Lint(args) => lint::main(args, common, world, shell),
         Command::Install(args) => install::install(args, common, world, shell),
         Command::Uninstall(args) => install::uninstall(args, common, world, shell),
+        Command::Conformance(args) => conformance::main(args, world, shell),
         Command::OciHook(args) => oci_hook::main(args, common, world, shell),
         Command::Completions(args) => generate::completions(args, shell),
         Command::Man(args) => generate::man(args, world, shell),

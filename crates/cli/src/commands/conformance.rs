@@ -1,0 +1,145 @@
+//! `conformance`: do these plugins keep the specification?
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cni::code;
+use conformance::{CaseReport, Launcher, Level, Suite, SuiteError};
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::{Conformance, ReportFormat};
+use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::shell::{Format, Report, Shell};
+use crate::world::World;
+
+/// Where plugins find programs (nft, iptables, ip) when our caller has no PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The most a configuration may hold, in bytes.
+const CONFIG_LIMIT: u64 = 1 << 20;
+
+#[derive(Debug, Serialize)]
+struct Cases {
+    cases: Vec<Line>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    id: &'static str,
+    level: Level,
+    section: &'static str,
+    text: &'static str,
+}
+
+impl Report for Cases {
+    fn text(&self) -> String {
+        let line = |case: &Line| {
+            format!("{:<32} {:<6} §{}: {}\n", case.id, case.level, case.section, case.text)
+        };
+        self.cases.iter().map(line).collect()
+    }
+}
+
+pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outcome {
+    if args.serve_case {
+        return Ok(conformance::serve_case(&mut io::stdin(), &mut io::stdout()));
+    }
+    if args.list {
+        let line = |case: &conformance::Case| Line {
+            id: case.id,
+            level: case.level,
+            section: case.section,
+            text: case.text,
+        };
+        shell.print(&Cases { cases: conformance::cases().map(line).collect() });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let suite = plan(args, world).map_err(refused)?;
+    shell.say(format_args!("{} cases", suite.len()));
+    let say = shell.sink();
+    let verbose = args.verbose;
+    let progress = |plugin: &str, case: &CaseReport| {
+        if verbose || case.failed() {
+            say(&format!("{}\n", case.text(plugin)));
+        }
+    };
+    let report = suite.run(&progress).map_err(refused)?;
+    let format = args.report.or((shell.format == Format::Json).then_some(ReportFormat::Json));
+    let text = match format {
+        None => report.table(),
+        Some(ReportFormat::Junit) => report.junit(),
+        Some(ReportFormat::Json) => report.json(),
+        Some(ReportFormat::Md) => report.markdown(),
+        Some(ReportFormat::Html) => report.html(),
+    };
+    match &args.report_file {
+        Some(file) => write(&world.absolute(file), &text)?,
+        None => shell.raw(text.as_bytes()),
+    }
+    if format.is_some() {
+        shell.say(report.table().trim_end());
+    }
+    shell.say(summary(&report));
+    Ok(match report.conforms() {
+        true => ExitCode::SUCCESS,
+        false if report.is_broken() => ExitCode::from(EXIT_ENVIRONMENT),
+        false => ExitCode::from(EXIT_PERMANENT),
+    })
+}
+
+fn plan(args: &Conformance, world: &World) -> Result<Suite, SuiteError> {
+    let launcher = Launcher {
+        program: "/proc/self/exe".into(),
+        arguments: vec!["conformance".into(), "--serve-case".into()],
+    };
+    let dir = args.bin_dir.as_deref().map(|dir| world.absolute(dir)).unwrap_or_default();
+    let path = world.variable("PATH").unwrap_or_else(|| PATH.to_owned());
+    let mut suite = Suite::new(launcher, &dir, &path)?.plugins(&args.plugin)?.cases(&args.case)?;
+    if let Some(file) = &args.config {
+        suite = suite.config(&read(&world.absolute(file))?)?;
+    }
+    Ok(match args.workers {
+        Some(workers) => suite.workers(workers),
+        None => suite,
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, SuiteError> {
+    let unread = |problem: String| SuiteError::Config { problem };
+    let size = fs::metadata(file).map(|meta| meta.len());
+    match size {
+        Ok(size) if CONFIG_LIMIT < size => Err(unread(format!("{file:?} is too large"))),
+        _ => fs::read(file).map_err(|error| unread(format!("{file:?} cannot be read: {error}"))),
+    }
+}
+
+fn write(file: &PathBuf, text: &str) -> Result<(), Failure> {
+    fs::write(file, text)
+        .map_err(|error| Failure::new(code::IO_FAILURE, format!("write {file:?}")).because(error))
+}
+
+/// What is wrong with the request is the command line's fault; what is wrong with the machine is not.
+fn refused(error: SuiteError) -> Failure {
+    if matches!(error, SuiteError::NotRoot) {
+        return Failure::of(code::IO_FAILURE, &error).hint("run it as root");
+    }
+    let mut failure = Failure::usage(error.to_string());
+    if let Some(cause) = std::error::Error::source(&error) {
+        failure = failure.because(cause);
+    }
+    failure
+}
+
+fn summary(report: &conformance::Report) -> String {
+    let part = |level: Level| {
+        let tally = report.tally(level);
+        format!(
+            "{level}: {} passed, {} failed, {} skipped, {} not applicable",
+            tally.passed, tally.failed, tally.skipped, tally.not_applicable
+        )
+    };
+    format!("{}\n{}", part(Level::Must), part(Level::Should))
+}

@@ -1,0 +1,145 @@
+//! GC: what no valid attachment owns goes, and nothing else.
+
+use serde_json::json;
+
+use crate::bench::{Bench, Target};
+use crate::case::{ALL, Case, INTERFACE, Outcome, cases, expect};
+use crate::delegate;
+use crate::snapshot::Snapshot;
+
+pub(super) const CASES: &[Case] = cases![
+    "gc-succeeds" Must "2 GC" after "del-succeeds" for ALL ["gc-attachments"]
+        "GC of a network without attachments succeeds, and again." => succeeds;
+    "gc-keeps-valid" Must "2 GC" after "gc-succeeds" for ALL ["gc-removes-stale"]
+        "GC leaves every attachment of its list as it was." => keeps_valid;
+    "gc-removes-stale" Should "2 GC" after "gc-succeeds" for ALL ["gc-removes-stale"]
+        "GC removes what an attachment outside the list left on the machine." => removes_stale;
+    "gc-empty-list" Should "2 GC" after "gc-succeeds" for ALL ["gc-empty-list", "gc-removes-stale"]
+        "An empty list says that no attachment is valid." => empty_list;
+    "gc-no-list" Should "2 GC" after "gc-succeeds" for ALL ["gc-empty-list"]
+        "Without a list nothing is collected: it is not the same as an empty one." => no_list;
+    "gc-other-network" Must "2 GC" after "gc-succeeds" for ALL ["gc-removes-stale"]
+        "GC of one network leaves the attachments of another." => other_network;
+    "gc-other-interface" Must "2 GC" after "gc-succeeds" for INTERFACE ["gc-attachments"]
+        "An attachment is container and interface: GC tells two of a container apart." => other_interface;
+    "gc-delegates" Must "2 GC" after "gc-succeeds" for INTERFACE ["gc-delegates", "delegate-verbs"]
+        "GC executes the delegate with the list." => delegates;
+    "gc-goes-on" Should "2 GC" after "gc-succeeds" for INTERFACE ["gc-continues"]
+        "GC tells an error of the delegate, and collects what it can all the same." => goes_on;
+];
+
+fn succeeds(bench: &Bench) -> Outcome {
+    bench.needs_verb("GC")?;
+    bench.collect(&[]).send().succeeded()?;
+    bench.collect(&[]).send().succeeded()
+}
+
+/// Two attachments: one that stays, and one whose namespace is gone without DEL; and the machine before the second.
+fn orphan(bench: &Bench) -> Outcome<(Target, Snapshot)> {
+    bench.needs_verb("GC")?;
+    let valid = bench.attach(2)?;
+    let guest = bench.attach(3)?;
+    bench.detach(&guest)?;
+    let before = bench.machine()?;
+    let stale = bench.attach(1)?;
+    bench.remove_namespace(stale)?;
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    Ok((valid, before))
+}
+
+fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
+    let mut changes = bench.machine()?.since(before);
+    changes.retain(|line| !line.contains("/last_reserved_ip") && !line.contains("link1"));
+    // A moved link of the machine's is gone with the namespace it was in.
+    expect(changes.is_empty(), "nothing of the stale attachment is left", || changes.join("\n"))
+}
+
+fn removes_stale(bench: &Bench) -> Outcome {
+    let (valid, before) = orphan(bench)?;
+    bench.collect(&[&valid]).send().succeeded()?;
+    bench.check(&valid)?;
+    as_before(bench, &before)
+}
+
+fn keeps_valid(bench: &Bench) -> Outcome {
+    bench.needs_verb("GC")?;
+    let targets = [bench.attach(1)?, bench.attach(2)?];
+    let before = bench.machine()?;
+    bench.collect(&[&targets[0], &targets[1]]).send().succeeded()?;
+    let changes = bench.machine()?.since(&before);
+    expect(changes.is_empty(), "GC changes nothing", || changes.join("\n"))?;
+    targets.iter().try_for_each(|target| bench.check(target))
+}
+
+fn empty_list(bench: &Bench) -> Outcome {
+    let (_valid, before) = orphan(bench)?;
+    bench.collect(&[]).send().succeeded()?;
+    // The other one is gone as well: only what is new matters.
+    let changes = bench.machine()?.since(&before);
+    // What belongs to the machine comes back to it.
+    let new: Vec<String> = changes
+        .into_iter()
+        .filter(|line| line.starts_with('+') && !line.contains("link1"))
+        .filter(|line| !line.starts_with("+ link dev"))
+        .collect();
+    expect(new.is_empty(), "nothing of the stale attachment is left", || new.join("\n"))
+}
+
+fn no_list(bench: &Bench) -> Outcome {
+    bench.needs_verb("GC")?;
+    let target = bench.attach(1)?;
+    let before = bench.machine()?;
+    let mut ask = bench.collect(&[]).without("cni.dev/valid-attachments");
+    ask = ask.without("cni.dev/attachments");
+    ask.send().orderly()?;
+    let changes = bench.machine()?.since(&before);
+    expect(changes.is_empty(), "nothing is collected", || changes.join("\n"))?;
+    bench.check(&target)
+}
+
+fn other_network(bench: &Bench) -> Outcome {
+    bench.needs_verb("GC")?;
+    let target = bench.attach(1)?;
+    let before = bench.machine()?;
+    bench.collect(&[]).with(&json!({ "name": "another" })).send().succeeded()?;
+    let mut changes = bench.machine()?.since(&before);
+    // A folder for the other network may be made.
+    changes.retain(|line| !line.contains("/another"));
+    expect(changes.is_empty(), "the attachment is as it was", || changes.join("\n"))?;
+    bench.check(&target)
+}
+
+fn other_interface(bench: &Bench) -> Outcome {
+    bench.needs_verb("GC")?;
+    if !bench.profile.makes_link {
+        return crate::case::not_applicable("it makes no interface");
+    }
+    let first = bench.attach(1)?;
+    let second = bench.target(first.container.clone(), "eth1", 2)?;
+    let second = bench.attach_target(second)?;
+    bench.collect(&[&second]).send().succeeded()?;
+    bench.check(&second)
+}
+
+fn delegates(bench: &Bench) -> Outcome {
+    bench.delegates()?;
+    bench.needs_verb("GC")?;
+    let target = bench.attach(1)?;
+    delegate::calls()?;
+    bench.collect(&[&target]).send().succeeded()?;
+    let calls = delegate::calls()?;
+    let call = calls.iter().find(|call| call.verb == "GC");
+    let stdin = call.map(|call| String::from_utf8_lossy(&call.stdin).into_owned());
+    let listed = stdin.as_ref().is_some_and(|text| text.contains("cni.dev/valid-attachments"));
+    expect(listed, "the delegate is executed with GC and the list", || format!("{stdin:?}"))
+}
+
+fn goes_on(bench: &Bench) -> Outcome {
+    bench.delegates()?;
+    let (valid, before) = orphan(bench)?;
+    delegate::fail_at("GC", &json!({ "code": 142, "msg": "the store is locked" }))?;
+    let refusal = bench.collect(&[&valid]).send().refused()?;
+    let told = refusal.words().contains("the store is locked");
+    expect(told, "the delegate's words", || refusal.words())?;
+    as_before(bench, &before)
+}

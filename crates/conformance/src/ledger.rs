@@ -1,0 +1,109 @@
+//! Which rule of the specification is held by which case, and why some are held by none.
+//!
+//! `docs/spec/cni-1.1.0.toml` lists the rules; a test compares.
+
+use std::fmt::Write as _;
+
+/// Rules without a case, each with its reason.
+pub const WITHOUT_CASE: &[(&str, &[&str])] = &[
+    (
+        "A rule for whoever writes configurations.",
+        &["network-name-unique", "reserved-keys", "config-constant"],
+    ),
+    (
+        "A rule for runtimes, which the suite is itself: no plugin can break it.",
+        &[
+            "disable-check",
+            "disable-gc",
+            "load-only-inlined-plugins",
+            "inlined-plugins-needed",
+            "highest-version",
+            "runtime-domain",
+            "add-not-twice",
+            "check-only-attached",
+            "check-prev-result",
+            "check-same-parameters",
+            "gc-not-del",
+            "netns-first",
+            "netns-last",
+            "no-parallel-on-a-container",
+            "gc-exclusive",
+            "all-parameters-set",
+            "path-provided",
+            "add-order",
+            "add-missing-plugin",
+            "add-halts",
+            "add-stores-result",
+            "delete-order",
+            "delete-prev-result",
+            "delete-halts",
+            "check-disabled-succeeds",
+            "check-order",
+            "check-attachment-parameters",
+            "gc-order",
+            "request-version",
+            "request-name",
+            "request-type",
+            "request-prev-result",
+            "request-capabilities-removed",
+            "request-valid-attachments",
+            "request-rest-unaltered",
+            "request-runtime-config",
+        ],
+    ),
+    ("A rule for authors of the specification.", &["format-compatible"]),
+    (
+        "What a plugin that reads them makes of `ipMasq` and `dns` is its own documentation's matter; `ipam` is asked for by every case about delegates.",
+        &["well-known-keys"],
+    ),
+    (
+        "No input makes every plugin raise code 2: which fields one does not support is its own matter.",
+        &["error-unsupported-field"],
+    ),
+];
+
+/// Lists the cases that hold a rule.
+pub fn cases_of(rule: &str) -> impl Iterator<Item = &'static str> {
+    crate::cases().filter(move |case| case.rules.contains(&rule)).map(|case| case.id)
+}
+
+/// Finds the reason why a rule has no case.
+#[must_use]
+pub fn reason_of(rule: &str) -> Option<&'static str> {
+    WITHOUT_CASE.iter().find(|(_, rules)| rules.contains(&rule)).map(|(reason, _)| *reason)
+}
+
+/// Writes the table of every case, for `docs/conformance.md`.
+#[must_use]
+pub fn table_of_cases() -> String {
+    let mut text =
+        "| case | level | § | what is asked | rules |\n|---|---|---|---|---|\n".to_owned();
+    for case in crate::cases() {
+        let rules: Vec<_> = case.rules.iter().map(|rule| format!("`{rule}`")).collect();
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} |",
+            case.id,
+            case.level,
+            case.section,
+            case.text,
+            rules.join(", ")
+        );
+    }
+    text
+}
+
+/// Writes the table of the specification's rules (identifier, level, section), for `docs/conformance.md`.
+#[must_use]
+pub fn table_of_rules(rules: &[(String, String, String)]) -> String {
+    let mut text = "| rule | level | § | cases |\n|---|---|---|---|\n".to_owned();
+    for (id, level, section) in rules {
+        let cases: Vec<_> = cases_of(id).map(|case| format!("`{case}`")).collect();
+        let held = match reason_of(id) {
+            Some(reason) if cases.is_empty() => reason.to_owned(),
+            _ => cases.join(", "),
+        };
+        let _ = writeln!(text, "| `{id}` | {level} | {section} | {held} |");
+    }
+    text
+}

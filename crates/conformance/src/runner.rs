@@ -1,0 +1,400 @@
+//! Running cases: each in a process of its own, plugins beside each other.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::UnshareFlags;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::bench::Job;
+use crate::case::{Case, Kind, Verdict};
+use crate::child::Reply;
+use crate::process::{Finished, Program};
+use crate::profile::Profile;
+use crate::report::{CaseReport, PluginReport, Report};
+use crate::{cases, lab};
+
+/// The longest a case may take; a plugin that hangs at every call is told after a few.
+const CASE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The most a case's process may answer.
+const CASE_LIMIT: usize = 16 << 20;
+
+/// Executables that stand beside plugins and are none.
+const NO_PLUGINS: [&str; 4] = ["netwright", "netwrightd", "cnitool", "."];
+
+/// How the process of a case is started: a program that ends up in [`serve_case`](crate::serve_case).
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Suite {
+    launcher: Launcher,
+    bin_dir: PathBuf,
+    behind: Vec<PathBuf>,
+    plugins: Vec<String>,
+    cases: Vec<&'static Case>,
+    config: Option<Value>,
+    path: String,
+    workers: usize,
+}
+
+/// The suite cannot be run as asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SuiteError {
+    /// The folder cannot be read.
+    #[error("read the folder of plugins {dir:?}")]
+    Folder {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Nothing in the folder can be executed.
+    #[error("there is no plugin in {dir:?}: it holds no executable file")]
+    NoPlugins {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The folder lacks a plugin that was asked for.
+    #[error("there is no plugin {plugin:?} in {dir:?}; there is: {}", .there.join(", "))]
+    NoSuchPlugin {
+        /// The plugin.
+        plugin: String,
+        /// The folder.
+        dir: PathBuf,
+        /// What it holds.
+        there: Vec<String>,
+    },
+    /// There is no such case.
+    #[error("there is no case {case:?}; --list names them all")]
+    NoSuchCase {
+        /// The case.
+        case: String,
+    },
+    /// The configuration is not one.
+    #[error("the configuration {problem}")]
+    Config {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Namespaces take privileges.
+    #[error("the suite makes namespaces, which takes root")]
+    NotRoot,
+}
+
+impl Suite {
+    /// Plans every case for every plugin of a folder (an absolute path). `path` is where plugins find programs.
+    ///
+    /// # Errors
+    /// [`SuiteError::Folder`], [`SuiteError::NoPlugins`].
+    pub fn new(launcher: Launcher, bin_dir: &Path, path: &str) -> Result<Self, SuiteError> {
+        let (plugins, behind) = plugins_in(bin_dir)?;
+        if plugins.is_empty() {
+            return Err(SuiteError::NoPlugins { dir: bin_dir.to_owned() });
+        }
+        let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get).min(4);
+        let cases = cases::cases().collect();
+        let (bin_dir, path) = (bin_dir.to_owned(), path.to_owned());
+        Ok(Suite { launcher, bin_dir, behind, plugins, cases, config: None, path, workers })
+    }
+
+    /// Runs these plugins only.
+    ///
+    /// # Errors
+    /// [`SuiteError::NoSuchPlugin`].
+    pub fn plugins(mut self, plugins: &[String]) -> Result<Self, SuiteError> {
+        if let Some(plugin) = plugins.iter().find(|plugin| !self.plugins.contains(plugin)) {
+            let (plugin, there) = (plugin.clone(), self.plugins);
+            return Err(SuiteError::NoSuchPlugin { plugin, dir: self.bin_dir, there });
+        }
+        if !plugins.is_empty() {
+            self.plugins.retain(|plugin| plugins.contains(plugin));
+        }
+        Ok(self)
+    }
+
+    /// Runs these cases only, without those that they stand on.
+    ///
+    /// # Errors
+    /// [`SuiteError::NoSuchCase`].
+    pub fn cases(mut self, ids: &[String]) -> Result<Self, SuiteError> {
+        let mut chosen = Vec::new();
+        for id in ids {
+            let found = cases::find(id);
+            chosen.push(found.ok_or_else(|| SuiteError::NoSuchCase { case: id.clone() })?);
+        }
+        if !chosen.is_empty() {
+            self.cases = chosen;
+        }
+        Ok(self)
+    }
+
+    /// Configures plugins as this network list, or single plugin's configuration, does; those that it does not name are
+    /// not run.
+    ///
+    /// # Errors
+    /// [`SuiteError::Config`].
+    pub fn config(mut self, text: &[u8]) -> Result<Self, SuiteError> {
+        let wrong = |problem: String| SuiteError::Config { problem };
+        let config: Value =
+            serde_json::from_slice(text).map_err(|error| wrong(format!("is not JSON: {error}")))?;
+        let named = |plugin: &String| plugin_object(&config, plugin).is_some();
+        let plugins: Vec<String> =
+            self.plugins.iter().filter(|name| named(name)).cloned().collect();
+        if plugins.is_empty() {
+            let there = self.plugins.join(", ");
+            return Err(wrong(format!("names none of the plugins to be tested: {there}")));
+        }
+        self.plugins = plugins;
+        self.config = Some(config);
+        Ok(self)
+    }
+
+    /// How many plugins are looked at beside each other.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// How many cases will be run.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.plugins.iter().map(|plugin| self.cases_for(plugin).count()).sum()
+    }
+
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs everything. `progress` hears of each case when it is done.
+    ///
+    /// # Errors
+    /// [`SuiteError::NotRoot`].
+    pub fn run(&self, progress: &(dyn Fn(&str, &CaseReport) + Sync)) -> Result<Report, SuiteError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(SuiteError::NotRoot);
+        }
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new(BTreeMap::new());
+        thread::scope(|scope| {
+            for _ in 0..self.workers.min(self.plugins.len()) {
+                scope.spawn(|| {
+                    while let Some(plugin) = self.plugins.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let report = self.run_plugin(plugin, progress);
+                        if let Ok(mut done) = done.lock() {
+                            done.insert(plugin.clone(), report);
+                        }
+                    }
+                });
+            }
+        });
+        let plugins = done.into_inner().unwrap_or_default().into_values().collect();
+        Ok(Report { bin_dir: self.bin_dir.clone(), plugins })
+    }
+
+    fn kind(&self, plugin: &str) -> Kind {
+        let given = self.config.as_ref().and_then(|config| plugin_object(config, plugin));
+        given.map_or_else(|| Profile::of(plugin).kind, |(_, kind)| kind)
+    }
+
+    fn cases_for(&self, plugin: &str) -> impl Iterator<Item = &'static Case> {
+        let kind = self.kind(plugin);
+        self.cases.iter().copied().filter(move |case| case.kinds.contains(&kind))
+    }
+
+    fn run_plugin(
+        &self,
+        plugin: &str,
+        progress: &(dyn Fn(&str, &CaseReport) + Sync),
+    ) -> PluginReport {
+        let mut report = PluginReport::new(plugin, self.kind(plugin));
+        for case in self.cases_for(plugin) {
+            let missing = case.after.and_then(|id| {
+                let before = report.cases.iter().find(|done| done.id == id)?;
+                match &before.verdict {
+                    Verdict::Passed => None,
+                    Verdict::Skipped { reason } => Some(reason.clone()),
+                    Verdict::NotApplicable { reason } => Some(reason.clone()),
+                    Verdict::Failed { .. } => Some(format!("it stands on {id}, which failed")),
+                }
+            });
+            let done = match missing {
+                Some(reason) => CaseReport::new(case, Verdict::Skipped { reason }),
+                None => {
+                    let (done, costs) = self.run_case(plugin, case);
+                    report.add_costs(&costs);
+                    done
+                }
+            };
+            progress(plugin, &done);
+            report.cases.push(done);
+        }
+        report
+    }
+
+    fn run_case(&self, plugin: &str, case: &Case) -> (CaseReport, Vec<crate::bench::Cost>) {
+        let given = self.config.as_ref().and_then(|config| plugin_object(config, plugin));
+        let (config, kind) =
+            given.map_or((None, None), |(config, kind)| (Some(config), Some(kind)));
+        let job = Job {
+            bin_dir: self.bin_dir.clone(),
+            behind: self.behind.clone(),
+            plugin: plugin.to_owned(),
+            config,
+            kind,
+            case: case.id.to_owned(),
+            path: self.path.clone(),
+        };
+        let job = serde_json::to_vec(&job).unwrap_or_default();
+        let finished = self.in_pid_namespace(&job);
+        let reply: Option<Reply> = serde_json::from_slice(&finished.stdout).ok();
+        let (verdict, costs, broken) = match reply {
+            Some(reply) => (reply.verdict, reply.costs, reply.broken),
+            None => (no_reply(&finished), Vec::new(), finished.trouble.is_none()),
+        };
+        let mut done = CaseReport::new(case, verdict);
+        done.millis = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
+        done.broken = broken;
+        done.again = self.command(plugin, case.id);
+        (done, costs)
+    }
+
+    /// The command that runs one case again.
+    fn command(&self, plugin: &str, case: &str) -> String {
+        let dir = self.bin_dir.display();
+        let config = if self.config.is_some() { " --config FILE" } else { "" };
+        format!("netwright conformance --bin-dir {dir} --plugin {plugin}{config} --case {case}")
+    }
+
+    /// Runs a case's process as the first of a new PID namespace: with it, every process that a plugin left goes. The
+    /// thread that asks for such a namespace can start no more than that process.
+    fn in_pid_namespace(&self, job: &[u8]) -> Finished {
+        let run = || {
+            if let Err(errno) = lab::unshare(UnshareFlags::NEWPID) {
+                let why = format!("make a PID namespace: {errno}");
+                let trouble = Some(crate::process::Trouble::NotStarted(why));
+                return Finished { trouble, ..Finished::default() };
+            }
+            let program = Program {
+                executable: &self.launcher.program,
+                arguments: &self.launcher.arguments,
+                environment: &[("PATH".into(), (&self.path).into())],
+                stdin: job,
+                deadline: CASE_DEADLINE,
+                limit: CASE_LIMIT,
+            };
+            program.run()
+        };
+        thread::scope(|scope| scope.spawn(run).join()).unwrap_or_default()
+    }
+}
+
+fn no_reply(finished: &Finished) -> Verdict {
+    let trouble = finished.trouble.as_ref().map(ToString::to_string);
+    let stderr = crate::answer::shown(&finished.stderr);
+    let code = finished.code;
+    Verdict::Failed {
+        expected: "the case comes to an end".to_owned(),
+        found: trouble.unwrap_or_else(|| format!("its process ended with {code:?}: {stderr}")),
+        evidence: Vec::new(),
+    }
+}
+
+/// Lists the plugins of a folder, and the folders that its links lead to.
+fn plugins_in(dir: &Path) -> Result<(Vec<String>, Vec<PathBuf>), SuiteError> {
+    let failed = |source| SuiteError::Folder { dir: dir.to_owned(), source };
+    let (mut plugins, mut behind) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let executable = fs::metadata(entry.path())
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+        if !executable || name.starts_with('.') || NO_PLUGINS.contains(&name.as_str()) {
+            continue;
+        }
+        if let Ok(target) = fs::canonicalize(entry.path())
+            && let Some(folder) = target.parent()
+            && folder != dir
+        {
+            behind.push(folder.to_owned());
+        }
+        plugins.push(name);
+    }
+    plugins.sort();
+    behind.sort();
+    behind.dedup();
+    Ok((plugins, behind))
+}
+
+/// Finds a plugin's object in a network list, or in the configuration of a single plugin, and what it shows the plugin
+/// to be.
+fn plugin_object(config: &Value, plugin: &str) -> Option<(Value, Kind)> {
+    let of = |object: &Value, first: bool| {
+        if object["ipam"]["type"] == plugin {
+            return Some((object.clone(), Kind::Ipam));
+        }
+        let kind = if first { Kind::Interface } else { Kind::Chained };
+        (object["type"] == plugin).then(|| (object.clone(), kind))
+    };
+    let (mut object, kind) = match config["plugins"].as_array() {
+        Some(list) => list.iter().enumerate().find_map(|(at, object)| of(object, at == 0))?,
+        None => of(config, true)?,
+    };
+    for key in ["cniVersion", "name"] {
+        object.as_object_mut()?.remove(key);
+    }
+    Some((object, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_list_shows_what_a_plugin_is() {
+        let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": [
+            { "type": "first", "ipam": { "type": "addresses" }, "name": "x" },
+            { "type": "second", "x": 1 },
+        ] });
+        let (object, kind) = plugin_object(&list, "second").unwrap();
+        assert_eq!((object, kind), (json!({ "type": "second", "x": 1 }), Kind::Chained));
+        assert_eq!(plugin_object(&list, "first").unwrap().1, Kind::Interface);
+        assert_eq!(plugin_object(&list, "addresses").unwrap().1, Kind::Ipam);
+        assert!(plugin_object(&list, "third").is_none());
+        let single = json!({ "name": "n", "type": "only" });
+        assert_eq!(plugin_object(&single, "only").unwrap().0, json!({ "type": "only" }));
+    }
+
+    #[test]
+    fn only_executables_are_plugins() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, mode) in [("b", 0o755), ("a", 0o755), ("text", 0o644), ("netwright", 0o755)] {
+            let file = dir.path().join(name);
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        assert_eq!(plugins_in(dir.path()).unwrap().0, ["a", "b"]);
+    }
+}

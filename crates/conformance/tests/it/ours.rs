@@ -1,0 +1,72 @@
+//! Our own plugins.
+
+use std::path::Path;
+
+use conformance::{Level, Verdict};
+
+use crate::support::{compare, failures, folder, run, suite, told};
+
+/// Every plugin keeps every MUST; a SHOULD that is not kept has its reason in `ours.txt`.
+#[test]
+fn our_plugins_keep_every_must() {
+    testkit::require!("root");
+    let names: Vec<&str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
+    let dir = folder(&names, "none");
+    let report = run(&suite(dir.path()));
+    assert_eq!(report.tally(Level::Must).failed, 0, "{}", told(&report));
+    compare("ours.txt", &failures(&report), &told(&report));
+}
+
+#[test]
+fn a_case_can_be_run_alone_and_says_how() {
+    testkit::require!("root");
+    let dir = folder(&["host-local"], "del-does-nothing");
+    let alone = suite(dir.path()).cases(&["check-after-del".to_owned()]).unwrap();
+    assert_eq!(alone.len(), 1);
+    let report = run(&alone);
+    let case = &report.plugins[0].cases[0];
+    let expected = format!(
+        "netwright conformance --bin-dir {} --plugin host-local --case check-after-del",
+        dir.path().display()
+    );
+    assert_eq!(case.again, expected);
+    let text = case.text("host-local");
+    for words in ["FAIL host-local check-after-del (SHOULD §2 CHECK)", "expected: ", &expected] {
+        assert!(text.contains(words), "{text}");
+    }
+    let Verdict::Failed { evidence, .. } = &case.verdict else { panic!("{text}") };
+    assert!(evidence.iter().any(|call| call.contains("CNI_COMMAND='DEL'")), "{evidence:?}");
+}
+
+#[test]
+fn a_configuration_of_the_users_is_used() {
+    testkit::require!("root");
+    let dir = folder(&["bridge", "host-local", "tuning"], "none");
+    let config = br#"{ "cniVersion": "1.0.0", "name": "mine", "plugins": [
+        { "type": "bridge", "bridge": "mine0", "ipam": { "type": "host-local", "subnet": "10.5.0.0/24" } } ] }"#;
+    let suite = suite(dir.path()).config(config).unwrap();
+    let suite = suite.cases(&["add-succeeds".to_owned(), "delegate-called".to_owned()]).unwrap();
+    let report = run(&suite);
+    let names: Vec<_> = report.plugins.iter().map(|plugin| plugin.plugin.as_str()).collect();
+    assert_eq!(names, ["bridge", "host-local"]);
+    let [added, delegated] = &report.plugins[0].cases[..] else { panic!("two cases") };
+    assert_eq!(added.verdict, Verdict::Passed);
+    assert!(matches!(delegated.verdict, Verdict::NotApplicable { .. }));
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let launcher = || conformance::Launcher { program: "/bin/true".into(), arguments: Vec::new() };
+    let empty = tempfile::tempdir().unwrap();
+    let error = conformance::Suite::new(launcher(), empty.path(), "").unwrap_err().to_string();
+    assert!(error.contains("there is no plugin in"), "{error}");
+    let error = conformance::Suite::new(launcher(), Path::new("/nowhere"), "").unwrap_err();
+    assert!(error.to_string().contains("\"/nowhere\""), "{error}");
+    let dir = folder(&["bridge"], "none");
+    let error = suite(dir.path()).plugins(&["brigde".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("\"brigde\"") && error.contains("there is: bridge"), "{error}");
+    let error = suite(dir.path()).cases(&["no-case".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("no-case"), "{error}");
+    let error = suite(dir.path()).config(b"{").unwrap_err().to_string();
+    assert!(error.contains("not JSON"), "{error}");
+}

@@ -1,0 +1,95 @@
+//! Folders of plugins, and running the suite on them.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use conformance::{Launcher, Report, Suite};
+
+/// Where programs are that plugins may need (iptables for the reference's).
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The example `broken`: our plugins, with faults. Cargo builds it with the tests.
+pub(crate) fn broken() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let example = test.ancestors().nth(2).unwrap().join("examples/broken");
+    assert!(example.exists(), "{} is built with `--test it` or `--examples`", example.display());
+    example
+}
+
+/// A folder with plugins that have a fault.
+pub(crate) fn folder(plugins: &[&str], fault: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for plugin in plugins {
+        symlink(broken(), dir.path().join(plugin)).unwrap();
+    }
+    std::fs::write(dir.path().join("fault"), fault).unwrap();
+    dir
+}
+
+/// The suite on a folder.
+pub(crate) fn suite(dir: &Path) -> Suite {
+    let launcher = Launcher { program: broken(), arguments: vec!["serve-case".into()] };
+    Suite::new(launcher, dir, PATH).unwrap()
+}
+
+/// Runs it.
+pub(crate) fn run(suite: &Suite) -> Report {
+    let report = suite.run(&|_, _| {}).unwrap();
+    for plugin in &report.plugins {
+        let broken = plugin.cases.iter().find(|case| case.broken);
+        let told = broken.map(|case| case.text(&plugin.plugin));
+        assert!(told.is_none(), "the laboratory broke: {}", told.unwrap_or_default());
+    }
+    report
+}
+
+/// The cases that failed, as `plugin/case`.
+pub(crate) fn failures(report: &Report) -> Vec<String> {
+    let of = |plugin: &'_ conformance::PluginReport| {
+        plugin.failures().map(|case| format!("{}/{}", plugin.plugin, case.id)).collect::<Vec<_>>()
+    };
+    report.plugins.iter().flat_map(of).collect()
+}
+
+/// What the report says of failures, for a failed test.
+pub(crate) fn told(report: &Report) -> String {
+    let plugins = report.plugins.iter();
+    let lines = plugins.flat_map(|p| p.failures().map(|case| case.text(&p.plugin)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Compares lines with a file of this crate's `tests` folder, in which `#` begins a remark; UPDATE_EXPECT writes it anew,
+/// keeping remarks of lines that stay.
+#[track_caller]
+pub(crate) fn compare(file: &str, found: &[String], words: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let known: Vec<(&str, &str)> = text
+        .lines()
+        .map(|line| line.split_once('#').unwrap_or((line, "")))
+        .map(|(line, remark)| (line.trim(), remark.trim()))
+        .collect();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let head = text.lines().take_while(|line| line.starts_with('#'));
+        let mut new: String = head.map(|line| format!("{line}\n")).collect();
+        for line in found {
+            let remark = known.iter().find(|(known, _)| known == line).map_or("", |(_, r)| *r);
+            new.push_str(format!("{line} # {remark}").trim_end().trim_end_matches(" #"));
+            new.push('\n');
+        }
+        std::fs::write(&path, new).unwrap();
+        return;
+    }
+    let expected: Vec<&str> =
+        known.iter().map(|(line, _)| *line).filter(|line| !line.is_empty()).collect();
+    let more: Vec<_> = found.iter().filter(|line| !expected.contains(&line.as_str())).collect();
+    let fewer: Vec<_> = expected.iter().filter(|line| !found.iter().any(|f| f == *line)).collect();
+    assert!(
+        more.is_empty() && fewer.is_empty(),
+        "{}: not expected: {more:#?}\nexpected and not there: {fewer:#?}\n{words}",
+        path.display()
+    );
+    for (line, remark) in known.iter().filter(|(line, _)| !line.is_empty()) {
+        assert!(!remark.is_empty(), "{}: {line} has no reason", path.display());
+    }
+}
