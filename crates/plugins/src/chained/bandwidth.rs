@@ -5,9 +5,8 @@
 //! of either removes what the other made. Inside the bucket packets queue fairly (fq_codel) where the kernel
 //! can, so that a full pipe does not make others wait.
 //!
-//! A burst says how much may be owed to an idle container, not how quickly: unlike with the reference, more than the
-//! rate leaves a bucket so slowly that the limit holds in every second (`plan`). Runtimes that were told no burst ask
-//! for the largest they can write; that means "as you see fit".
+//! Unlike with the reference the limit holds in every second: a burst is cut to a twentieth of what the rate carries in
+//! one (`plan`). Runtimes that were told no burst ask for the largest they can write; that means "as you see fit".
 //!
 //! | module | what |
 //! |---|---|

@@ -21,8 +21,9 @@ use std::net::IpAddr;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Plugin};
+use kernel::netns::Netns;
 use serde::{Deserialize, Serialize};
-use state::Index;
+use state::{Index, Record};
 
 use self::config::Config;
 use self::node::Node;
@@ -67,9 +68,13 @@ impl Plugin for Sbr {
         let index = Index::new(call.roots());
         let key = call.attachment();
         let before: Option<Facts> = attachment::read_facts(&index, key, NAME);
+        let record = index.get(key, NAME).found;
+        let same = record.as_ref().is_some_and(|record| is_of(record, &netns));
+        let noted = before.as_ref().filter(|before| same && before.own_tables);
+        let noted = noted.map_or(&[][..], |before| &before.sources);
         let _lock = netns_lock::lock(&netns)?;
         let mut node = Node::observe(&netns, call.ifname().as_str())?;
-        let plan = plan::add(&config, &ips, &node.link, &node.state);
+        let plan = plan::add(&config, &ips, &node.link, &node.state, noted);
         let facts = Facts { sources: plan.sources, own_tables: config.table.is_none() };
         attachment::write_down(call, &index, NAME, &facts, netns.id())?;
         let done = steps::apply(&mut node.socket, &plan.steps);
@@ -106,6 +111,12 @@ impl Plugin for Sbr {
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
         unknown_keys::<config::Raw>(config)
     }
+}
+
+/// Whether a record is of this very namespace.
+fn is_of(record: &Record, netns: &Netns) -> bool {
+    let id = netns.id();
+    record.netns_id.is_some_and(|was| was.dev == id.dev && was.ino == id.ino)
 }
 
 /// Returns the addresses of the container's interface, each once.

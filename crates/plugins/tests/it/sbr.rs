@@ -434,6 +434,34 @@ fn what_the_reference_made_is_removed() {
     assert_eq!((rules(&c1, "-4"), rules(&c1, "-6")), (Vec::new(), Vec::new()));
 }
 
+/// What an ADD that was killed has made: DEL removes it, and another ADD completes it.
+#[test]
+fn any_part_is_removed_or_completed() {
+    testkit::require!("root");
+    let (node, c1, prev) = host("sbr-part", Family::Dual);
+    run(&node, "ADD", &c1, &prev, json!({})).call().ok();
+    let parts = [
+        "ip rule del from 10.1.0.3 lookup 100",
+        "ip -6 rule del from fd00:1::3 lookup 101",
+        "ip route del default table 100",
+        "ip -6 route del default table 101",
+    ];
+    for missing in 1..1_u32 << parts.len() {
+        for (bit, part) in parts.iter().enumerate() {
+            if missing & 1 << bit != 0 {
+                c1.sh(part);
+            }
+        }
+        run(&node, "ADD", &c1, &prev, json!({})).call().ok();
+        run(&node, "CHECK", &c1, &prev, json!({})).call().silent();
+    }
+    c1.sh(parts[0]);
+    c1.sh(parts[3]);
+    run(&node, "DEL", &c1, &prev, json!({})).without("prevResult").call().silent();
+    assert_eq!((rules(&c1, "-4"), rules(&c1, "-6")), (Vec::new(), Vec::new()));
+    assert_eq!((routes(&c1, "-4", "100"), routes(&c1, "-6", "101")), (Vec::new(), Vec::new()));
+}
+
 /// Behind the plugin that made the interface, whose CHECK finds its routes where they are now. The reference's does not.
 #[test]
 fn in_a_chain_with_bridge() {

@@ -1,8 +1,7 @@
 //! Buckets and queues for a rate, and what to change. Looks at nothing, changes nothing.
 //!
-//! A token bucket lets through, in any second, at most its rate and once its burst. So a burst of up to a twentieth of
-//! what the rate carries in a second is harmless. A larger one is kept, but may leave only a twentieth quicker than the
-//! rate: in no second there is more than that.
+//! A token bucket lets through, in any second, at most its rate and once its burst. So a burst may be a twentieth of
+//! what the rate carries in a second, and no more: what was asked for beyond that is cut off.
 //!
 //! Beside this there is always a second, small bucket, of ten milliseconds. What does not fit into it is cut into packets: a
 //! bundle of 64 KiB, as the kernel makes them between links of one host, would keep everybody behind it
@@ -15,10 +14,10 @@ use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirec
 use super::config::Limit;
 use crate::shared::steps::Step;
 
-/// A harmless burst is what the rate carries in a second, divided by this; also how much quicker a larger one may leave.
+/// The largest burst is what the rate carries in a second, divided by this.
 const HARMLESS: u64 = 20;
-/// How many times quicker than the rate a harmless burst may leave.
-const CATCH_UP: u64 = 2;
+/// How many times quicker than the rate a burst leaves.
+const PEAK: u64 = 2;
 /// The small bucket is what its rate carries in a second, divided by this: ten milliseconds, so that what a late timer
 /// missed is not lost.
 const SMALL: u64 = 100;
@@ -58,13 +57,8 @@ impl Shape {
         let packet = mtu.min(MTU_MAX) + HEADER;
         let least = packet * LEAST_PACKETS;
         let harmless = size(rate / HARMLESS).max(least);
-        let burst = limit.burst.map_or(harmless, |burst| burst.0.max(least));
-        let peak_rate = if burst <= harmless {
-            rate.saturating_mul(CATCH_UP)
-        } else {
-            rate.saturating_add((rate / HARMLESS).max(1))
-        };
-        let peak = Peak { rate: peak_rate, burst: size(rate / SMALL).max(least) };
+        let burst = limit.burst.map_or(harmless, |burst| burst.0.clamp(least, harmless));
+        let peak = Peak { rate: rate.saturating_mul(PEAK), burst: size(rate / SMALL).max(least) };
         let waiting = size(rate / WAIT).max(packet * LEAST_WAITING);
         let bucket = Tbf { rate, burst, limit: waiting, peak: Some(peak) };
         Self { bucket, queue: queue(rate, packet) }
@@ -256,7 +250,7 @@ mod tests {
         check(
             20_000_000,
             Some(2_500_000),
-            expect!["rate 2500000 burst 2500000 limit 62500 peak 2625000/25000 target 5000 us"],
+            expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
         );
         // Less than a packet would let nothing through.
         check(
@@ -274,19 +268,14 @@ mod tests {
         );
     }
 
-    /// Of what a bucket lets through in a second: its rate, and once its burst or what its peak allows.
+    /// A bucket lets through in a second its rate, and once its burst.
     #[test]
     fn no_second_has_a_tenth_too_much() {
         for rate in [2_000_000, 20_000_000, 1_000_000_000, 40_000_000_000] {
             for burst in [None, Some(1), Some(200_000), Some(12_500_000), Some(u32::MAX - 1)] {
                 let Shape { bucket, .. } = Shape::of(&limit(rate, burst), 1500);
+                assert!(u64::from(bucket.burst) <= bucket.rate / 10, "{rate} {burst:?}");
                 let peak = bucket.peak.unwrap();
-                let by_burst = bucket.rate + u64::from(bucket.burst);
-                let by_peak = peak.rate + u64::from(peak.burst);
-                assert!(
-                    by_burst.min(by_peak) <= bucket.rate + bucket.rate / 10,
-                    "{rate} {burst:?}"
-                );
                 assert!(bucket.rate < peak.rate, "the kernel refuses {bucket:?}");
             }
         }

@@ -25,9 +25,15 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
 }
 
-/// Plans ADD.
-pub(super) fn add(config: &Config, ips: &[IpConfig], link: &Link, state: &State) -> Plan {
-    let sources = sources(config, ips, state);
+/// Plans ADD. `noted` is what an earlier ADD of the attachment has chosen.
+pub(super) fn add(
+    config: &Config,
+    ips: &[IpConfig],
+    link: &Link,
+    state: &State,
+    noted: &[Source],
+) -> Plan {
+    let sources = sources(config, ips, state, noted);
     let mut steps: Vec<Step> = sources
         .iter()
         .map(rule)
@@ -54,29 +60,35 @@ pub(super) fn add(config: &Config, ips: &[IpConfig], link: &Link, state: &State)
     Plan { sources, steps }
 }
 
-/// Chooses the table of each address: the one given, the one that a rule already leads to, or the first that nobody uses.
-fn sources(config: &Config, ips: &[IpConfig], state: &State) -> Vec<Source> {
+/// Chooses the table of each address: the one given, the one that a rule already leads to, the one an earlier ADD chose,
+/// or the first that nobody uses.
+fn sources(config: &Config, ips: &[IpConfig], state: &State, noted: &[Source]) -> Vec<Source> {
     let mut used: Vec<u32> = state.routes.iter().map(|route| route.table).collect();
     used.extend(state.rules.iter().filter_map(table_of));
     let mut sources = Vec::new();
     for ip in ips {
         let address = ip.address.addr();
-        let table = config.table.or_else(|| earlier_table(address, state)).unwrap_or_else(|| {
-            (FIRST_TABLE..)
-                .find(|table| !used.contains(table) && !RESERVED.contains(table))
-                .unwrap_or(u32::MAX)
-        });
+        let table =
+            config.table.or_else(|| earlier_table(address, state, noted)).unwrap_or_else(|| {
+                (FIRST_TABLE..)
+                    .find(|table| !used.contains(table) && !RESERVED.contains(table))
+                    .unwrap_or(u32::MAX)
+            });
         used.push(table);
         sources.push(Source { address, table });
     }
     sources
 }
 
-/// Finds the table that a rule of an earlier ADD leads to.
-fn earlier_table(address: IpAddr, state: &State) -> Option<u32> {
+/// Finds the table of an earlier ADD: a rule leads there, or the record says so and no other rule leads there now.
+fn earlier_table(address: IpAddr, state: &State, noted: &[Source]) -> Option<u32> {
     let ours = |rule: &&Rule| is_plain(rule) && rule.source == Some(IpNet::from(address));
     let tables = state.rules.iter().filter(ours).filter_map(table_of);
-    tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min()
+    let by_rule = tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min();
+    by_rule.or_else(|| {
+        let noted = noted.iter().find(|source| source.address == address)?.table;
+        (!state.rules.iter().any(|rule| table_of(rule) == Some(noted))).then_some(noted)
+    })
 }
 
 pub(super) fn table_of(rule: &Rule) -> Option<u32> {
@@ -281,7 +293,7 @@ mod tests {
     fn check(config: &Config, ips: &[IpConfig], state: &State, expect: Expect) {
         let mut link = Link::default();
         link.index = 7;
-        let plan = add(config, ips, &link, state);
+        let plan = add(config, ips, &link, state, &[]);
         let lines: Vec<String> = plan.steps.iter().map(|step| step.change.to_string()).collect();
         expect.assert_eq(&lines.join("\n"));
     }
@@ -362,7 +374,7 @@ mod tests {
         link.index = 7;
         for source_hints in [false, true] {
             let config = Config { source_hints, ..Config::default() };
-            let plan = add(&config, &ips, &link, &dual());
+            let plan = add(&config, &ips, &link, &dual(), &[]);
             assert!(plan.steps.iter().all(|step| step.back.len() == 1), "{plan:#?}");
         }
     }

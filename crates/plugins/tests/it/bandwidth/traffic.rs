@@ -145,7 +145,7 @@ fn twenty_megabits_are_twenty_megabits_in_every_second() {
     held_each_way("bw-20", &both(20_000_000, 4_294_967_295), 20.0);
 }
 
-/// A burst of a whole second is kept, and yet leaves slowly. The reference lets twice the limit through at first.
+/// A burst of a whole second is cut. The reference lets twice the limit through at first.
 #[test]
 fn a_large_burst_does_not_break_the_limit() {
     testkit::require!("root", "program:iperf3", "program:ping");
