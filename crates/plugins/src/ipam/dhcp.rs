@@ -110,7 +110,15 @@ impl Plugin for Dhcp {
             network: call.network().clone(),
             valid: call.valid_attachments().to_vec(),
         };
-        match ask(call, &socket, &collect, ANSWER_PATIENCE)? {
+        let answer = match client::ask(&socket, &collect, patience(call, ANSWER_PATIENCE)) {
+            // No daemon has run since the machine started: there is nothing to collect.
+            Err(error) if error.is_daemon_down() && !todo::folder(&socket).is_dir() => {
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_cni()),
+            Ok(answer) => answer,
+        };
+        match answer {
             Answer::Done => Ok(()),
             Answer::Failed(error) => Err(error.into_error()),
             other => Err(unexpected(&other)),
