@@ -201,9 +201,7 @@ impl<T: SingleLink> Plugin for Single<T> {
             let collected = collect::<T>(call, &record);
             failures.note(format_args!("collect {}", record.attachment), collected);
         }
-        if let Some(ipam) = call.ipam() {
-            failures.note("collect addresses", ipam.gc());
-        }
+        attachment::collect_addresses(call, &mut failures);
         failures.into_result()
     }
 

@@ -193,6 +193,17 @@ pub fn stale_records(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record
     stale.collect()
 }
 
+/// Runs the address plugin's GC, the last step of GC. Addresses stay reserved when a link that may carry one of them could
+/// not be removed: the address plugin is told who is valid, not who is left.
+pub fn collect_addresses(call: &Call<'_>, failures: &mut Failures) {
+    let Some(ipam) = call.ipam() else { return };
+    if failures.is_empty() {
+        failures.note("collect addresses", ipam.gc());
+    } else {
+        call.warn("addresses are not collected: a link may still carry one");
+    }
+}
+
 /// Turns an error into STATUS's answer "cannot serve ADD" unless it is one already, or a mistake in the configuration.
 #[must_use]
 pub fn unavailable(error: Error) -> Error {

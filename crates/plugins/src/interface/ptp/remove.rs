@@ -48,8 +48,6 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
         failures.note(format_args!("collect {key}"), all(call, &key, None));
     }
     failures.note("collect filter rules", rules::collect(call, &index));
-    if let Some(ipam) = call.ipam() {
-        failures.note("collect addresses", ipam.gc());
-    }
+    attachment::collect_addresses(call, &mut failures);
     failures.into_result()
 }
