@@ -6,7 +6,7 @@
 //!
 //! - The result has DNS, domain, search list, and the MTU (option 26) on each route.
 //! - CHECK compares `prevResult` with the lease, and asks for none.
-//! - DEL succeeds while the daemon is down: it leaves a note that the daemon works off when it starts ([`todo`]).
+//! - DEL succeeds while the daemon is down: it leaves a note that the daemon works off when it starts ([`mod@todo`]).
 //! - GC and STATUS exist.
 //! - `families` asks for IPv6 (DHCPv6), too.
 //! - `request` and `provide` know the names of more options ([`options`]).
