@@ -5,6 +5,7 @@
 mod attach;
 mod cnitool;
 mod cnitool_rows;
+mod conformance;
 mod dispatch;
 mod docs;
 mod foreign_forward;

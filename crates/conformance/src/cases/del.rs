@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = cases![
         "DEL executes the delegate." => delegates;
     "del-delegates-without-netns" Should "2 DEL" after "del-succeeds" for INTERFACE ["del-delegates-when-netns-is-gone"]
         "DEL executes the delegate although the namespace is gone." => delegates_without_netns;
-    "del-without-nothing" Must "2 DEL" after "del-succeeds" for ALL ["del-repeatable"]
+    "del-without-nothing" Should "2 DEL" after "del-succeeds" for ALL ["del-repeatable"]
         "DEL with everything that a runtime gives cleans up." => |bench| lacking(bench, 0);
     "del-without-netns" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing", "del-required-environment"]
         "DEL without CNI_NETNS, the namespace being gone, succeeds and cleans up." => |bench| lacking(bench, 1);
@@ -290,8 +290,9 @@ fn delegates(bench: &Bench) -> Outcome {
 
 fn delegates_without_netns(bench: &Bench) -> Outcome {
     bench.delegates()?;
-    for missing in [0, NETNS, NETNS | PREV_RESULT] {
-        let target = bench.attach(1)?;
+    // Each another attachment: the kernel takes the links of a namespace that is gone apart in its own time.
+    for (number, missing) in (1..).zip([0, NETNS, NETNS | PREV_RESULT]) {
+        let target = bench.attach(number)?;
         delegate::calls()?;
         let target = bench.remove_namespace(target)?;
         incomplete(bench, &target, missing).send().succeeded()?;

@@ -239,7 +239,9 @@ impl Fault {
         if self == Fault::ResultAlwaysNewest {
             result["cniVersion"] = "1.1.0".into();
         }
-        let Some(interfaces) = result["interfaces"].as_array_mut() else { return };
+        let Some(interfaces) = result.get_mut("interfaces").and_then(Value::as_array_mut) else {
+            return;
+        };
         match self {
             Fault::ResultWithoutHostLinks => {
                 interfaces.retain(|one| one["sandbox"].is_string());

@@ -53,3 +53,57 @@ fn the_documentation_lists_every_case() {
         assert!(made == text, "docs/conformance.md is not what the code says (UPDATE_EXPECT=1)");
     }
 }
+
+/// A list that a test holds a subject to: what is failed, as `plugin/case` behind an optional `fault: `, and why.
+fn list(file: &str) -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.filter_map(|line| line.split_once(" # "));
+    pairs.map(|(what, why)| (what.trim().to_owned(), why.trim().to_owned())).collect()
+}
+
+/// Who of a list fails a case: plugins, or faults.
+fn who<'l>(list: &'l [(String, String)], case: &str) -> Vec<&'l str> {
+    let failed = list.iter().filter(|(what, _)| what.ends_with(&format!("/{case}")));
+    failed.filter_map(|(what, _)| what.split([':', '/']).next()).collect()
+}
+
+/// `docs/conformance-report.md` is made from the lists that the other tests hold the three subjects to.
+#[test]
+fn the_report_has_three_subjects_beside_each_other() {
+    let path = docs().join("conformance-report.md");
+    let [ours, go, broken] = ["ours.txt", "go.txt", "broken.txt"].map(list);
+    let mut page = "# Three subjects beside each other\n\n\
+        Made from the lists that tests hold the subjects to (`crates/conformance/tests/*.txt`): our plugins; the\n\
+        reference's, from Debian's `containernetworking-plugins` 1.1.1; and our `bridge` with faults switched on. A cell names\n\
+        the plugins, or the faults, that fail the case; every other case is passed, or could not be asked.\n\n\
+        | case | level | ours | the reference's | broken on purpose |\n|---|---|---|---|---|\n"
+        .to_owned();
+    for case in conformance::cases() {
+        let cells = [&ours, &go, &broken].map(|list| who(list, case.id).join(", "));
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            let [ours, go, broken] = cells;
+            page += &format!("| `{}` | {} | {ours} | {go} | {broken} |\n", case.id, case.level);
+        }
+    }
+    for (title, list) in [("Ours", &ours), ("The reference's", &go)] {
+        page += &format!("\n## {title}: why\n\n");
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (what, why) in list {
+            match reasons.iter_mut().find(|(known, _)| known == why) {
+                Some((_, all)) => all.push(what),
+                None => reasons.push((why, vec![what])),
+            }
+        }
+        for (why, all) in reasons {
+            page += &format!("- {why}: `{}`\n", all.join("`, `"));
+        }
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, page).unwrap();
+    } else {
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == page, "{} is not what the lists say (UPDATE_EXPECT=1)", path.display());
+    }
+}

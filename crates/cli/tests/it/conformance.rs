@@ -1,0 +1,87 @@
+//! `netwright conformance` as people call it. What the suite finds is tested in its own crate.
+
+use std::os::unix::fs::symlink;
+
+use crate::support::{EXECUTABLE, Scratch};
+
+/// A folder with one of our plugins.
+fn folder(scratch: &Scratch) -> String {
+    let dir = scratch.path("plugins");
+    std::fs::create_dir_all(&dir).unwrap();
+    symlink(EXECUTABLE, dir.join("host-local")).unwrap();
+    dir.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_cannot_be_asked_is_a_wrong_command_line() {
+    let scratch = Scratch::new();
+    let dir = folder(&scratch);
+    let empty = scratch.path("empty");
+    std::fs::create_dir_all(&empty).unwrap();
+    let config = scratch.write("config", "{");
+    let config = config.to_str().unwrap();
+    for (arguments, words) in [
+        (vec!["--bin-dir", empty.to_str().unwrap()], "there is no plugin in"),
+        (vec!["--bin-dir", "/nowhere"], "read the folder of plugins \"/nowhere\""),
+        (vec!["--bin-dir", &dir, "--plugin", "bridge"], "there is: host-local"),
+        (vec!["--bin-dir", &dir, "--case", "none"], "there is no case \"none\""),
+        (vec!["--bin-dir", &dir, "--config", config], "the configuration is not JSON"),
+        (vec![], "--bin-dir <DIR>"),
+    ] {
+        let said = scratch.call(&[&["conformance"][..], &arguments].concat());
+        assert_eq!(said.code, 2, "{arguments:?}: {}", said.stderr);
+        assert!(said.stderr.contains(words), "{arguments:?}: {}", said.stderr);
+    }
+}
+
+#[test]
+fn the_cases_are_listed() {
+    let said = Scratch::new().call(&["conformance", "--list"]).succeeded();
+    let line = said.stdout.lines().find(|line| line.starts_with("del-twice "));
+    let words = "MUST   §2 DEL: DEL succeeds again when there is nothing left.";
+    assert!(line.is_some_and(|line| line.ends_with(words)), "{line:?}");
+    assert!(100 < said.stdout.lines().count());
+}
+
+#[test]
+fn one_case_is_run_and_told_in_each_format() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let dir = folder(&scratch);
+    let call =
+        ["conformance", "--bin-dir", &dir, "--case", "version-answers", "--case", "del-twice"];
+    let said = scratch.call(&call).succeeded();
+    assert!(said.stdout.contains("host-local           2/2       0/0"), "{}", said.stdout);
+    assert!(said.stderr.contains("MUST: 2 passed, 0 failed"), "{}", said.stderr);
+    for (format, words) in [
+        ("junit", "<testcase classname=\"host-local\" name=\"del-twice\""),
+        ("json", "\"id\": \"del-twice\""),
+        ("md", "| `del-twice` | MUST | 2 DEL | pass |"),
+        ("html", "<code>del-twice</code>"),
+    ] {
+        let said = scratch.call(&[&call[..], &["--report", format]].concat()).succeeded();
+        assert!(said.stdout.contains(words), "{format}: {}", said.stdout);
+    }
+    let file = scratch.path("report.xml");
+    let to_file = ["--report", "junit", "--report-file", file.to_str().unwrap()];
+    let said = scratch.call(&[&call[..], &to_file].concat()).succeeded();
+    assert_eq!(said.stdout, "");
+    assert!(std::fs::read_to_string(file).unwrap().ends_with("</testsuites>\n"));
+}
+
+/// A broken plugin makes the exit code 1, and its failure says how to see it again.
+#[test]
+fn a_failure_says_how_to_see_it_again() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let plugin = scratch.write("bad/wrong", "#!/bin/sh\necho hello\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&plugin, mode).unwrap();
+    let dir = plugin.parent().unwrap().to_str().unwrap();
+    let said = scratch.call(&["conformance", "--bin-dir", dir]);
+    assert_eq!(said.code, 1, "{}", said.stderr);
+    let again =
+        format!("netwright conformance --bin-dir {dir} --plugin wrong --case version-answers");
+    assert!(said.stderr.contains("FAIL wrong version-answers"), "{}", said.stderr);
+    assert!(said.stderr.contains(&again), "{}", said.stderr);
+}
