@@ -226,7 +226,7 @@ fn many_at_once(bench: &Bench) -> Outcome {
     let asks = targets.iter().map(|target| bench.about("DEL", target).detached());
     at_once(asks.collect())?;
     let changes = bench.machine()?.without_frames().since(&before.without_frames());
-    let own: Vec<_> = changes.iter().filter(|line| line.contains("link ")).collect();
+    let own: Vec<_> = changes.iter().filter(|line| line.starts_with("+ link ")).collect();
     // What all shared may stay; what one had may not: eight of a kind are the sign.
     let limit = usize::from(CROWD);
     expect(own.len() < limit, "nothing of the attachments is left", || changes.join("\n"))
