@@ -1,6 +1,6 @@
 //! The container's side of an interface: addresses, routes and switches, as IPAM asked for them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, Interface, IpConfig, Route, code};
@@ -93,7 +93,11 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
         .map(|ip| Change::AddAddress {
             ifindex,
             address: ip.address,
-            options: AddressOptions { nodad: options.skip_dad, ..AddressOptions::default() },
+            options: AddressOptions {
+                nodad: options.skip_dad,
+                broadcast: broadcast_of(ip.address),
+                ..AddressOptions::default()
+            },
         })
         .collect();
     changes
@@ -108,6 +112,15 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
     // Appended: several next hops to one destination stand beside each other.
     changes.extend(planned.into_iter().map(Change::AppendRoute));
     changes
+}
+
+/// Returns the broadcast address of a subnet that has one: programs ask an interface for it (SIOCGIFBRDADDR).
+#[must_use]
+pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
+    match address {
+        IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
+        _ => None,
+    }
 }
 
 /// Returns the route as the kernel takes it: without a next hop of its own it takes the family's gateway,

@@ -15,9 +15,9 @@ use state::{Index, Release};
 
 use super::config::{Config, gateway_name};
 use crate::shared::kernel_error as kernel;
-use crate::shared::owner;
 use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::{container, owner};
 
 /// What we changed to make the bridge serve, kept until the last attachment leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,7 +213,11 @@ fn add_addresses(
     }
     let present = addresses(host, link.index)?;
     let plan = plan_addresses(&link.name, &present, gateways, force)?;
-    let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+    let options = |address| AddressOptions {
+        nodad: true,
+        broadcast: container::broadcast_of(address),
+        ..AddressOptions::default()
+    };
     let changes: Vec<Change> = plan
         .remove
         .iter()
@@ -221,7 +225,7 @@ fn add_addresses(
         .chain(plan.add.iter().map(|address| Change::AddAddress {
             ifindex: link.index,
             address: *address,
-            options,
+            options: options(*address),
         }))
         .collect();
     if !changes.is_empty() {
