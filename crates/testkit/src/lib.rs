@@ -4,7 +4,7 @@
 //!   the test process dies.
 //! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
-//! * [`reference`]: the Go plugins of two releases.
+//! * [`mod@reference`]: the Go plugins of two releases.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!

@@ -42,16 +42,29 @@ fn take_down(
     };
     match host {
         Some(host) => {
-            Node::observe(socket, key, host)?.shape(&Config::default())?;
-        }
-        // What stood on the host's end has gone with it.
-        None => {
-            if let (Some(ifb), _) = node::find_ifb(&mut socket, key)? {
-                socket.delete_link(ifb.index).map_err(kernel)?;
+            let number = host.index;
+            let unshaped = Node::observe(socket, key, host)
+                .and_then(|mut node| node.shape(&Config::default()).map(drop));
+            if let Err(error) = unshaped {
+                let mut socket = RouteSocket::open().map_err(kernel)?;
+                if socket.link_by_index(number).map_err(kernel)?.is_some() {
+                    return Err(error);
+                }
+                // It went while it was looked at.
+                remove_ifb(&mut socket, key)?;
             }
         }
+        None => remove_ifb(&mut socket, key)?,
     }
     attachment::forget(index, key, NAME)
+}
+
+/// Removes what is left where the host's end has gone, and what stood on it with it.
+fn remove_ifb(socket: &mut RouteSocket, key: &AttachmentKey) -> Result<(), Error> {
+    if let (Some(ifb), _) = node::find_ifb(socket, key)? {
+        socket.delete_link(ifb.index).map_err(kernel)?;
+    }
+    Ok(())
 }
 
 /// Finds the host's end that ADD noted; a later link may have its name or its number.
