@@ -258,6 +258,19 @@ impl Firewalld {
         key: &AttachmentKey,
         sources: &[Source],
     ) -> Result<(), FirewalldError> {
+        let is_held = |source: &Source| {
+            let holders = index.holders(&source.object());
+            !holders.damaged.is_empty() || !holders.found.is_empty()
+        };
+        // Nothing of ours and no firewalld: not even a lock is to be left.
+        if !sources.iter().any(is_held)
+            && matches!(
+                self.ask(Method::Query, sources.get(..1).unwrap_or_default()),
+                Err(FirewalldError::Absent | FirewalldError::NotBuilt)
+            )
+        {
+            return Ok(());
+        }
         let _lock = lock(index)?;
         let mut last = Vec::new();
         for source in sources {

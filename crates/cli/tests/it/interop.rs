@@ -9,6 +9,8 @@ use cni_runtime::{Attachment, Runtime};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot};
 
+use crate::support::wait_for_addresses;
+
 /// Where Debian puts the reference plugins.
 const GO: &str = "/usr/lib/cni";
 
@@ -95,6 +97,7 @@ fn warm_up(lab: &Lab) {
     for bin in [ours(), GO] {
         let container = lab.container("warm");
         attach(lab, bin, &container);
+        wait_for_addresses(lab);
         detach(lab, bin, &container);
     }
 }

@@ -4,6 +4,7 @@ use testkit::real::Podman;
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Lab, Place, Snapshot, Visit, require};
 
+use crate::support::wait_for_addresses;
 use crate::system::{NETWRIGHT, address_of, at, gateway_of, install};
 
 /// Where Debian puts the reference plugins.
@@ -178,7 +179,9 @@ fn lab_with_leftovers(name: &str) -> Lab {
 fn warm_up(lab: &Lab, podman: &Podman<'_>) {
     for plugins in [GO, "/opt/cni/bin"] {
         podman.use_plugins(plugins);
-        drop(podman.start("warm", &["--publish", "8080:80", "--network", "n1"]));
+        let warm = podman.start("warm", &["--publish", "8080:80", "--network", "n1"]);
+        wait_for_addresses(lab);
+        drop(warm);
         podman.remove(&["warm"]);
     }
     lab.sh(&format!("{NETWRIGHT} gc --all"));

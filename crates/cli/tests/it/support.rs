@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::{Lab, Place, Snapshot};
@@ -157,6 +158,15 @@ const STAYS: [&str; 7] = [
     "/lock is new",
     "files: /var/lib/cni/results is new",
 ];
+
+/// Waits until no IPv6 address of the host is under duplicate address detection, which the reference leaves on for its
+/// bridge: what is compared before and after must not depend on whether it had ended.
+pub(crate) fn wait_for_addresses(lab: &Lab) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !lab.sh("ip -6 -o address show tentative").is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// Asserts that a laboratory is as it was, kernel and files, but for the empty folders of address pools.
 #[track_caller]

@@ -121,6 +121,7 @@ fn our_codes_start_at_100() {
         codes::DELEGATE,
         codes::CONFLICT,
         codes::SEVERAL,
+        codes::DAEMON,
     ];
     let errors = include_str!("../../../../docs/errors.md");
     for (index, code) in ours.iter().enumerate() {
