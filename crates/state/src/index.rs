@@ -21,7 +21,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
 /// How often a write is tried whose directory somebody else removes because it was empty.
-const DIRECTORY_RACES: u32 = 16;
+const DIRECTORY_RACES: u32 = 1000;
 
 /// Counting holders stops here: nobody needs to know whether it is 33 or 5000, and a directory of thousands
 /// is not to be read by every DEL.
