@@ -13,7 +13,7 @@
 //! while let Some(frame) = socket.receive(&mut buffer)? {
 //!     println!("{} octets", frame.octets.len());
 //! }
-//! # Ok::<(), kernel::packet::PacketError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::io;
