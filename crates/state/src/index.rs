@@ -294,7 +294,7 @@ impl Index {
         self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
     }
 
-    /// Removes what killed processes were writing here; see [`remove_abandoned`](crate::remove_abandoned).
+    /// Removes what killed processes were writing here; see [`remove_abandoned`].
     pub fn remove_abandoned(&self) {
         let mut damaged = Vec::new();
         remove_abandoned(&self.shared);
