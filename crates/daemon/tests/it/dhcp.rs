@@ -67,6 +67,8 @@ fn a_repeated_add_returns_the_same_lease() {
     // Another namespace under the same name is another container: the old lease is given back.
     c1.delete();
     drop(c1);
+    // The kernel takes a namespace down some time after it was deleted.
+    rig.node.sh("timeout 30 sh -c 'while ip link show vc1; do sleep 0.01; done' >&2");
     let again = rig.plugged("c1");
     rig.dhcp("ADD").to(&again).call().ok();
     assert_eq!(server.logged("DHCPREQUEST(br0)"), 2);

@@ -1,6 +1,7 @@
 //! A host with a bridge, a DHCP server on it, and the daemon.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -43,6 +44,9 @@ impl Rig {
     pub(crate) fn daemon_with(&self, flags: &[&str]) -> Daemon {
         let log = self.node.lab.dir().join("daemon.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        // It listens before it has looked at what it kept, and is ready after.
+        let starts = |log: &Path| fs::read_to_string(log).unwrap().matches(" ready ").count();
+        let before = starts(&log);
         let child = self
             .node
             .lab
@@ -57,7 +61,8 @@ impl Rig {
             .unwrap();
         let daemon = Daemon { child, log };
         wait_for("the daemon to listen", || {
-            self.node.lab.enter(|| std::os::unix::net::UnixStream::connect(&self.socket).is_ok())
+            before < starts(&daemon.log)
+                && self.node.lab.enter(|| UnixStream::connect(&self.socket).is_ok())
         });
         daemon
     }

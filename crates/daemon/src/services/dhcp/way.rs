@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+/// How long the link of a container that has ended may keep its hardware address.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pause between looks at that.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
 /// How long a link made for an instant may take to carry frames.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between looks at it; it takes a millisecond.
@@ -161,11 +167,27 @@ fn send_by_macvlan(
         up: true,
         ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
     };
-    let link = create(host, &new)?;
+    let link = create_in_turn(host, &new)?;
     let sent = wait(host, link.index, |link| link.oper_state == OperState::Up)
         .and_then(|()| send_by(link.index, frame));
     host.delete_link(link.index)?;
     sent
+}
+
+/// Makes a link with the hardware address of one that may still be going: the kernel takes a namespace down some time
+/// after it was deleted, and keeps the address busy until then.
+fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayError> {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match create(host, new) {
+            Err(WayError::Link(error))
+                if error.errno() == Some(kernel::Errno::BUSY) && Instant::now() < deadline =>
+            {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Makes a link for an instant; one that a killed daemon left is cleared away.
