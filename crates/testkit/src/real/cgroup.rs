@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 const PREFIX: &str = "nwt-";
 
 /// Where the hierarchies are: one (version 2), or one a controller (version 1).
@@ -66,10 +68,14 @@ fn hierarchies() -> Vec<PathBuf> {
     all
 }
 
-/// Removes a group and those in it; true when it is gone.
+/// Removes a group and those in it, with what still runs there; true when it is gone.
 fn remove(group: &Path) -> bool {
     for child in children(group) {
         remove(&child);
+    }
+    let pids = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
     }
     match fs::remove_dir(group) {
         Ok(()) => true,

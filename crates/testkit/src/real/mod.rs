@@ -14,10 +14,23 @@
 //! ```
 
 mod cgroup;
+mod containerd;
+mod image;
 mod oci;
 mod podman;
+mod proto;
 mod rootfs;
 
+pub use containerd::{Containerd, Pod};
 pub use oci::Bundle;
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};
+
+/// Tells a runtime's own words: `cargo xtask ci` finds them in what tests print, and shows them at its end.
+///
+/// `what` is `version`, `running` or `answered`: a run in which a runtime did not tell each of them is not complete.
+pub fn tell(runtime: &str, what: &str, words: &str) {
+    for line in words.lines().filter(|line| !line.trim().is_empty()) {
+        eprintln!("RUNTIME {runtime} | {what} | {}", line.trim());
+    }
+}

@@ -84,6 +84,16 @@ impl<'lab> Bundle<'lab> {
         output.unwrap_or_else(|error| panic!("{}: {error}", self.runtime))
     }
 
+    /// What the runtime says of its containers.
+    #[must_use]
+    pub fn list(&self) -> String {
+        let mut command = self.lab.command(self.runtime);
+        let listed =
+            command.arg("--root").arg(self.state()).arg("list").stdin(Stdio::null()).output();
+        let listed = listed.unwrap_or_else(|error| panic!("{}: {error}", self.runtime));
+        String::from_utf8_lossy(&listed.stdout).into_owned()
+    }
+
     fn state(&self) -> PathBuf {
         self.lab.dir().join(self.runtime)
     }

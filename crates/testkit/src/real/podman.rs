@@ -106,9 +106,15 @@ impl<'lab> Podman<'lab> {
     /// Starts a container that does nothing, with these options of `podman run`, and returns its namespace.
     #[track_caller]
     pub fn start(&self, name: &str, options: &[&str]) -> Visit {
+        self.start_script(name, options, "exec sleep 1000")
+    }
+
+    /// Starts a container that runs a shell script, and returns its namespace.
+    #[track_caller]
+    pub fn start_script(&self, name: &str, options: &[&str], script: &str) -> Visit {
         let mut arguments = vec!["run", "--detach", "--name", name];
         arguments.extend(options);
-        arguments.extend([Self::IMAGE, "sleep", "1000"]);
+        arguments.extend([Self::IMAGE, "/bin/sh", "-c", script]);
         self.run(&arguments);
         self.lab.visit(self.netns(name))
     }
