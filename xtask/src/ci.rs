@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::run::{Program, quiet};
+use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 
@@ -24,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) skips: Vec<Skip>,
     /// Each test's name within its crate, and whether its runner says it passed; a skip does.
     pub(crate) tests: Vec<(String, bool)>,
+    /// What real runtimes said.
+    pub(crate) runtimes: Vec<Words>,
     pub(crate) note: String,
 }
 
@@ -76,6 +79,8 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     lines.push(step("skips", || judge(&skipped)));
     let covered = step("plugins", || plugins(&lines));
     lines.push(covered);
+    let heard = step("runtimes", || heard(&lines));
+    lines.push(heard);
     let (passed, failed) = table(&lines, started.elapsed());
     println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
     if failed == 0 { Ok(()) } else { Err(String::new()) }
@@ -125,6 +130,12 @@ fn judge(skipped: &[Skip]) -> Result<Report, String> {
 fn plugins(lines: &[Line]) -> Result<Report, String> {
     let report = |name| lines.iter().find(|line| line.name == name).map(|line| &line.report);
     matrix::check(&matrix::merge(report("tests"), report("vm"))).map(Report::check)
+}
+
+/// Shows what real runtimes said, and fails if one was not heard.
+fn heard(lines: &[Line]) -> Result<Report, String> {
+    let tests = lines.iter().find(|line| line.name == "tests");
+    runtimes::check(tests.map_or(&[], |line| &line.report.runtimes)).map(Report::check)
 }
 
 fn table(lines: &[Line], total: Duration) -> (u64, u64) {

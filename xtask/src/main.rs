@@ -14,6 +14,7 @@ mod fuzz;
 mod matrix;
 mod reference;
 mod run;
+mod runtimes;
 mod setup;
 mod skips;
 mod spec;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ci::{Extent, Report};
 use crate::run::{Failed, Program, exists};
-use crate::skips;
+use crate::{runtimes, skips};
 
 /// How long all tests together may take; what hangs is ended by nextest long before.
 const DEADLINE: Duration = Duration::from_secs(1500);
@@ -77,6 +77,7 @@ fn count(
 pub(crate) fn report(lines: &[String]) -> Report {
     Report {
         skips: skips::find(lines.iter().map(String::as_str)),
+        runtimes: runtimes::find(lines.iter().map(String::as_str)),
         tests: lines.iter().filter_map(|line| one(line)).collect(),
         ..Report::default()
     }

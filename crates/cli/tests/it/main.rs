@@ -6,6 +6,7 @@ mod attach;
 mod cnitool;
 mod cnitool_rows;
 mod conformance;
+mod containerd;
 mod dispatch;
 mod docs;
 mod foreign_forward;

@@ -6,7 +6,7 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::real::Bundle;
+use testkit::real::{Bundle, tell};
 use testkit::{Lab, Place as _, Snapshot, require};
 
 use crate::system::{NETWRIGHT, assert_nothing_left};
@@ -34,6 +34,11 @@ fn said(output: &Output) -> String {
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
+/// The lines of a text that have a word in them.
+fn lines(text: &str, word: &str) -> String {
+    text.lines().filter(|line| line.contains(word)).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 fn a_container_has_its_networks_and_leaves_nothing() {
     require!("root", "program:runc", "program:crun", "file:/usr/bin/busybox");
@@ -48,7 +53,9 @@ fn a_container_has_its_networks_and_leaves_nothing() {
         assert!(output.status.success(), "{runtime}: {said}");
         assert!(said.contains("inet 10.63.0.77/16"), "{runtime}: {said}");
         assert!(said.contains("inet6 fd63:b7c4:5e0a::"), "{runtime}: {said}");
+        tell(runtime, "answered", &lines(&said, "bytes from"));
         assert_nothing_left(&before, &lab);
+        tell(runtime, "version", &lines(&lab.sh(&format!("{runtime} --version")), "version"));
     }
 }
 
@@ -62,12 +69,26 @@ fn a_published_port_leads_to_the_container() {
             .annotation("dev.netwright.publish", "8080:80");
         thread::scope(|scope| {
             let run = scope.spawn(|| bundle.run());
+            tell(runtime, "running", &until_running(&bundle));
             let read = read_from(&lab, "127.0.0.1:8080");
             let output = run.join().unwrap();
             assert!(output.status.success(), "{runtime}: {}", said(&output));
             assert_eq!(read.as_deref(), Some("from inside\n"), "{runtime}");
+            tell(runtime, "answered", "127.0.0.1:8080 on the host: from inside");
         });
         assert_nothing_left(&before, &lab);
+    }
+}
+
+/// What the runtime says of the container once it runs.
+fn until_running(bundle: &Bundle<'_>) -> String {
+    let deadline = Instant::now() + ANSWER;
+    loop {
+        let listed = bundle.list();
+        if listed.contains("running") || deadline <= Instant::now() {
+            return listed;
+        }
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -1,11 +1,13 @@
 //! Debian's podman, with its CNI back end, on our plugins and on the reference's.
 
-use testkit::real::Podman;
-use testkit::traffic::{Server, assert_pings, assert_tcp};
+use testkit::real::{Podman, tell};
+use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp};
 use testkit::{Lab, Place, Snapshot, Visit, require};
 
 use crate::support::wait_for_addresses;
-use crate::system::{NETWRIGHT, address_of, at, gateway_of, install};
+use crate::system::{
+    NETWRIGHT, SERVE, address_of, assert_only_left, at, fetch, gateway_of, install,
+};
 
 /// Where Debian puts the reference plugins.
 const GO: &str = "/usr/lib/cni";
@@ -30,30 +32,9 @@ fn create_network(podman: &Podman<'_>, name: &str, number: u8) {
     podman.run(&["network", "create", "--ipv6", "--subnet", &v4, "--subnet", &v6, name]);
 }
 
-/// What stays after the last container beside what podman leaves: the folders of host-local, which remembers the last
-/// address, and of tuning, as the reference's plugins leave them.
-const LEFT: [&str; 3] = [
-    "files: /run/cni is new: `mode 700, owner 0:0, directory`",
-    "files: /run/cni/tuning is new: `mode 700, owner 0:0, directory`",
-    "files: /var/lib/cni/networks is new: `mode 755, owner 0:0, directory`",
-];
-
-/// The packet filter's tables stay too, empty; that they are shows `gc`, which removes them then.
+/// What is left after the last container is what podman itself leaves.
 fn assert_only_expected(lab: &Lab, before: &Snapshot) {
-    let collected = lab.sh(&format!("{NETWRIGHT} gc"));
-    assert!(collected.contains("removed 0, kept 0"), "{collected}");
-    let expected = |line: &String| {
-        let folder = line.strip_prefix("files: /var/lib/cni/networks/");
-        let file = folder.and_then(|rest| rest.split(' ').next());
-        let of_folder = file.is_some_and(|file| {
-            let name = file.split_once('/').map_or("", |(_, name)| name);
-            name.is_empty() || name == "lock" || name.starts_with("last_reserved_ip.")
-        });
-        of_folder || Podman::LEAVES.iter().chain(&LEFT).any(|text| line.contains(text))
-    };
-    let after = Snapshot::take(lab);
-    let lines: Vec<_> = before.diff(&after).into_iter().filter(|line| !expected(line)).collect();
-    assert!(lines.is_empty(), "the host is not as it was:\n  {}", lines.join("\n  "));
+    assert_only_left(lab, before, &Podman::LEAVES);
 }
 
 /// The published port leads to the container: from the host, from another container, from itself.
@@ -165,6 +146,51 @@ fn a_container_on_two_networks() {
     assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "both");
     drop((server, both, second));
     podman.remove(&["both", "second"]);
+    assert_only_expected(&lab, &before);
+}
+
+/// What people do with one container all day: run, restart, kill, start, rm; each time its port leads to it.
+#[test]
+fn a_container_is_restarted_killed_and_removed() {
+    require!("root", "program:podman", "program:crun", "program:curl", "file:/usr/bin/busybox");
+    let lab = Lab::with_processes("podman-life");
+    let outside = lab.outside();
+    let podman = Podman::new(&lab, install(&lab));
+    tell("podman", "version", &podman.run(&["--version"]));
+    create_network(&podman, "n1", 91);
+    let before = Snapshot::take(&lab);
+    let said = podman.run(&["run", "--rm", "--network", "n1", Podman::IMAGE, "ip", "-o", "addr"]);
+    assert!(said.contains("inet 10.91.0.2/24") && said.contains("inet6 fd91::2/64"), "{said}");
+    assert_only_expected(&lab, &before);
+
+    let options =
+        ["--hostname", "web", "--publish", "8080:80", "--network", "n1:ip=10.91.0.9,ip=fd91::9"];
+    drop(podman.start_script("web", &options, SERVE));
+    let state = || podman.run(&["ps", "--all", "--format", "{{.Names}} {{.Status}} {{.Ports}}"]);
+    tell("podman", "running", &state());
+    let answers = |when: &str| {
+        for host in ["198.51.100.1", "[2001:db8:ffff::1]"] {
+            let url = format!("http://{host}:8080/");
+            let said = fetch(&outside, &url);
+            assert_eq!(said, "hello from web\n", "{when}");
+            tell("podman", "answered", &format!("{url} from outside, {when}: {said}"));
+        }
+        assert_eq!(fetch(&lab, "http://127.0.0.1:8080/"), "hello from web\n", "{when}");
+    };
+    answers("after run");
+    podman.run(&["restart", "--time", "0", "web"]);
+    answers("after restart");
+    podman.run(&["kill", "web"]);
+    // Its network goes by a process that podman leaves to itself, when the container has ended.
+    podman.run(&["wait", "web"]);
+    podman.run(&["container", "cleanup", "web"]);
+    assert!(state().starts_with("web Exited"), "{}", state());
+    assert_no_tcp(&outside, "198.51.100.1:8080");
+    assert_only_expected(&lab, &before);
+    podman.run(&["start", "web"]);
+    answers("after kill and start");
+    podman.run(&["rm", "--force", "--time", "0", "web"]);
+    assert_eq!(state(), "");
     assert_only_expected(&lab, &before);
 }
 

@@ -110,6 +110,48 @@ pub(crate) fn assert_nothing_left(before: &Snapshot, lab: &Lab) {
     assert_as_before(before, lab);
 }
 
+/// What stays after the last container of a runtime beside what the runtime leaves: the folders of host-local, which
+/// remembers the last address, and of tuning, as the reference's plugins leave them.
+const STAYS: [&str; 3] = [
+    "files: /run/cni is new: `mode 700, owner 0:0, directory`",
+    "files: /run/cni/tuning is new: `mode 700, owner 0:0, directory`",
+    "files: /var/lib/cni/networks is new: `mode 755, owner 0:0, directory`",
+];
+
+/// Asserts that a runtime's containers have left nothing but what the runtime itself leaves, parts of lines of
+/// [`Snapshot::diff`].
+///
+/// The packet filter's tables stay too, empty; that they are shows `gc`, which removes them then.
+#[track_caller]
+pub(crate) fn assert_only_left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]) {
+    let collected = lab.sh(&format!("{NETWRIGHT} gc"));
+    assert!(collected.contains("removed 0, kept 0"), "{collected}");
+    let expected = |line: &String| {
+        let folder = line.strip_prefix("files: /var/lib/cni/networks/");
+        let file = folder.and_then(|rest| rest.split(' ').next());
+        let of_folder = file.is_some_and(|file| {
+            let name = file.split_once('/').map_or("", |(_, name)| name);
+            name.is_empty() || name == "lock" || name.starts_with("last_reserved_ip.")
+        });
+        of_folder || by_runtime.iter().chain(&STAYS).any(|text| line.contains(text))
+    };
+    let after = Snapshot::take(lab);
+    let lines: Vec<_> = before.diff(&after).into_iter().filter(|line| !expected(line)).collect();
+    assert!(lines.is_empty(), "the host is not as it was:\n  {}", lines.join("\n  "));
+}
+
+/// Serves a page that names the container, in both families; busybox runs it.
+pub(crate) const SERVE: &str = "mkdir -p /www; echo hello from $(hostname) >/www/index.html; exec httpd -f -p '[::]:80' -h /www";
+
+/// Asks a web server until it answers.
+#[track_caller]
+pub(crate) fn fetch(from: &impl Place, url: &str) -> String {
+    from.sh(&format!(
+        "curl --silent --show-error --globoff --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 10 \
+         --max-time 10 '{url}'"
+    ))
+}
+
 /// The global address of an interface. `family` is `inet` or `inet6`.
 pub(crate) fn address_of(place: &impl Place, ifname: &str, family: &str) -> IpAddr {
     let links: Value =

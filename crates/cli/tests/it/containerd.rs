@@ -1,0 +1,116 @@
+//! Debian's containerd, through its CRI plugin, on our plugins: what a kubelet would ask for.
+
+use testkit::real::{Containerd, Pod, tell};
+use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp, assert_udp};
+use testkit::{Lab, Place, Snapshot, require};
+
+use crate::system::{SERVE, assert_only_left, fetch, install};
+
+/// What a cluster's installer writes, in the newest version that this containerd reads.
+const PODS: &str = r#"{
+  "cniVersion": "1.0.0", "name": "pods",
+  "plugins": [
+    {"type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+              "ranges": [[{"subnet": "10.98.0.0/24"}], [{"subnet": "fd98::/64"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}},
+    {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+    {"type": "firewall"},
+    {"type": "tuning", "mtu": 1400}
+  ]
+}"#;
+
+#[test]
+fn pods_with_hostports_and_shaping_outlive_a_restart() {
+    require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
+    let lab = Lab::with_processes("containerd-pods");
+    let outside = lab.outside();
+    let mut containerd = Containerd::new(&lab, install(&lab), PODS);
+    tell("containerd", "version", &containerd.version());
+    let before = Snapshot::take(&lab);
+
+    let pod = Pod::new("web")
+        .tcp(8080, 80)
+        .udp(5353, 53)
+        .annotation("kubernetes.io/ingress-bandwidth", "10M")
+        .annotation("kubernetes.io/egress-bandwidth", "20M");
+    let web = containerd.run_pod(&pod);
+    let server = containerd.run_container(&web, &pod, SERVE);
+    let addresses = containerd.addresses(&web);
+    let words = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let states = [containerd.pod_state(&web), containerd.container_state(&server)];
+    assert_eq!(states, ["SANDBOX_READY", "CONTAINER_RUNNING"]);
+    tell(
+        "containerd",
+        "running",
+        &format!("pod web {} {words}; container {}", states[0], states[1]),
+    );
+    let [v4, v6] = addresses[..] else { panic!("two addresses: {addresses:?}") };
+    assert!(v4.is_ipv4() && v6.is_ipv6(), "{addresses:?}");
+
+    // The published port: from outside in both families, from the host, from another pod, from itself.
+    let outer = ["198.51.100.1", "[2001:db8:ffff::1]"];
+    for host in outer {
+        let said = fetch(&outside, &format!("http://{host}:8080/"));
+        assert_eq!(said, "hello from web\n");
+        tell("containerd", "answered", &format!("http://{host}:8080/ from outside: {said}"));
+    }
+    let other = containerd.run_pod(&Pod::new("other"));
+    let (inside, visitor) = (containerd.netns(&web), containerd.netns(&other));
+    for place in [&inside, &visitor] {
+        assert_eq!(fetch(place, "http://198.51.100.1:8080/"), "hello from web\n");
+    }
+    assert_eq!(fetch(&lab, "http://127.0.0.1:8080/"), "hello from web\n");
+    let names = Server::udp(&inside, "[::]:53", "names");
+    for host in outer {
+        assert_eq!(assert_udp(&outside, &format!("{host}:5353")).server, "names");
+    }
+    assert_pings(&visitor, &v4.to_string());
+    assert_pings(&visitor, &v6.to_string());
+    let shaped = lab.sh("tc qdisc show");
+    for rate in ["rate 10Mbit", "rate 20Mbit"] {
+        assert!(shaped.contains(rate), "{rate}: {shaped}");
+    }
+
+    // The daemon is killed and started: pods and their ports go on, and what was made before is removed after.
+    containerd.restart();
+    assert_eq!(containerd.pod_state(&web), "SANDBOX_READY");
+    assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
+    drop((names, inside));
+    // Kubelets stop pods again and again; the second time containerd calls DEL without namespace and previous result.
+    for _ in 0..2 {
+        containerd.stop_pod(&web).unwrap();
+    }
+    assert_eq!(containerd.pod_state(&web), "SANDBOX_NOTREADY");
+    assert_no_tcp(&outside, "198.51.100.1:8080");
+    // The other pod does not notice.
+    let lives = Server::tcp(&visitor, "[::]:80", "other");
+    assert_eq!(
+        assert_tcp(&lab, &format!("{}:80", containerd.addresses(&other)[0])).server,
+        "other"
+    );
+    drop((lives, visitor));
+    containerd.remove_pod(&web).unwrap();
+    // The port is free for the next one.
+    let again = containerd.run_pod(&pod);
+    containerd.run_container(&again, &pod, SERVE);
+    assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
+    for id in [&again, &other] {
+        containerd.stop_pod(id).unwrap();
+        containerd.remove_pod(id).unwrap();
+    }
+    assert_only_left(&lab, &before, &Containerd::LEAVES);
+}
+
+#[test]
+fn a_pod_whose_network_fails_leaves_nothing() {
+    require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
+    let lab = Lab::with_processes("containerd-fails");
+    let broken =
+        PODS.replace(r#""mtu": 1400"#, r#""sysctl": {"net.ipv4.conf.IFNAME.no_such_thing": "1"}"#);
+    let containerd = Containerd::new(&lab, install(&lab), &broken);
+    let before = Snapshot::take(&lab);
+    let why = containerd.try_run_pod(&Pod::new("web").tcp(8080, 80)).unwrap_err();
+    assert!(why.contains("no_such_thing"), "{why}");
+    assert_only_left(&lab, &before, &Containerd::LEAVES);
+}

@@ -1,0 +1,111 @@
+//! What real runtimes said while tests drove them, in their own words.
+//!
+//! Tests print it (`testkit::real::tell`); a run in which a runtime did not say its version, that a container runs, and
+//! what was answered has not shown that it works with it.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::run::target_dir;
+
+/// The runtimes that must have been heard.
+const RUNTIMES: [&str; 4] = ["podman", "containerd", "runc", "crun"];
+
+/// What each of them must have told.
+const TOLD: [&str; 3] = ["version", "running", "answered"];
+
+/// The mark of a line.
+const MARK: &str = "RUNTIME ";
+
+/// One line of a runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Words {
+    runtime: String,
+    what: String,
+    words: String,
+}
+
+/// Finds them in a test run's output: `RUNTIME podman | version | podman version 4.3.1`.
+pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Words> {
+    let mut found: Vec<Words> = Vec::new();
+    for line in lines {
+        // Text before it: libtest prints `test name ... ` without an end of line when output is not captured.
+        let Some((_, rest)) = line.split_once(MARK) else { continue };
+        let mut parts = rest.splitn(3, " | ").map(|part| part.trim().to_owned());
+        if let (Some(runtime), Some(what), Some(words)) = (parts.next(), parts.next(), parts.next())
+        {
+            let words = Words { runtime, what, words };
+            if !found.contains(&words) {
+                found.push(words);
+            }
+        }
+    }
+    found
+}
+
+/// Writes `target/runtimes.md`, shows it, and fails with what was not told.
+pub(crate) fn check(found: &[Words]) -> Result<String, String> {
+    let path = target_dir().join("runtimes.md");
+    let page = page(found);
+    fs::write(&path, &page).map_err(|error| format!("write {}: {error}", path.display()))?;
+    print!("{page}");
+    let missing = missing(found);
+    if missing.is_empty() {
+        return Ok(format!("{}; {}", RUNTIMES.join(", "), path.display()));
+    }
+    Err(format!("not told by any test: {}", missing.join(", ")))
+}
+
+fn missing(found: &[Words]) -> Vec<String> {
+    let pairs = RUNTIMES.iter().flat_map(|runtime| TOLD.map(|what| (*runtime, what)));
+    let told = |runtime: &str, what: &str| {
+        found.iter().any(|words| words.runtime == runtime && words.what == what)
+    };
+    let missing = pairs.filter(|(runtime, what)| !told(runtime, what));
+    missing.map(|(runtime, what)| format!("{runtime}: {what}")).collect()
+}
+
+/// The words of each runtime, in the order in which they were told.
+fn page(found: &[Words]) -> String {
+    let mut page =
+        "# What real runtimes said\n\nOn our plugins, while tests drove them.\n".to_owned();
+    for runtime in RUNTIMES {
+        let _ = writeln!(page, "\n## {runtime}\n");
+        for what in TOLD {
+            let of = |words: &&Words| words.runtime == runtime && words.what == what;
+            for words in found.iter().filter(of) {
+                let _ = writeln!(page, "- {what}: `{}`", words.words);
+            }
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RUNTIMES, TOLD, find, missing, page};
+
+    #[test]
+    fn words_are_found_in_any_output() {
+        let output = "test a ... RUNTIME podman | version | podman version 4.3.1\n\
+                      RUNTIME podman | version | podman version 4.3.1\n    RUNTIME runc | answered | a | b\nRUNTIME x\n";
+        let found = find(output.lines());
+        let told: Vec<_> = found.iter().map(|w| [&w.runtime[..], &w.what, &w.words]).collect();
+        assert_eq!(
+            told,
+            [["podman", "version", "podman version 4.3.1"], ["runc", "answered", "a | b"]]
+        );
+        assert!(page(&found).contains("## runc\n\n- answered: `a | b`\n"));
+    }
+
+    #[test]
+    fn who_said_nothing_is_named() {
+        let all: Vec<String> = RUNTIMES
+            .iter()
+            .flat_map(|runtime| TOLD.map(|what| format!("RUNTIME {runtime} | {what} | x")))
+            .collect();
+        assert!(missing(&find(all.iter().map(String::as_str))).is_empty());
+        let some = all.iter().filter(|line| !line.contains("crun | answered"));
+        assert_eq!(missing(&find(some.map(String::as_str))), ["crun: answered"]);
+    }
+}
