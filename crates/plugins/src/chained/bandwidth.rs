@@ -58,6 +58,9 @@ struct Facts {
     /// Whether packets queue fairly inside the buckets.
     #[serde(default)]
     fair: bool,
+    /// Whether the place for filters on the host's end was not there before.
+    #[serde(default)]
+    own_hook: bool,
 }
 
 impl Plugin for Bandwidth {
@@ -81,9 +84,10 @@ impl Plugin for Bandwidth {
         let netns = call.open_netns()?;
         let mut socket = RouteSocket::open().map_err(kernel)?;
         let host = node::find_host(&mut socket, call, &netns, &result)?;
-        let mut facts =
-            Facts { host_ifname: host.name.clone(), host_index: host.index, fair: false };
+        let (host_ifname, host_index) = (host.name.clone(), host.index);
         let mut node = Node::observe(socket, key, host)?;
+        let own_hook = node.recall(before.as_ref()) && config.egress.is_some();
+        let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
         attachment::write_down(call, &index, NAME, &facts, netns.id())?;
         let shaped = node.shape(&config).map_err(|error| match &before {
             // What it speaks of is as it was.

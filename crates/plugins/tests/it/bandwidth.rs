@@ -504,8 +504,6 @@ fn del_of_any_part() {
             }
         }
         run(&node, "DEL", &c1, &prev, json!({})).without("prevResult").call().silent();
-        // An empty hook is not known to be ours once its filter is gone.
-        node.sh("tc qdisc del dev vc1 ingress 2>/dev/null || true");
         before.assert_same(&Snapshot::take(&node.lab));
     }
 }

@@ -7,8 +7,9 @@ use kernel::route::{
     Change, FilterInfo, Link, LinkKind, LinkSet, NewLink, Qdisc, RouteSocket, TcHandle,
 };
 
+use super::Facts;
 use super::config::Config;
-use super::plan::{self, QUEUE_PLACE, Shape};
+use super::plan::{self, Hook, QUEUE_PLACE, Shape};
 use crate::shared::steps::{self, Step};
 use crate::shared::{kernel_error as kernel, owner};
 
@@ -23,7 +24,7 @@ pub(super) struct Node {
     alias: String,
     pub(super) host: Link,
     pub(super) root: Standing,
-    hook: Option<Qdisc>,
+    hook: Hook,
     filters: Vec<FilterInfo>,
     /// The link for what comes from the container, if it is there.
     pub(super) ifb: Option<Link>,
@@ -143,9 +144,17 @@ impl Node {
             Some(ifb) => Standing::on(&mut socket, ifb.index)?,
             None => Standing::default(),
         };
-        let hook = hook.map(|found| found.qdisc);
+        let hook = Hook { qdisc: hook.map(|found| found.qdisc), ours: false };
         let alias = owner::alias(key);
         Ok(Self { socket, alias, host, root, hook, filters, ifb, ifb_root, free_name })
+    }
+
+    /// Takes over what an earlier ADD has written down about this link. Returns whether the place for filters is ours, or
+    /// will be when it is made.
+    pub(super) fn recall(&mut self, facts: Option<&Facts>) -> bool {
+        let noted = facts.filter(|facts| facts.host_index == self.host.index);
+        self.hook.ours = self.hook.qdisc.is_none() || noted.is_some_and(|facts| facts.own_hook);
+        self.hook.ours
     }
 
     /// Says whether what comes from the container is led to its link.
@@ -174,13 +183,7 @@ impl Node {
             steps.extend(made.is_none().then(|| self.renew(ifb)).flatten());
         }
         let to = ifb.as_ref().map_or(plan::NOWHERE, |ifb| ifb.index);
-        steps.extend(plan::redirection(
-            self.host.index,
-            self.hook.as_ref(),
-            &self.filters,
-            to,
-            wanted,
-        ));
+        steps.extend(plan::redirection(self.host.index, &self.hook, &self.filters, to, wanted));
         let done = self.apply(&steps);
         let fair = match (done, &made) {
             (Ok(fair), _) => fair,

@@ -161,11 +161,20 @@ pub(super) const QUEUE_PLACE: TcHandle = INSIDE_BUCKET;
 /// Where a filter leads whose link is gone: it drops everything.
 pub(super) const NOWHERE: u32 = 0;
 
+/// Where filters for what comes in by a link stand.
+#[derive(Debug, Default)]
+pub(super) struct Hook {
+    /// The discipline that holds them, if there is one.
+    pub(super) qdisc: Option<Qdisc>,
+    /// Whether we have made it, by our record.
+    pub(super) ours: bool,
+}
+
 /// Plans what leads everything that comes in by a link to another, `to`: `wanted` or taken away. What leads nowhere, as
 /// the reference's DEL leaves it, is taken away in any case.
 pub(super) fn redirection(
     ifindex: u32,
-    hook: Option<&Qdisc>,
+    hook: &Hook,
     filters: &[FilterInfo],
     to: u32,
     wanted: bool,
@@ -188,7 +197,7 @@ pub(super) fn redirection(
     }
     let ours = alive.iter().find(|filter| filter.redirects_to == Some(to));
     if wanted && ours.is_none() {
-        if hook.is_none() {
+        if hook.qdisc.is_none() {
             steps.push(Step::new(Change::AddQdisc(own_hook), remove_hook));
         }
         // The reference's, or the next that is free.
@@ -206,8 +215,9 @@ pub(super) fn redirection(
         steps.push(Step::new(Change::DelRedirect(redirect), Change::AddRedirect(redirect)));
     }
     let others = alive.iter().any(|filter| filter.redirects_to != Some(to));
-    // A clsact is somebody else's, and so is a hook that nothing of ours was in.
-    if !others && !steps.is_empty() && hook.is_some_and(|hook| hook.kind == QdiscKind::Ingress) {
+    // A clsact is somebody else's, and so is a hook that nothing of ours was in, unless we know better.
+    let is_ingress = hook.qdisc.as_ref().is_some_and(|hook| hook.kind == QdiscKind::Ingress);
+    if !others && is_ingress && (hook.ours || !steps.is_empty()) {
         steps.push(Step::new(remove_hook, Change::AddQdisc(own_hook)));
     }
     steps

@@ -43,8 +43,10 @@ fn take_down(
     match host {
         Some(host) => {
             let number = host.index;
-            let unshaped = Node::observe(socket, key, host)
-                .and_then(|mut node| node.shape(&Config::default()).map(drop));
+            let unshaped = Node::observe(socket, key, host).and_then(|mut node| {
+                node.recall(facts);
+                node.shape(&Config::default()).map(drop)
+            });
             if let Err(error) = unshaped {
                 let mut socket = RouteSocket::open().map_err(kernel)?;
                 if socket.link_by_index(number).map_err(kernel)?.is_some() {

@@ -7,7 +7,7 @@ use state::Index;
 
 use super::config::{Config, Limit};
 use super::node::{self, Node, Standing};
-use super::plan::{self, Shape};
+use super::plan::{self, Hook, Shape};
 use super::{Facts, NAME};
 use crate::shared::steps::{self, Step};
 use crate::shared::{attachment, kernel_error as kernel, trial};
@@ -97,6 +97,6 @@ fn probe(socket: &mut RouteSocket, limit: &Limit) -> Result<(), Error> {
     let ifb = socket.create_link(&ifb).map_err(|error| kernel(error).with_details(node::HINT))?;
     let shape = Shape::of(limit, ifb.mtu);
     let mut steps: Vec<Step> = plan::bucket((ifb.index, &ifb.name), None, false, Some(&shape))?;
-    steps.extend(plan::redirection(ifb.index, None, &[], ifb.index, true));
+    steps.extend(plan::redirection(ifb.index, &Hook::default(), &[], ifb.index, true));
     steps::apply(socket, &steps).map(drop).map_err(|error| error.with_details(node::HINT))
 }
