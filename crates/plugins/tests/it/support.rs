@@ -10,6 +10,7 @@
 #![allow(dead_code, reason = "each plugin's tests use a part of it")]
 
 pub(crate) mod fixed;
+pub(crate) mod kill;
 pub(crate) mod matrix;
 pub(crate) mod versions;
 
@@ -359,13 +360,16 @@ impl Picture {
         Picture(text.lines().map(str::to_owned).collect())
     }
 
+    /// What is there afterwards and was not, or not so.
+    pub(crate) fn new_in<'p>(&self, after: &'p Picture) -> Vec<&'p str> {
+        after.0.iter().filter(|line| !self.0.contains(line)).map(String::as_str).collect()
+    }
+
     /// Asserts that nothing is different afterwards.
     #[track_caller]
     pub(crate) fn assert_same(&self, after: &Picture) {
-        let gone =
-            self.0.iter().filter(|line| !after.0.contains(line)).map(|line| format!("- {line}"));
-        let new =
-            after.0.iter().filter(|line| !self.0.contains(line)).map(|line| format!("+ {line}"));
+        let gone = after.new_in(self).into_iter().map(|line| format!("- {line}"));
+        let new = self.new_in(after).into_iter().map(|line| format!("+ {line}"));
         let lines: Vec<_> = gone.chain(new).collect();
         assert!(lines.is_empty(), "it is not as before:\n{}", lines.join("\n"));
     }

@@ -11,7 +11,9 @@ const SUBJECT: Subject = Subject {
     host: |_, _| {},
     config: |node, c1, family| {
         let name = format!("d{}", c1.name());
-        device(node, &name);
+        if !succeeds(&node.lab, &format!("ip link show dev {name}")) {
+            device(node, &name);
+        }
         json!({ "device": name, "ipam": matrix::ipam(node, family) })
     },
     holds: |node, c1, _| {

@@ -120,7 +120,7 @@ pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Va
 }
 
 /// A host on which one container has come and gone: what a network's first container leaves for the next is there.
-fn warm(subject: &Subject, name: &str, family: Family) -> Node {
+pub(crate) fn warm(subject: &Subject, name: &str, family: Family) -> Node {
     let node = Node::new(&format!("{}-{name}", subject.plugin));
     (subject.host)(&node, family);
     let c0 = node.container("c0");
@@ -133,7 +133,13 @@ fn warm(subject: &Subject, name: &str, family: Family) -> Node {
     node
 }
 
-fn run<'n>(subject: &Subject, node: &'n Node, verb: &str, to: &Container, keys: &Value) -> Run<'n> {
+pub(crate) fn run<'n>(
+    subject: &Subject,
+    node: &'n Node,
+    verb: &str,
+    to: &Container,
+    keys: &Value,
+) -> Run<'n> {
     node.run(subject.plugin, verb).to(to).config(keys.clone())
 }
 
@@ -231,7 +237,7 @@ pub(crate) fn status(subject: &Subject, family: Family) {
 }
 
 /// Everything on the host, and the plugins' own files.
-fn look(node: &Node) -> Snapshot {
+pub(crate) fn look(node: &Node) -> Snapshot {
     let own: Vec<String> =
         ["run", "lib"].map(|dir| node.lab.dir().join(dir).display().to_string()).into();
     let files: Vec<&str> =
@@ -241,7 +247,7 @@ fn look(node: &Node) -> Snapshot {
 
 /// Asserts that the host becomes as it was, once the kernel has removed deleted namespaces.
 #[track_caller]
-fn assert_settles(before: &Snapshot, node: &Node) {
+pub(crate) fn assert_settles(before: &Snapshot, node: &Node) {
     let deadline = Instant::now() + GONE;
     loop {
         let now = look(node);
@@ -254,7 +260,7 @@ fn assert_settles(before: &Snapshot, node: &Node) {
 }
 
 /// The addresses that [`ipam`]'s folder has reserved.
-fn addresses(node: &Node) -> String {
+pub(crate) fn addresses(node: &Node) -> String {
     node.sh(&format!(
         "ls {}/n 2>/dev/null | grep '^[0-9a-f]*[.:]' | sort || true",
         node.dir("ipam").display()
@@ -270,6 +276,8 @@ macro_rules! tests {
             matrix_check_v4 check V4, matrix_check_v6 check V6, matrix_check_dual check Dual,
             matrix_gc_v4 gc V4, matrix_gc_v6 gc V6, matrix_gc_dual gc Dual,
             matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
+        $crate::support::matrix::each!($subject, "root", "program:strace";
+            an_add_killed_anywhere_leaves_nothing killed Dual);
     };
 }
 
@@ -283,6 +291,8 @@ macro_rules! vm_tests {
             vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_check_dual check Dual,
             vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6, vm_matrix_gc_dual gc Dual,
             vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6, vm_matrix_status_dual status Dual);
+        $crate::support::matrix::each!($subject, "root", "program:strace", $($feature),+;
+            vm_an_add_killed_anywhere_leaves_nothing killed Dual);
     };
 }
 
@@ -310,3 +320,5 @@ macro_rules! each {
 #[allow(unused_imports, reason = "used where this machine's kernel lacks something")]
 pub(crate) use vm_tests;
 pub(crate) use {each, tests};
+
+pub(crate) use super::kill::killed;

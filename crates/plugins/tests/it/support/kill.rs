@@ -1,0 +1,198 @@
+//! An ADD that is killed: DEL leaves nothing of it, and another ADD copes with it.
+//!
+//! The plugin runs in a process of its own, this very test executable, under `strace`, which kills it as it enters the n-th
+//! system call that changes anything. The moments are the same in every run, however busy the machine is.
+
+use std::fs;
+use std::io::{Cursor, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+
+use cni::CallEnv;
+use cni_plugin::Context;
+use serde_json::Value;
+use state::Roots;
+use testkit::{Container, Place, Snapshot, feature};
+
+use super::matrix::{Family, Subject, addresses, assert_settles, look, run, warm};
+use super::{BUILD, Node, Picture, Run, executor};
+
+/// Tells the child the plugin and the folders for state, a line each.
+const CHILD: &str = "NWT_KILL_CHILD";
+
+/// The system calls that change something, or ask the kernel to.
+const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renameat2,link,linkat,symlink,symlinkat,\
+                       unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
+
+/// How many moments are tried, of those there are. With `--full` all of them.
+const MOMENTS: usize = 8;
+/// The same in the virtual machine, which takes ten times as long for each.
+const MOMENTS_IN_VM: usize = 4;
+
+/// How an ADD says that what it would make is there, and whose it is.
+const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
+
+/// Kills ADD at moments spread over all it does. After each DEL leaves nothing; and in a second try another ADD comes
+/// before DEL, which completes what is there or says what is in its way.
+pub(crate) fn killed(subject: &Subject, family: Family) {
+    let node = warm(subject, "killed", family);
+    let mut scene = Scene { subject, node: &node, family, before: None };
+    let all = scene.count();
+    assert!(2 < all, "{} does nothing", subject.plugin);
+    for moment in chosen(all) {
+        scene.del_is_enough(moment, all);
+        scene.another_add_copes(moment, all);
+    }
+}
+
+/// The moments to try of `1..=all`.
+fn chosen(all: usize) -> Vec<usize> {
+    let count = match () {
+        () if feature::available("full") => all,
+        () if std::env::var_os(feature::VM_VARIABLE).is_some() => MOMENTS_IN_VM,
+        () => MOMENTS,
+    };
+    let count = count.min(all);
+    // The last one is always among them: all is made then, and nobody was told.
+    (1..=count).map(|number| number * all / count).collect()
+}
+
+struct Scene<'s> {
+    subject: &'s Subject,
+    node: &'s Node,
+    family: Family,
+    before: Option<(Picture, Snapshot)>,
+}
+
+/// A container, and the configuration's keys for it.
+struct Target {
+    container: Container,
+    keys: Value,
+}
+
+impl Scene<'_> {
+    /// A container in which nothing has happened yet; each is like the first.
+    fn prepare(&self) -> Target {
+        let container = self.node.container("c1");
+        let keys = (self.subject.config)(self.node, &container, self.family);
+        Target { container, keys }
+    }
+
+    fn run(&self, verb: &str, target: &Target) -> Run<'_> {
+        run(self.subject, self.node, verb, &target.container, &target.keys)
+    }
+
+    /// How many moments there are: an ADD that nobody kills goes through them.
+    fn count(&mut self) -> usize {
+        let target = self.prepare();
+        self.before = Some((Picture::of(&target.container), look(self.node)));
+        let (status, trace) = self.trace(&target, None);
+        assert!(status.success(), "{status}");
+        self.finish(target, "an ADD that nobody killed");
+        steps(&trace)
+    }
+
+    fn del_is_enough(&self, moment: usize, all: usize) {
+        let target = self.prepare();
+        self.kill(&target, moment);
+        self.finish(target, &format!("an ADD killed at {moment} of {all}"));
+    }
+
+    fn another_add_copes(&self, moment: usize, all: usize) {
+        let target = self.prepare();
+        self.kill(&target, moment);
+        let what = format!("another ADD after one killed at {moment} of {all}");
+        let answer = self.run("ADD", &target).call();
+        if answer.succeeded() {
+            let holds = (self.subject.holds)(self.node, &target.container, self.family);
+            assert!(holds, "{what} did not make it: {answer:?}");
+            let result = answer.ok();
+            let check = self.run("CHECK", &target).prev(&result).call();
+            assert!(check.succeeded(), "{what} is not complete: {check:?}");
+        } else {
+            let error = answer.error();
+            let text = error.to_string();
+            let is_clear = CLEAR.iter().any(|words| text.contains(words));
+            assert!(is_clear, "{what} does not say what is there: {error:?}");
+        }
+        self.finish(target, &what);
+    }
+
+    /// Calls DEL with what a runtime has whose ADD did not answer, and looks for what is left.
+    fn finish(&self, target: Target, what: &str) {
+        // Shown when something fails.
+        eprintln!("{}: DEL after {what}", self.subject.plugin);
+        self.run("DEL", &target).call().silent();
+        let now = Picture::of(&target.container);
+        let (inside, host) = self.before.as_ref().unwrap();
+        let mut left = inside.new_in(&now);
+        // The kernel gives lo its address when it comes up, and leaves it there.
+        left.retain(|line| !line.contains(" lo "));
+        assert!(left.is_empty(), "in the container is left: {left:#?}");
+        assert_settles(host, self.node);
+        assert_eq!(addresses(self.node), "", "addresses are still reserved");
+        // The namespace's end would take the host end of `attached` too, but later.
+        self.node.sh("ip link del vc1 2>/dev/null || true");
+    }
+
+    fn kill(&self, target: &Target, moment: usize) {
+        let (status, trace) = self.trace(target, Some(moment));
+        let killed = status.signal() == Some(9) || status.code() == Some(128 + 9);
+        // How much it does varies a little: the kernel answers in more parts or less.
+        assert!(killed || status.success(), "{status}:\n{trace}");
+    }
+
+    /// Runs ADD in a process of its own, killed at a moment or not at all; returns how it ended and what it did.
+    fn trace(&self, target: &Target, moment: Option<usize>) -> (ExitStatus, String) {
+        let log = self.node.lab.dir().join("trace");
+        let own = std::env::current_exe().unwrap();
+        let path = module_path!().split_once("::").unwrap().1;
+        let add = self.run("ADD", target);
+        let mut roots = String::new();
+        for root in [&self.node.roots.run, &self.node.roots.lib] {
+            roots += &format!("\n{}", root.display());
+        }
+        let mut command = self.node.lab.command("strace");
+        command.args(["-f", "-qq", "--seccomp-bpf", "-b", "execve", "-e"]);
+        command.arg(format!("trace={CHANGES}"));
+        if let Some(moment) = moment {
+            command.arg("-e").arg(format!("inject={CHANGES}:signal=KILL:when={moment}"));
+        }
+        command.arg("-o").arg(&log).arg(own);
+        command.args(["--exact", &format!("{path}::the_child"), "--nocapture"]);
+        command.envs(add.env.to_vars()).env(CHILD, format!("{}{roots}", self.subject.plugin));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // It may be dead before it has read everything.
+        let _ = child.stdin.take().unwrap().write_all(&add.document());
+        let status = child.wait().unwrap();
+        (status, fs::read_to_string(&log).unwrap_or_default())
+    }
+}
+
+/// The most that one thread did: `strace` counts for each of them.
+fn steps(trace: &str) -> usize {
+    let begun = trace.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
+    let mut threads = std::collections::BTreeMap::new();
+    for line in begun {
+        *threads.entry(line.split_whitespace().next()).or_insert(0) += 1;
+    }
+    threads.into_values().max().unwrap_or(0)
+}
+
+/// What the process that is killed does. Without its variable, as in an ordinary run, nothing.
+#[test]
+fn the_child() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let [plugin, run, lib] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let roots = Roots::new(Path::new(run), Path::new(lib));
+    let env = CallEnv::from_vars(std::env::vars());
+    let mut config = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::stdin(), &mut config).unwrap();
+    let executor = executor(&roots);
+    let context = Context { roots: &roots, executor: &executor, deadline: None, build: BUILD };
+    let plugin = plugins::find(plugin).unwrap();
+    let output = cni_plugin::respond(plugin, &env, &mut Cursor::new(config), &context);
+    assert_eq!(output.status, cni_invoke::Status::Success, "{output:?}");
+}
