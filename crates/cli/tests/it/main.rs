@@ -18,6 +18,7 @@ mod oci_runtimes;
 mod output;
 mod podman;
 mod run;
+mod skew;
 mod support;
 mod system;
 mod two_containers;

@@ -124,6 +124,13 @@ const STAYS: [&str; 3] = [
 /// The packet filter's tables stay too, empty; that they are shows `gc`, which removes them then.
 #[track_caller]
 pub(crate) fn assert_only_left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]) {
+    let lines = left(lab, before, by_runtime);
+    assert!(lines.is_empty(), "the host is not as it was:\n  {}", lines.join("\n  "));
+}
+
+/// What runtimes' containers have left beside what the runtime itself leaves.
+#[track_caller]
+pub(crate) fn left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]) -> Vec<String> {
     let collected = lab.sh(&format!("{NETWRIGHT} gc"));
     assert!(collected.contains("removed 0, kept 0"), "{collected}");
     let expected = |line: &String| {
@@ -136,8 +143,7 @@ pub(crate) fn assert_only_left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]
         of_folder || by_runtime.iter().chain(&STAYS).any(|text| line.contains(text))
     };
     let after = Snapshot::take(lab);
-    let lines: Vec<_> = before.diff(&after).into_iter().filter(|line| !expected(line)).collect();
-    assert!(lines.is_empty(), "the host is not as it was:\n  {}", lines.join("\n  "));
+    before.diff(&after).into_iter().filter(|line| !expected(line)).collect()
 }
 
 /// Serves a page that names the container, in both families; busybox runs it.
