@@ -198,6 +198,9 @@ const EXECUTABLE: u32 = 0o111;
 
 /// Writes a file that has no name yet and gives it its name: `false` when there is a file of that name, or the file
 /// system has no files without names (`man 2 open`, O_TMPFILE). Nothing is left then.
+///
+/// Where the file's directory is missing that is the error: no other way would lead there, and a temporary file in another
+/// directory would stay if we were killed.
 fn link_complete(
     directory: &Path,
     path: &Path,
@@ -216,7 +219,13 @@ fn link_complete(
     let mut file = File::from(descriptor);
     fill(&mut file, path, bytes, mode, durability)?;
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW).is_ok())
+    let linked = rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW);
+    match linked {
+        Err(source) if path.parent().is_some_and(|parent| !parent.exists()) => {
+            Err(FileError::Create { path: path.to_owned(), source: source.into() })
+        }
+        linked => Ok(linked.is_ok()),
+    }
 }
 
 fn create_temporary(

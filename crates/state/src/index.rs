@@ -178,8 +178,12 @@ impl Index {
         let path = directory.join(key.hash());
         let mut damaged = Vec::new();
         let first = !holder_names(&directory, &mut damaged).any(|other| other != path);
-        let new = !path.exists();
         let bytes = serde_json::to_vec(key).expect("a key has string keys only");
+        let before = read_optional(&path);
+        if matches!(&before, Ok(Some(same)) if *same == bytes) {
+            return Ok(Hold { first, new: false });
+        }
+        let new = matches!(before, Ok(None));
         in_directory(&path, || {
             // The temporary file is kept out of the object's directory, which holds holders only.
             write_atomic_through(&self.shared, &path, &bytes, FILE_MODE, Durability::Volatile)
@@ -303,13 +307,19 @@ impl Index {
         }
     }
 
-    /// Reads and removes the note of a shared object, once what it says has been undone.
+    /// Reads and removes the note of a shared object, once what it says has been undone, and what a killed process was
+    /// writing there.
+    ///
+    /// The caller holds the object's lock.
     ///
     /// # Errors
     /// [`FileError::Remove`].
     pub fn take_note(&self, object: &str) -> Result<Read<Option<Value>>, FileError> {
         let note = self.read_note(object);
         remove_file(&self.note_path(object))?;
+        // The caller has the lock: what is being written was being written by a process that was killed.
+        let begin = format!(".{}.made.", file_name_of(object));
+        remove_temporary(&self.shared, begin.as_bytes());
         Ok(note)
     }
 
@@ -361,12 +371,19 @@ fn remove_if_idle(directory: &Path) {
     if fs::remove_dir(directory).is_ok() || entries(directory, &mut damaged).next().is_some() {
         return;
     }
+    remove_temporary(directory, b"");
+    let _ = fs::remove_dir(directory);
+}
+
+/// Removes the temporary files whose names begin so. What cannot be removed is in nobody's way.
+fn remove_temporary(directory: &Path, begin: &[u8]) {
     for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().as_encoded_bytes().ends_with(b".tmp") {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if name.starts_with(begin) && name.ends_with(b".tmp") {
             let _ = fs::remove_file(entry.path());
         }
     }
-    let _ = fs::remove_dir(directory);
 }
 
 /// Lists a directory that may be missing, without temporary and other hidden files.

@@ -1,6 +1,7 @@
 //! Who owns what, through crashes and garbage.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -319,6 +320,36 @@ fn a_lock_excludes_while_others_tidy_up() {
         });
     });
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), (threads * rounds).to_string());
+}
+
+/// A note that is replaced is renamed into its place; a process may be killed just before.
+#[test]
+fn with_a_note_goes_what_a_killed_writer_left_of_it() {
+    let place = Place::new();
+    place.index.note("bridge br0", &json!({ "made": true })).unwrap();
+    place.index.note("bridge br01", &json!({ "made": true })).unwrap();
+    for name in [".bridge%20br0.made.1.0.tmp", ".bridge%20br01.made.1.0.tmp"] {
+        fs::write(place.path("shared").join(name), "{").unwrap();
+    }
+    place.index.take_note("bridge br0").unwrap();
+    let left = [".bridge%20br01.made.1.0.tmp", "bridge%20br01.made"];
+    assert_eq!(names_in(&place.path("shared")), left);
+}
+
+/// A second write would be renamed into its place, and leave a file if it was killed just before.
+#[test]
+fn holding_again_writes_nothing() {
+    let place = Place::new();
+    let key = key("blue", "c1");
+    place.index.hold("bridge br0", &key).unwrap();
+    let held = place.path("shared/bridge%20br0").join(key.hash());
+    let written = fs::metadata(&held).unwrap().ino();
+    place.index.hold("bridge br0", &key).unwrap();
+    assert_eq!(fs::metadata(&held).unwrap().ino(), written, "holding again changes nothing");
+    // Content that makes no sense is mended, and is the same holder's.
+    fs::write(&held, "{").unwrap();
+    assert_eq!(place.index.hold("bridge br0", &key).unwrap(), Hold { first: true, new: false });
+    assert_eq!(place.index.holders("bridge br0").found, [key]);
 }
 
 #[test]
