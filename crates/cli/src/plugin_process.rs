@@ -1,18 +1,23 @@
 //! Being a plugin: one call, then the end.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::{Command, Error, code};
 use cni_invoke::{Exec, Executor, InvokeError, Mixed, Output, Request, Status};
 use cni_plugin::{Context, Plugin, Serve, respond};
 use plugins::Builtins;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{VERSION, world};
+
+/// How long VERSION waits for its input. Callers write it as soon as we run; who writes nothing and leaves standard input
+/// open gets an answer that names the newest version.
+const VERSION_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Answers one call and returns the exit code.
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
@@ -22,7 +27,6 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         environment: environment.clone(),
         mixed: OnceLock::new(),
     };
-    let mut stdin = io::stdin();
     let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
     let mut world = Serve {
         environment,
@@ -33,8 +37,37 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         build: VERSION,
     };
     let context = Context { roots: &roots, executor: &executor, deadline: None, build: VERSION };
-    let output = respond(plugin, &world.call_env(), &mut stdin, &context);
+    let env = world.call_env();
+    let mut stdin: Box<dyn Read> = match Command::parse(&env.command) {
+        Some(Command::Version) => Box::new(UntilSilent::new()),
+        _ => Box::new(io::stdin()),
+    };
+    let output = respond(plugin, &env, &mut stdin, &context);
     world.write(&output)
+}
+
+/// Standard input that ends when nobody writes to it: for VERSION, which many ask without input, some with standard
+/// input left open.
+struct UntilSilent {
+    deadline: Instant,
+}
+
+impl UntilSilent {
+    fn new() -> Self {
+        UntilSilent { deadline: Instant::now() + VERSION_PATIENCE }
+    }
+}
+
+impl Read for UntilSilent {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], timeout.as_ref())? {
+            0 => Ok(0),
+            _ => Ok(rustix::io::read(&stdin, buffer)?),
+        }
+    }
 }
 
 /// Answers a runtime whose configuration names this executable as a plugin's type.

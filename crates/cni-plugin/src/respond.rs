@@ -19,13 +19,17 @@ use crate::{Call, Context, Plugin};
 /// megabytes on the largest node; input without end must not take the node's memory.
 const STDIN_LIMIT: u64 = 16 << 20;
 
+/// The most that VERSION reads. Callers send a version, some a whole configuration.
+const VERSION_LIMIT: usize = 64 << 10;
+
 /// Answers one call of a plugin: the checks, the plugin's method, the answer's form.
 ///
 /// The order decides which of several errors is reported, and is the reference library's, with one
-/// exception: the namespace guard runs before ADD and DEL, not after them. Standard input is not touched by
-/// VERSION or when the environment is already wrong.
+/// exception: the namespace guard runs before ADD and DEL, not after them. Standard input is not touched when the
+/// environment is already wrong. VERSION reads it to the end of one object, for the version to answer in, and needs none:
+/// a process whose caller may leave it open must let it end by itself.
 ///
-/// 1. No verb at all: a line about the plugin on standard error, success.
+/// 1. No verb at all: a line about the plugin on standard error, success. VERSION: the versions, success.
 /// 2. Environment: a malformed ID or interface name, then all missing variables at once (code 4).
 /// 3. Standard input (code 5), JSON (6), the network's name (7), the verb (4).
 /// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1), and only then
@@ -76,7 +80,7 @@ fn run(
     }
     let command = Command::parse(&env.command);
     if command == Some(Command::Version) {
-        return Ok(version_reply(plugin));
+        return Ok(version_reply(plugin, stdin));
     }
     check_environment(command, env)?;
 
@@ -160,7 +164,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
             Ok(Vec::new())
         }
         Command::Status => plugin.status(call).map(|()| Vec::new()),
-        Command::Version => Ok(version_reply(plugin)),
+        Command::Version => Ok(version_reply(plugin, &mut std::io::empty())),
     }
 }
 
@@ -191,18 +195,40 @@ fn about(plugin: &dyn Plugin, context: &Context<'_>) -> String {
     )
 }
 
-fn version_reply(plugin: &dyn Plugin) -> Vec<u8> {
+/// CNI 1.1.0 §5 "Version": `cniVersion` is the value on input. Where there is none, or none that is a version, it is the
+/// newest, as the reference's always is.
+fn version_reply(plugin: &dyn Plugin, stdin: &mut dyn Read) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Reply {
+    struct Reply<'v> {
         #[serde(rename = "cniVersion")]
-        cni_version: Version,
+        cni_version: &'v str,
         #[serde(rename = "supportedVersions")]
         supported_versions: &'static [Version],
     }
-    let reply = Reply { cni_version: Version::CURRENT, supported_versions: plugin.versions() };
+    let asked = config_version(&one_object(stdin)).ok();
+    let asked = asked.filter(|text| !text.is_empty() && version::triple(text).is_ok());
+    let cni_version = asked.as_deref().unwrap_or(Version::CURRENT.as_str());
+    let reply = Reply { cni_version, supported_versions: plugin.versions() };
     let mut text = serde_json::to_vec(&reply).expect("versions serialise to JSON");
     text.push(b'\n');
     text
+}
+
+/// Reads until an object has ended, without waiting for what comes behind it; an error ends it too.
+fn one_object(stdin: &mut dyn Read) -> Vec<u8> {
+    let (mut document, mut chunk) = (Vec::new(), [0; 512]);
+    while document.len() < VERSION_LIMIT {
+        match stdin.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => document.extend_from_slice(&chunk[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+        if document.trim_ascii_end().ends_with(b"}") && config_version(&document).is_ok() {
+            break;
+        }
+    }
+    document
 }
 
 /// Checks the variables a verb requires. Malformed values are reported before missing ones.

@@ -1,5 +1,6 @@
 //! One executable, many names.
 
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 
@@ -38,10 +39,28 @@ fn every_plugin_answers_under_its_name_and_as_first_argument() {
             call_as(EXECUTABLE, "netwright", &[plugin.name()], VERBS, b"").succeeded();
         assert_eq!(by_name.stdout, by_argument.stdout);
         assert_eq!(by_name.json()["cniVersion"], "1.1.0", "{}", plugin.name());
+        let asked = call_as(link, link, &[], VERBS, br#"{"cniVersion":"0.4.0"}"#).succeeded();
+        assert_eq!(asked.json()["cniVersion"], "0.4.0", "{}", plugin.name());
 
         let about = call_as(link, plugin.name(), &[], &[], b"").succeeded();
         assert_eq!(about.stdout, "");
         assert!(about.stderr.starts_with(&format!("CNI {} plugin 0.1.0\n", plugin.name())));
+    }
+}
+
+/// Many who ask for versions write nothing, and not all of them close standard input.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+fn version_does_not_wait_for_a_caller_who_writes_nothing() {
+    for input in ["", r#"{"cniVersion":"1.0.0"}"#] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(input.as_bytes()).unwrap();
+        let mut command = std::process::Command::new(EXECUTABLE);
+        command.arg("bridge").env_clear().envs(VERBS.iter().copied()).stdin(reader);
+        let said = command.output().unwrap();
+        let reply: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!(reply["cniVersion"], if input.is_empty() { "1.1.0" } else { "1.0.0" });
+        drop(writer);
     }
 }
 

@@ -26,12 +26,58 @@ fn refused(env: &CallEnv, stdin: &str) -> Answer {
 }
 
 #[test]
-fn version_is_answered_without_reading_anything() {
+fn version_names_the_version_on_input() {
+    let fake = Fake { versions: Version::starting_from(Version::V1_0_0), ..Fake::new() };
+    let long = format!(r#"{{"cniVersion":"0.4.0","k":"{}"}}"#, "x".repeat(100_000));
+    for (input, version) in [
+        (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"),
+        ("  {\"CNIVersion\": \"1.0.0\", \"name\": {}}\n\n", "1.0.0"),
+        // Nobody knows it, and it is asked in.
+        (r#"{"cniVersion":"1.2.0"}"#, "1.2.0"),
+        // Nothing to name: the newest.
+        ("", "1.1.0"),
+        ("{", "1.1.0"),
+        ("{}", "1.1.0"),
+        (r#"{"cniVersion":""}"#, "1.1.0"),
+        (r#"{"cniVersion":null}"#, "1.1.0"),
+        (r#"{"cniVersion":7}"#, "1.1.0"),
+        (r#"{"cniVersion":"x\"y"}"#, "1.1.0"),
+        (&long, "1.1.0"),
+    ] {
+        let answer = World::new().respond(&fake, &only("VERSION"), input.as_bytes());
+        assert_eq!(
+            answer.ok(),
+            format!(
+                "{{\"cniVersion\":\"{version}\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}}\n"
+            ),
+            "{input:.80}"
+        );
+    }
+}
+
+/// One that is written in pieces and not closed, by a caller who reads the answer first.
+#[test]
+fn version_reads_no_further_than_one_object() {
+    struct Pieces(Vec<&'static [u8]>);
+    impl std::io::Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let piece = self.0.pop().expect("nothing is read behind the object");
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+    let mut pieces = Pieces(vec![br#""0.3.1"}"#, br#""k": {}, "cniVersion":"#, br#"{"j": {},"#]);
+    let answer = World::new().respond_reading(&Fake::new(), &only("VERSION"), &mut pieces);
+    assert!(answer.ok().starts_with(r#"{"cniVersion":"0.3.1","#), "{answer:?}");
+}
+
+#[test]
+fn version_is_answered_without_any_input() {
     let fake = Fake { versions: Version::starting_from(Version::V0_4_0), ..Fake::new() };
     let mut env = only("VERSION");
     for garbage in ["", "a b"] {
         garbage.clone_into(&mut env.container_id);
-        let answer = World::new().respond_reading(&fake, &env, &mut Untouched);
+        let answer = World::new().respond(&fake, &env, b"");
         assert_eq!(
             answer.ok(),
             "{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.4.0\",\"1.0.0\",\"1.1.0\"]}\n"

@@ -29,7 +29,7 @@ fn version_reply() {
         let run = Run::bare(plugin.name(), "VERSION").env(|env| {
             *env = cni::CallEnv { command: env.command.clone(), ..cni::CallEnv::default() };
         });
-        let answer = run.call_reading(&mut Untouched);
+        let answer = run.call_reading(&mut io::empty());
         assert!(answer.succeeded(), "{answer:?}");
         let listed: Vec<_> = plugin.versions().iter().map(|v| format!("\"{v}\"")).collect();
         assert_eq!(
