@@ -28,6 +28,12 @@ const CASE_DEADLINE: Duration = Duration::from_secs(60);
 /// The most a case's process may answer.
 const CASE_LIMIT: usize = 16 << 20;
 
+/// How many plugins are looked at beside each other: a case waits for the kernel half of its time.
+const WORKERS_PER_CORE: usize = 2;
+
+/// The most of them: namespaces are taken apart by one thread of the kernel.
+const MOST_WORKERS: usize = 8;
+
 /// Executables that stand beside plugins and are none.
 const NO_PLUGINS: [&str; 4] = ["netwright", "netwrightd", "cnitool", "."];
 
@@ -109,7 +115,8 @@ impl Suite {
         if plugins.is_empty() {
             return Err(SuiteError::NoPlugins { dir: bin_dir.to_owned() });
         }
-        let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get).min(4);
+        let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let workers = (workers * WORKERS_PER_CORE).min(MOST_WORKERS);
         let cases = cases::cases().collect();
         let (bin_dir, path) = (bin_dir.to_owned(), path.to_owned());
         Ok(Suite { launcher, bin_dir, behind, plugins, cases, config: None, path, workers })

@@ -6,6 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kernel::netns::{Netns, within};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, ipproto, recv, send,
+    socket_with,
+};
 
 use crate::case::{OrBroken as _, Outcome};
 
@@ -88,6 +93,54 @@ pub(crate) fn udp(from: &Netns, to: SocketAddr) -> Outcome<Result<(), String>> {
     })
 }
 
+/// Whether an address answers a ping from a namespace; otherwise why not.
+pub(crate) fn ping(from: &Netns, to: IpAddr) -> Outcome<Result<(), String>> {
+    attempt(from, || echoed(to))
+}
+
+/// Sends one echo request (RFC 792, RFC 4443 §4) and waits for its reply.
+fn echoed(to: IpAddr) -> io::Result<()> {
+    let (family, protocol, request, reply) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129),
+    };
+    // Not a socket for pings: a new namespace allows those to nobody, root included (`net.ipv4.ping_group_range`).
+    let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
+    connect(&socket, &SocketAddr::new(to, 0))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(TRY))?;
+    let end = Instant::now() + TRY;
+    send(&socket, &echo(request), SendFlags::empty())?;
+    let mut buffer = [0; 256];
+    while Instant::now() < end {
+        let (length, _) = recv(&socket, &mut buffer, RecvFlags::empty())?;
+        let mut message = &buffer[..length];
+        if to.is_ipv4() {
+            // IPv4's sockets give the header too; its length stands in the first byte, in words.
+            let header = message.first().map_or(0, |first| usize::from(first & 0xf) * 4);
+            message = message.get(header..).unwrap_or_default();
+        }
+        // Where the request goes to the own namespace, it is heard as well.
+        if message.first() == Some(&reply) && message.ends_with(GREETING) {
+            return Ok(());
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// An echo request: type, code, checksum, identifier, sequence number, and our greeting. Of ICMPv6 the kernel makes the
+/// checksum.
+fn echo(kind: u8) -> Vec<u8> {
+    let mut message = [&[kind, 0, 0, 0, 0x43, 0x4e, 0, 1], GREETING].concat();
+    let sum: u32 = message
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let [_, _, checksum @ ..] = (!folded).to_be_bytes();
+    message[2..4].copy_from_slice(&checksum);
+    message
+}
+
 /// Tries until it works or patience is over.
 fn attempt(from: &Netns, once: impl Fn() -> io::Result<()>) -> Outcome<Result<(), String>> {
     let end = Instant::now() + PATIENCE;
@@ -101,4 +154,20 @@ fn attempt(from: &Netns, once: impl Fn() -> io::Result<()>) -> Outcome<Result<()
         }
     })
     .or_broken("enter a namespace")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::echo;
+
+    /// The sum over a message with its checksum is all ones (RFC 1071).
+    #[test]
+    fn the_checksum_of_a_request_is_right() {
+        let message = echo(8);
+        let words = message.chunks(2);
+        let words =
+            words.map(|pair| (u32::from(pair[0]) << 8) + pair.get(1).map_or(0, |b| u32::from(*b)));
+        let sum: u32 = words.sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
 }

@@ -14,19 +14,19 @@ use crate::case::{
 };
 use crate::profile::host_port;
 use crate::shape;
-use crate::traffic::{Server, tcp, udp};
+use crate::traffic::{Server, ping, tcp, udp};
 
 pub(super) const CASES: &[Case] = cases![
     "connect-siblings-v4" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
-        "Two containers of a network reach each other by IPv4, TCP and UDP." => |bench| siblings(bench, true);
+        "Two containers of a network reach each other by IPv4: ping, TCP and UDP." => |bench| siblings(bench, true);
     "connect-siblings-v6" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
-        "Two containers of a network reach each other by IPv6, TCP and UDP." => |bench| siblings(bench, false);
+        "Two containers of a network reach each other by IPv6: ping, TCP and UDP." => |bench| siblings(bench, false);
     "connect-gateway-v4" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
-        "A container reaches the machine at its IPv4 gateway." => |bench| gateway(bench, true);
+        "A container reaches the machine at its IPv4 gateway by ping, TCP and UDP." => |bench| gateway(bench, true);
     "connect-gateway-v6" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
-        "A container reaches the machine at its IPv6 gateway." => |bench| gateway(bench, false);
+        "A container reaches the machine at its IPv6 gateway by ping, TCP and UDP." => |bench| gateway(bench, false);
     "connect-from-machine" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
-        "The machine reaches a container, in both families." => from_machine;
+        "The machine reaches a container, in both families, by ping, TCP and UDP." => from_machine;
     "connect-chained" Must "2 ADD" after "add-succeeds" for CHAINED ["add-makes-or-adjusts"]
         "A container is reached from the machine after a chained plugin's ADD as before." => chained;
     "connect-after-del" Should "2 DEL" after "del-succeeds" for LINKS ["del-undoes"]
@@ -74,8 +74,20 @@ fn reached_by_tcp(from: &Netns, to: SocketAddr, whence: &str) -> Outcome {
     expect(outcome.is_ok(), &format!("{to} is reached by TCP from {whence}"), || told(outcome))
 }
 
+/// Expects pings to be answered, and TCP and UDP to work.
+fn reached_in_every_way(from: &Netns, to: SocketAddr, whence: &str) -> Outcome {
+    answers(from, to.ip(), whence)?;
+    reached(from, to, whence)
+}
+
+fn answers(from: &Netns, to: IpAddr, whence: &str) -> Outcome {
+    let outcome = ping(from, to)?;
+    expect(outcome.is_ok(), &format!("{to} answers a ping from {whence}"), || told(outcome))
+}
+
 /// Expects a chained plugin's container to be reached from the machine.
 fn reached_from_machine(bench: &Bench, to: SocketAddr) -> Outcome {
+    answers(&here()?, to.ip(), "the machine")?;
     if bench.job.plugin == "sbr" {
         // An answer by UDP that names no source is routed before it has one.
         return reached_by_tcp(&here()?, to, "the machine");
@@ -97,7 +109,11 @@ fn siblings(bench: &Bench, v4: bool) -> Outcome {
     }
     let (first, second) = (bench.attach(1)?, bench.attach(2)?);
     let server = Server::start(&second.container.netns, PORT)?;
-    reached(&first.container.netns, server.at(address(&second, v4)?), "the first container")
+    reached_in_every_way(
+        &first.container.netns,
+        server.at(address(&second, v4)?),
+        "the first container",
+    )
 }
 
 fn claims_gateway(bench: &Bench) -> Outcome {
@@ -115,7 +131,7 @@ fn gateway(bench: &Bench, v4: bool) -> Outcome {
     let Some(gateway) = gateways.find(|gateway| gateway.is_ipv4() == v4) else {
         return not_applicable("it has no gateway of that family");
     };
-    reached(&target.container.netns, server.at(gateway), "the container")
+    reached_in_every_way(&target.container.netns, server.at(gateway), "the container")
 }
 
 fn from_machine(bench: &Bench) -> Outcome {
@@ -123,7 +139,7 @@ fn from_machine(bench: &Bench) -> Outcome {
     let target = bench.attach(1)?;
     let server = Server::start(&target.container.netns, PORT)?;
     for v4 in [true, false] {
-        reached(&here()?, server.at(address(&target, v4)?), "the machine")?;
+        reached_in_every_way(&here()?, server.at(address(&target, v4)?), "the machine")?;
     }
     Ok(())
 }
