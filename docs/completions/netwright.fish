@@ -149,7 +149,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeou
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
-complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l bin-dir -d 'The folder of the plugins' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l bin-dir -d 'The folder of the plugins. Repeated, each folder is tested, and a table shows where they differ' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l plugin -d 'Test this plugin only; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l case -d 'Run this case only; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l config -d 'Configure plugins as this network list does, and test those that it names' -r -F
@@ -158,7 +158,7 @@ json\t'One JSON document'
 md\t'Markdown'
 html\t'A page of HTML'"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l report-file -d 'Write the report to this file instead of standard output' -r -F
-complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many plugins are tested beside each other [default: one a processor, at most 4]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many plugins are tested beside each other [default: two a processor, at most 8]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

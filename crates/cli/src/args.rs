@@ -303,14 +303,14 @@ pub(crate) struct Uninstall {
 
 #[derive(Debug, Args)]
 pub(crate) struct Conformance {
-    /// The folder of the plugins.
+    /// The folder of the plugins. Repeated, each folder is tested, and a table shows where they differ.
     #[arg(
         long,
         value_name = "DIR",
         value_hint = ValueHint::DirPath,
         required_unless_present_any = ["list", "serve_case"]
     )]
-    pub(crate) bin_dir: Option<PathBuf>,
+    pub(crate) bin_dir: Vec<PathBuf>,
     /// Test this plugin only; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub(crate) plugin: Vec<String>,
@@ -332,7 +332,7 @@ pub(crate) struct Conformance {
     /// Mention each case, not only those that fail.
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// How many plugins are tested beside each other [default: one a processor, at most 4].
+    /// How many plugins are tested beside each other [default: two a processor, at most 8].
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<usize>,
     /// Be the process of one case.

@@ -57,47 +57,75 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
         shell.print(&Cases { cases: conformance::cases().map(line).collect() });
         return Ok(ExitCode::SUCCESS);
     }
-    let suite = plan(args, world).map_err(refused)?;
-    shell.say(format_args!("{} cases", suite.len()));
-    let say = shell.sink();
-    let verbose = args.verbose;
-    let progress = |plugin: &str, case: &CaseReport| {
-        if verbose || case.failed() {
-            say(&format!("{}\n", case.text(plugin)));
-        }
-    };
-    let report = suite.run(&progress).map_err(refused)?;
+    let folders: Vec<PathBuf> = args.bin_dir.iter().map(|dir| world.absolute(dir)).collect();
     let format = args.report.or((shell.format == Format::Json).then_some(ReportFormat::Json));
-    let text = match format {
-        None => report.table(),
-        Some(ReportFormat::Junit) => report.junit(),
-        Some(ReportFormat::Json) => report.json(),
-        Some(ReportFormat::Md) => report.markdown(),
-        Some(ReportFormat::Html) => report.html(),
+    if 1 < folders.len() && !matches!(format, None | Some(ReportFormat::Md)) {
+        return Err(Failure::usage("several folders are shown as a table or as Markdown only"));
+    }
+    let plans: Result<Vec<Suite>, SuiteError> =
+        folders.iter().map(|dir| plan(args, world, dir)).collect();
+    let mut reports = Vec::new();
+    for suite in plans.map_err(refused)? {
+        reports.push(run(&suite, args.verbose, shell)?);
+    }
+    let text = match &reports[..] {
+        [report] => written(report, format),
+        all => beside_each_other(&folders, all),
     };
     match &args.report_file {
         Some(file) => write(&world.absolute(file), &text)?,
         None => shell.raw(text.as_bytes()),
     }
-    if format.is_some() {
-        shell.say(report.table().trim_end());
+    for report in &reports {
+        if format.is_some() || 1 < reports.len() {
+            shell.say(report.table().trim_end());
+        }
+        shell.say(summary(report));
     }
-    shell.say(summary(&report));
-    Ok(match report.conforms() {
-        true => ExitCode::SUCCESS,
-        false if report.is_broken() => ExitCode::from(EXIT_ENVIRONMENT),
-        false => ExitCode::from(EXIT_PERMANENT),
+    Ok(if reports.iter().all(conformance::Report::conforms) {
+        ExitCode::SUCCESS
+    } else if reports.iter().any(conformance::Report::is_broken) {
+        ExitCode::from(EXIT_ENVIRONMENT)
+    } else {
+        ExitCode::from(EXIT_PERMANENT)
     })
 }
 
-fn plan(args: &Conformance, world: &World) -> Result<Suite, SuiteError> {
+/// Runs the suite on one folder, with its failures told as they come.
+fn run(suite: &Suite, verbose: bool, shell: &mut Shell) -> Result<conformance::Report, Failure> {
+    shell.say(format_args!("{} cases", suite.len()));
+    let say = shell.sink();
+    let progress = |plugin: &str, case: &CaseReport| {
+        if verbose || case.failed() {
+            say(&format!("{}\n", case.text(plugin)));
+        }
+    };
+    suite.run(&progress).map_err(refused)
+}
+
+fn written(report: &conformance::Report, format: Option<ReportFormat>) -> String {
+    match format {
+        None => report.table(),
+        Some(ReportFormat::Junit) => report.junit(),
+        Some(ReportFormat::Json) => report.json(),
+        Some(ReportFormat::Md) => report.markdown(),
+        Some(ReportFormat::Html) => report.html(),
+    }
+}
+
+fn beside_each_other(folders: &[PathBuf], reports: &[conformance::Report]) -> String {
+    let names: Vec<String> = folders.iter().map(|dir| dir.display().to_string()).collect();
+    let subjects: Vec<_> = names.iter().map(String::as_str).zip(reports).collect();
+    conformance::side_by_side(&subjects)
+}
+
+fn plan(args: &Conformance, world: &World, dir: &Path) -> Result<Suite, SuiteError> {
     let launcher = Launcher {
         program: "/proc/self/exe".into(),
         arguments: vec!["conformance".into(), "--serve-case".into()],
     };
-    let dir = args.bin_dir.as_deref().map(|dir| world.absolute(dir)).unwrap_or_default();
     let path = world.variable("PATH").unwrap_or_else(|| PATH.to_owned());
-    let mut suite = Suite::new(launcher, &dir, &path)?.plugins(&args.plugin)?.cases(&args.case)?;
+    let mut suite = Suite::new(launcher, dir, &path)?.plugins(&args.plugin)?.cases(&args.case)?;
     if let Some(file) = &args.config {
         suite = suite.config(&read(&world.absolute(file))?)?;
     }

@@ -69,6 +69,30 @@ fn one_case_is_run_and_told_in_each_format() {
     assert!(std::fs::read_to_string(file).unwrap().ends_with("</testsuites>\n"));
 }
 
+#[test]
+fn several_folders_are_shown_beside_each_other() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let good = folder(&scratch);
+    let plugin = scratch.write("bad/host-local", "#!/bin/sh\necho hello\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&plugin, mode).unwrap();
+    let bad = plugin.parent().unwrap().to_str().unwrap();
+    let call = ["conformance", "--bin-dir", &good, "--bin-dir", bad, "--case", "version-answers"];
+    let said = scratch.call(&call);
+    assert_eq!(said.code, 1, "{said:#?}");
+    let head = format!("| | {good} | {bad} |\n");
+    assert!(said.stdout.starts_with(&head), "{}", said.stdout);
+    assert!(said.stdout.contains("| MUST: passed / asked | 1 / 1 | 0 / 1 |"), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("| `version-answers` (MUST) | pass | FAIL: host-local |"),
+        "{}",
+        said.stdout
+    );
+    let said = scratch.call(&[&call[..], &["--report", "junit"]].concat()).failed(2);
+    assert!(said.stderr.contains("several folders"), "{}", said.stderr);
+}
+
 /// A broken plugin makes the exit code 1, and its failure says how to see it again.
 #[test]
 fn a_failure_says_how_to_see_it_again() {
