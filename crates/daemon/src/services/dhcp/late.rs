@@ -24,8 +24,8 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// Starts the thread, with what an earlier daemon left.
-    pub(crate) fn start(state: &std::path::Path) -> Result<Self, FileError> {
+    /// Opens the queue and starts the thread. Nothing is in the queue: another daemon may be working on what is on disk.
+    pub(crate) fn open(state: &std::path::Path) -> Result<Self, FileError> {
         let folder = state.join("late");
         state::create_directory(&folder, FOLDER_MODE)?;
         let (queue, jobs) = channel();
@@ -35,19 +35,22 @@ impl Late {
         {
             tracing::error!(%error, "cannot start the thread that gives leases back late");
         }
-        let late = Late { folder, queue };
-        for entry in std::fs::read_dir(&late.folder).into_iter().flatten().filter_map(Result::ok) {
+        Ok(Late { folder, queue })
+    }
+
+    /// Goes on with what an earlier daemon left.
+    pub(crate) fn take_up(&self) {
+        for entry in std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok) {
             let path = entry.path();
             let bytes = state::read_optional(&path).ok().flatten().unwrap_or_default();
             match serde_json::from_slice(&bytes) {
-                Ok(saved) => late.enqueue(path, saved),
+                Ok(saved) => self.enqueue(path, saved),
                 Err(error) => {
                     tracing::warn!(file = %path.display(), %error, "removed what is no lease");
                     let _ = state::remove_file(&path);
                 }
             }
         }
-        Ok(late)
     }
 
     /// Gives a lease back as soon as its turn comes.

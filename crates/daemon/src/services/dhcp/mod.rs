@@ -27,6 +27,7 @@ mod way;
 mod world;
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -78,14 +79,12 @@ pub(crate) fn run(
     }
     raise_descriptor_limit();
     let handed_over = listen::handed_over(environment).map_err(|error| failed(&error))?;
-    let socket = flags.on_host(&flags.socket);
-    let listener = Listener::open(handed_over, &socket).map_err(|error| failed(&error))?;
     let state = flags.state.clone().unwrap_or_else(|| {
         let lib = variable("NETWRIGHT_STATE_DIR").map(Into::into);
         lib.unwrap_or_else(|| state::Roots::default().lib).join("dhcp")
     });
     let pid_file = flags.pid_file.clone();
-    let result = serve(flags, listener, signals, &state, || {
+    let result = serve(flags, handed_over, signals, &state, || {
         if let Some(path) = &pid_file {
             let text = format!("{}\n", std::process::id());
             state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
@@ -100,28 +99,37 @@ pub(crate) fn run(
     result
 }
 
+/// Opens everything, and listens last: who gets through is answered, and a daemon that cannot start leaves no socket.
 fn serve(
     flags: Flags,
-    listener: Listener,
+    handed_over: Vec<OwnedFd>,
     signals: UnixStream,
     state: &Path,
     ready: impl FnOnce() -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
     let failed = |error: &dyn std::error::Error| Stop::Failed(chain(error));
-    // Where plugins leave notes while nobody listens; it stays when the daemon ends.
-    state::create_directory(&plugins::ipam::dhcp::todo::folder(&listener.path), 0o700)
-        .map_err(|error| failed(&error))?;
+    let socket = flags.on_host(&flags.socket);
     let world = World {
         flags,
         boot_id: state::boot_id().map_err(|error| failed(&error))?,
         poller: Poller::new().map_err(|error| failed(&error))?,
         store: Store::open(state).map_err(|error| failed(&error))?,
-        late: Late::start(state).map_err(|error| failed(&error))?,
+        late: Late::open(state).map_err(|error| failed(&error))?,
         host: RouteSocket::open().map_err(|error| failed(&error))?,
     };
+    let listener = Listener::open(handed_over, &socket).map_err(|error| failed(&error))?;
+    // Where plugins leave notes while nobody listens; it stays when the daemon ends.
+    let notes = plugins::ipam::dhcp::todo::folder(&listener.path);
+    if let Err(error) = state::create_directory(&notes, 0o700) {
+        listener.close();
+        return Err(failed(&error));
+    }
     let socket = listener.path.clone();
     let service = Service::new(world, listener, signals);
-    ready().map_err(|error| failed(&error))?;
+    if let Err(error) = ready() {
+        service.close();
+        return Err(failed(&error));
+    }
     tracing::info!(socket = %socket.display(), state = %state.display(), leases = service.count(), "ready");
     let listener = service.run().map_err(|error| failed(&error))?;
     listener.close();

@@ -92,6 +92,11 @@ impl Service {
         }
     }
 
+    /// Ends before it has served anybody.
+    pub(crate) fn close(self) {
+        self.listener.close();
+    }
+
     /// How many leases there are.
     pub(crate) fn count(&self) -> usize {
         self.held.len()
@@ -201,6 +206,7 @@ impl Service {
     }
 
     fn take_up(&mut self) {
+        self.world.late.take_up();
         let (found, damaged) = self.world.store.all();
         for (path, reason) in damaged {
             tracing::error!(file = %path.display(), reason, "passed over what is no lease");

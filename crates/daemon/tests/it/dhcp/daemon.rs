@@ -31,10 +31,8 @@ fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
     assert!(rig.socket.exists());
     let daemon = rig.daemon();
     let second = rig.node.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
-    let output = { second }
-        .args(["dhcp", "-socketpath", rig.socket.to_str().unwrap(), "--state", "/tmp/none"])
-        .output()
-        .unwrap();
+    let output =
+        { second }.args(["dhcp", "-socketpath", rig.socket.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("a daemon answers there"), "{text}");
@@ -51,6 +49,27 @@ fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(fs::read_to_string(&rig.socket).unwrap(), "mine");
+}
+
+/// It listens last: what a plugin would connect to answers.
+#[test]
+fn a_daemon_that_cannot_start_leaves_no_socket() {
+    testkit::require!("root");
+    let rig = Rig::new("dhcp-no-start");
+    let dir = rig.node.lab.dir();
+    std::fs::write(dir.join("file"), "").unwrap();
+    let below_a_file = dir.join("file/below");
+    let good = rig.state.clone();
+    for (state, pid_file) in [(&below_a_file, dir.join("d.pid")), (&good, below_a_file.clone())] {
+        let mut command = rig.node.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+        command.args(["dhcp", "-socketpath", rig.socket.to_str().unwrap()]);
+        command.arg("-state").arg(state).arg("-pidfile").arg(&pid_file);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("Not a directory"), "{text}");
+        assert!(!rig.socket.exists(), "{text}");
+    }
 }
 
 #[test]
