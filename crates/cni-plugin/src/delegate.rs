@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, Command, Error, code};
+use cni::json::Object;
+use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, code};
 use cni_invoke::{InvokeError, Request, find};
 
 use crate::{Call, codes};
@@ -16,7 +17,7 @@ const CLEANUP_TIME: Duration = Duration::from_secs(10);
 
 /// A plugin called by another with the other's configuration, most often for addresses.
 ///
-/// It is looked up in `CNI_PATH`, gets the same bytes on standard input and the same environment but for
+/// It is looked up in `CNI_PATH`, gets the same bytes on standard input ([`Delegate::gc_keeping`] excepted) and the same environment but for
 /// the verb, and its standard error joins the caller's.
 #[derive(Debug, Clone, Copy)]
 pub struct Delegate<'c> {
@@ -82,6 +83,29 @@ impl Delegate<'_> {
         self.silent(Command::Gc)
     }
 
+    /// Runs GC so that what it keeps for some attachments stays too, as if the runtime had named them as valid.
+    ///
+    /// # Errors
+    /// As [`Delegate::add`].
+    pub fn gc_keeping(&self, kept: &[AttachmentKey]) -> Result<(), Error> {
+        let mut document = Object::parse(self.call.document).map_err(|error| {
+            Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+        })?;
+        let kept = kept.iter().map(|key| GcAttachment {
+            container_id: key.container_id.to_string(),
+            ifname: key.ifname.to_string(),
+        });
+        let valid: Vec<_> = self.call.valid_attachments().iter().cloned().chain(kept).collect();
+        // The second was its name before CNI 1.1.0 was final.
+        document.set_value("cni.dev/valid-attachments", &valid);
+        if document.get("cni.dev/attachments").is_some() {
+            document.set_value("cni.dev/attachments", &valid);
+        }
+        self.run_with(Command::Gc, &document.to_vec(), self.deadline())
+            .map(drop)
+            .map_err(Failure::into_error)
+    }
+
     /// Runs STATUS.
     ///
     /// # Errors
@@ -99,6 +123,15 @@ impl Delegate<'_> {
     }
 
     fn run(&self, command: Command, deadline: Instant) -> Result<Vec<u8>, Failure> {
+        self.run_with(command, self.call.document, deadline)
+    }
+
+    fn run_with(
+        &self,
+        command: Command,
+        document: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, Failure> {
         // It would get the same configuration, call itself again, and so on.
         if self.plugin_type == self.call.plugin {
             let text = format!("plugin {:?} cannot delegate to itself", self.plugin_type);
@@ -107,7 +140,7 @@ impl Delegate<'_> {
         let env = &self.call.env;
         let executable = find(self.plugin_type, &env.plugin_path())
             .map_err(|error| Failure::NotRun(error.to_cni()))?;
-        let mut request = Request { env: (*env).clone(), stdin: self.call.document.to_vec() };
+        let mut request = Request { env: (*env).clone(), stdin: document.to_vec() };
         command.as_str().clone_into(&mut request.env.command);
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));
         let output = called.map_err(Failure::of_call)?;

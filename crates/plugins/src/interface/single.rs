@@ -21,7 +21,7 @@ use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
 use state::{Index, Record};
 
-use crate::shared::attachment;
+use crate::shared::attachment::{self, Left};
 use crate::shared::container::{self, Options};
 use crate::shared::failures::Failures;
 use crate::shared::undo::Undo;
@@ -196,12 +196,14 @@ impl<T: SingleLink> Plugin for Single<T> {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let index = Index::new(call.roots());
-        let mut failures = Failures::new();
+        let (mut failures, mut left) = (Failures::new(), Vec::new());
         for record in attachment::stale_records(call, &index, T::NAME) {
             let collected = collect::<T>(call, &record);
-            failures.note(format_args!("collect {}", record.attachment), collected);
+            if failures.note(format_args!("collect {}", record.attachment), collected).is_none() {
+                left.push(record.attachment);
+            }
         }
-        attachment::collect_addresses(call, &mut failures);
+        attachment::collect_addresses(call, &Left::LinksOf(left), &mut failures);
         failures.into_result()
     }
 

@@ -193,14 +193,31 @@ pub fn stale_records(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record
     stale.collect()
 }
 
-/// Runs the address plugin's GC, the last step of GC. Addresses stay reserved when a link that may carry one of them could
-/// not be removed: the address plugin is told who is valid, not who is left.
-pub fn collect_addresses(call: &Call<'_>, failures: &mut Failures) {
+/// What GC could not remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// Links of these attachments, or none.
+    LinksOf(Vec<AttachmentKey>),
+    /// Nobody knows: the host's links could not be listed.
+    Unknown,
+}
+
+/// Runs the address plugin's GC, the last step of GC. Addresses that a link may still carry stay reserved.
+pub fn collect_addresses(call: &Call<'_>, left: &Left, failures: &mut Failures) {
     let Some(ipam) = call.ipam() else { return };
-    if failures.is_empty() {
-        failures.note("collect addresses", ipam.gc());
-    } else {
-        call.warn("addresses are not collected: a link may still carry one");
+    match left {
+        Left::LinksOf(keys) if keys.is_empty() => {
+            failures.note("collect addresses", ipam.gc());
+        }
+        Left::LinksOf(keys) => {
+            for key in keys {
+                call.warn(format_args!(
+                    "the addresses of {key} stay reserved: its link may still carry them"
+                ));
+            }
+            failures.note("collect addresses", ipam.gc_keeping(keys));
+        }
+        Left::Unknown => call.warn("addresses are not collected: a link may still carry one"),
     }
 }
 

@@ -12,9 +12,12 @@ use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use kernel::sysctl::Sysctl;
+use state::Index;
 
+use super::attachment::{self, Left};
+use super::failures::Failures;
 use super::kernel_error as kernel;
-use super::{attachment, owner};
+use super::{owner, rules};
 
 /// How many queues each end has: the one the kernel would use, without the others it would make and give up.
 const VETH_QUEUES: u32 = 1;
@@ -229,14 +232,42 @@ pub fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     Ok(keys.collect())
 }
 
+/// Runs GC: removes every attachment of this network that is not among the valid ones, found by our records
+/// and by the marks on links, then forwards the verb to the address plugin.
+///
+/// # Errors
+/// Every failure; independent steps go on.
+pub fn gc(
+    call: &Call<'_>,
+    index: &Index,
+    plugin: &str,
+    remove_link: impl Fn(&AttachmentKey) -> Result<(), Error>,
+    remove_rest: impl Fn(&AttachmentKey, &mut Failures),
+) -> Result<(), Error> {
+    let mut failures = Failures::new();
+    let stale = stale(call, index, plugin, &mut failures);
+    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
+    for key in stale {
+        let mut own = Failures::new();
+        let removed = own.note("remove the link", remove_link(&key)).is_some();
+        remove_rest(&key, &mut own);
+        failures.note(format_args!("collect {key}"), own.into_result());
+        if let (false, Left::LinksOf(keys)) = (removed, &mut left) {
+            keys.push(key);
+        }
+    }
+    failures.note("collect filter rules", rules::collect(call, index));
+    attachment::collect_addresses(call, &left, &mut failures);
+    failures.into_result()
+}
+
 /// Returns the attachments of this network that are written down for `plugin` or that links on the host are marked
 /// with, and that GC's list does not name.
-#[must_use]
-pub fn stale(
+fn stale(
     call: &Call<'_>,
-    index: &state::Index,
+    index: &Index,
     plugin: &str,
-    failures: &mut super::failures::Failures,
+    failures: &mut Failures,
 ) -> Vec<AttachmentKey> {
     let records = attachment::stale_records(call, index, plugin);
     let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();

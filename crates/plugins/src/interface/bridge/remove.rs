@@ -83,19 +83,10 @@ fn configured_bridge(call: &Call<'_>) -> Option<String> {
     })
 }
 
-/// Runs GC: removes every attachment of this network that is not among the valid ones, found by our records
-/// and by the marks on links, then forwards the verb to the address plugin.
+/// Runs GC.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let mut failures = Failures::new();
-    let stale = pair::stale(call, &index, NAME, &mut failures);
-    for key in &stale {
-        let mut own = Failures::new();
-        own.note("remove the link", remove_pair(call, &index, key, None));
-        objects(call, &index, key, &mut own);
-        failures.note(format_args!("collect {key}"), own.into_result());
-    }
-    failures.note("collect filter rules", rules::collect(call, &index));
-    attachment::collect_addresses(call, &mut failures);
-    failures.into_result()
+    let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
+    let remove_rest = |key: &AttachmentKey, own: &mut Failures| objects(call, &index, key, own);
+    pair::gc(call, &index, NAME, remove_link, remove_rest)
 }

@@ -24,30 +24,39 @@ pub(super) fn all(
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let facts = Facts::read(&index, key);
-    let known = facts.as_ref().map(|facts| facts.host_ifname.as_str());
-    let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
     let mut failures = Failures::new();
-    failures.note("remove the link", pair::remove(call, key, known, netns));
-    failures.note("remove filter rules", rules::remove(&index, key, recorded));
-    for switch in [FORWARD_V4, FORWARD_V6] {
-        failures.note("let go of forwarding", switch.release(&index, key));
-    }
-    if failures.is_empty() {
-        failures.note("forget the attachment", attachment::forget(&index, key, NAME));
-    }
+    failures.note("remove the link", remove_pair(call, &index, key, netns));
+    rest(&index, key, &mut failures);
     failures.into_result()
 }
 
-/// Runs GC: removes every attachment of this network that is not among the valid ones, found by our records
-/// and by the marks on links, then forwards the verb to the address plugin.
+fn remove_pair(
+    call: &Call<'_>,
+    index: &Index,
+    key: &AttachmentKey,
+    netns: Option<&Netns>,
+) -> Result<(), Error> {
+    let known = Facts::read(index, key).map(|facts| facts.host_ifname);
+    pair::remove(call, key, known.as_deref(), netns)
+}
+
+/// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
+fn rest(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
+    let facts = Facts::read(index, key);
+    let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
+    failures.note("remove filter rules", rules::remove(index, key, recorded));
+    for switch in [FORWARD_V4, FORWARD_V6] {
+        failures.note("let go of forwarding", switch.release(index, key));
+    }
+    if failures.is_empty() {
+        failures.note("forget the attachment", attachment::forget(index, key, NAME));
+    }
+}
+
+/// Runs GC.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let mut failures = Failures::new();
-    for key in pair::stale(call, &index, NAME, &mut failures) {
-        failures.note(format_args!("collect {key}"), all(call, &key, None));
-    }
-    failures.note("collect filter rules", rules::collect(call, &index));
-    attachment::collect_addresses(call, &mut failures);
-    failures.into_result()
+    let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
+    let remove_rest = |key: &AttachmentKey, own: &mut Failures| rest(&index, key, own);
+    pair::gc(call, &index, NAME, remove_link, remove_rest)
 }

@@ -5,6 +5,7 @@ use testkit::{Place, Snapshot};
 
 use super::{attach, host, macvlan};
 use crate::support::fixed::{self, succeeds};
+use crate::support::matrix::{self, Family};
 use crate::support::versions;
 
 #[test]
@@ -158,6 +159,31 @@ fn gc_collects_links_whose_containers_are_still_there() {
     let alive: Vec<_> = containers.iter().map(|at| succeeds(at, "ip link show eth0")).collect();
     assert_eq!(alive, [false, true, false, true]);
     assert_eq!(fixed::verbs(&node), "GC");
+}
+
+/// The link of one may still be there and answer for its address; those of the others are free.
+#[test]
+fn gc_releases_all_addresses_but_those_that_a_link_may_still_carry() {
+    let node = host("macvlan-gc-left");
+    let config = json!({ "master": "p0", "ipam": matrix::ipam(&node, Family::V4) });
+    let containers: Vec<_> = (0..3).map(|n| node.container(&format!("c{n}"))).collect();
+    for container in &containers {
+        macvlan(&node, "ADD", container).config(config.clone()).call().ok();
+    }
+    let reserved =
+        || matrix::addresses(&node).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(reserved(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"]);
+    // Where the namespace was nobody gets to: whether the link is gone cannot be known.
+    containers[1].delete();
+    node.sh("ln -s c1 /run/netns/c1");
+    let gc = || node.run("macvlan", "GC").config(config.clone()).valid(&[("c0", "eth0")]).call();
+    let answer = gc();
+    assert!(answer.stderr().contains("the addresses of n/c1/eth0 stay reserved"), "{answer:?}");
+    answer.fails(8, "collect n/c1/eth0");
+    assert_eq!(reserved(), ["10.1.0.2", "10.1.0.3"]);
+    node.sh("rm /run/netns/c1");
+    gc().silent();
+    assert_eq!(reserved(), ["10.1.0.2"]);
 }
 
 #[test]

@@ -164,6 +164,27 @@ fn gc_collects_exactly_the_orphans() {
     assert_eq!(fixed::verbs(&node), "GC GC");
 }
 
+/// The links are gone: nothing carries the addresses any more, whatever else could not be undone.
+#[test]
+fn gc_releases_addresses_though_something_else_could_not_be_undone() {
+    let node = Node::new("ptp-gc-rest");
+    node.sh("sysctl -qw net.ipv4.ip_forward=0");
+    let config = json!({ "ipMasq": true, "ipam": matrix::ipam(&node, Family::V4) });
+    let c1 = node.container("c1");
+    ptp(&node, "ADD", &c1).config(config.clone()).call().ok();
+    assert_eq!(matrix::addresses(&node), "10.1.0.2\n");
+    // The lock of the switch for forwarding cannot be taken.
+    let lock = node.sh(&format!("ls {}/locks/*ip_forward*", node.roots.run.display()));
+    let lock = lock.trim();
+    node.sh(&format!("rm {lock} && mkdir {lock}"));
+    let gc = || node.run("ptp", "GC").config(config.clone()).valid(&[]).call();
+    gc().fails(105, "collect n/c1/eth0: let go of forwarding");
+    assert_eq!(matrix::addresses(&node), "");
+    node.sh(&format!("rmdir {lock}"));
+    gc().silent();
+    assert_eq!(node.sh("sysctl -n net.ipv4.ip_forward").trim(), "0");
+}
+
 #[test]
 fn fifty_at_once_come_and_go() {
     let node = Node::new("ptp-50");
