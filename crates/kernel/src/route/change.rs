@@ -218,7 +218,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NewLink(link) => write!(f, "create {} {:?}", link.kind.name(), link.name),
-            Self::SetLink { ifindex, .. } => write!(f, "change link {ifindex}"),
+            Self::SetLink { ifindex, set } => write!(f, "change link {ifindex} ({set})"),
             Self::DelLink { ifindex } => write!(f, "delete link {ifindex}"),
             Self::AddAddress { ifindex, address, .. } => {
                 write!(f, "add address {address} to link {ifindex}")

@@ -1,5 +1,7 @@
 //! Settings of a link to be changed.
 
+use std::fmt;
+
 use super::AF_UNSPEC;
 use super::link::{iff, ifla};
 use super::link_kind::{BridgeOptions, header, put_netns};
@@ -161,5 +163,76 @@ impl LinkSet {
                 });
             }
         });
+    }
+}
+
+/// What is set, separated by commas: `mtu 1400, up`.
+impl fmt::Display for LinkSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |text: &Option<String>| text.as_ref().map(|text| format!("{text:?}"));
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        let master =
+            |index: Option<u32>| index.map_or("none".to_owned(), |index| index.to_string());
+        let values = [
+            ("netns", self.netns.as_ref().map(ToString::to_string)),
+            ("name", text(&self.name)),
+            ("address", self.mac.map(|mac| mac.to_string())),
+            ("mtu", number(self.mtu)),
+            ("master", self.master.map(master)),
+            ("alias", text(&self.alias)),
+            ("txqueuelen", number(self.tx_queue_len)),
+            ("group", number(self.group)),
+            ("default_pvid", self.bridge.default_pvid.map(|vlan| vlan.to_string())),
+        ];
+        let switches = [
+            ("promisc", self.promiscuous),
+            ("allmulticast", self.all_multicast),
+            ("multicast", self.multicast),
+            ("arp", self.no_arp.map(|off| !off)),
+            ("hairpin", self.hairpin),
+            ("isolated", self.isolated),
+            ("learning", self.learning),
+            ("flood", self.unicast_flood),
+            ("vlan_filtering", self.bridge.vlan_filtering),
+            ("mcast_snooping", self.bridge.multicast_snooping),
+        ];
+        let on_off = |on| if on { "on" } else { "off" };
+        let values =
+            values.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value?)));
+        let switches =
+            switches.into_iter().filter_map(|(key, on)| Some(format!("{key} {}", on_off(on?))));
+        let up = self.up.map(|up| if up { "up" } else { "down" }.to_owned());
+        let all: Vec<String> = values.chain(switches).chain(up).collect();
+        if all.is_empty() { f.write_str("nothing") } else { f.write_str(&all.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Change;
+
+    /// The words are those of `ip link set`.
+    #[test]
+    fn a_change_says_what_is_set() {
+        let says = |set: LinkSet| Change::SetLink { ifindex: 7, set }.to_string();
+        assert_eq!(says(LinkSet::default().up(true)), "change link 7 (up)");
+        assert_eq!(says(LinkSet::default()), "change link 7 (nothing)");
+        let set = LinkSet { master: Some(None), ..LinkSet::default() };
+        assert_eq!(says(set), "change link 7 (master none)");
+        let set = LinkSet {
+            up: Some(false),
+            mtu: Some(1400),
+            name: Some("eth0".to_owned()),
+            master: Some(Some(3)),
+            no_arp: Some(true),
+            hairpin: Some(true),
+            bridge: BridgeOptions { vlan_filtering: Some(true), ..BridgeOptions::default() },
+            ..LinkSet::default()
+        };
+        assert_eq!(
+            says(set),
+            "change link 7 (name \"eth0\", mtu 1400, master 3, arp off, hairpin on, vlan_filtering on, down)"
+        );
     }
 }

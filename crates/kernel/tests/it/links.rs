@@ -259,7 +259,7 @@ fn the_first_failure_of_many_is_told() {
         let error = route.apply(&[up(1), up(4711), up(1), up(4712)]).unwrap_err();
         assert_eq!(error.index, 1);
         assert_eq!(error.source.errno(), Some(Errno::NODEV));
-        assert_eq!(error.to_string(), "change link 4711: no such device (ENODEV)");
+        assert_eq!(error.to_string(), "change link 4711 (up): no such device (ENODEV)");
         // The socket is in order afterwards.
         route.apply(&[up(1)]).unwrap();
         assert!(route.link_by_index(1).unwrap().unwrap().up());
@@ -292,7 +292,7 @@ fn a_refusal_keeps_the_kernels_words() {
         assert_eq!(
             error.to_string(),
             format!(
-                "change link {ifindex}: invalid argument (EINVAL): mtu less than device minimum"
+                "change link {ifindex} (mtu 1): invalid argument (EINVAL): mtu less than device minimum"
             )
         );
     });
