@@ -332,7 +332,7 @@ pub(crate) struct Conformance {
     /// Mention each case, not only those that fail.
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// How many plugins are tested beside each other [default: two a processor, at most 8].
+    /// How many cases are run beside each other [default: two a processor, at most 8].
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<usize>,
     /// Be the process of one case.

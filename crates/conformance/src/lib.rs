@@ -25,6 +25,7 @@ mod process;
 mod profile;
 mod report;
 mod runner;
+mod schedule;
 mod shape;
 mod snapshot;
 mod traffic;

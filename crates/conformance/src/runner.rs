@@ -1,12 +1,10 @@
-//! Running cases: each in a process of its own, plugins beside each other.
+//! Running cases: each in a process of its own, several beside each other.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +18,7 @@ use crate::child::Reply;
 use crate::process::{Finished, Program};
 use crate::profile::Profile;
 use crate::report::{CaseReport, PluginReport, Report};
+use crate::schedule::Schedule;
 use crate::{cases, lab};
 
 /// The longest a case may take; a plugin that hangs at every call is told after a few.
@@ -28,7 +27,7 @@ const CASE_DEADLINE: Duration = Duration::from_secs(60);
 /// The most a case's process may answer.
 const CASE_LIMIT: usize = 16 << 20;
 
-/// How many plugins are looked at beside each other: a case waits for the kernel half of its time.
+/// How many cases are run beside each other: one waits for the kernel half of its time.
 const WORKERS_PER_CORE: usize = 2;
 
 /// The most of them: namespaces are taken apart by one thread of the kernel.
@@ -174,7 +173,7 @@ impl Suite {
         Ok(self)
     }
 
-    /// How many plugins are looked at beside each other.
+    /// How many cases are run beside each other.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
@@ -201,23 +200,37 @@ impl Suite {
         if !rustix::process::geteuid().is_root() {
             return Err(SuiteError::NotRoot);
         }
-        let next = AtomicUsize::new(0);
-        let done = Mutex::new(BTreeMap::new());
+        let cases = self.plugins.iter().map(|plugin| self.cases_for(plugin).collect());
+        let schedule = Schedule::new(cases.collect());
+        let costs = Mutex::new(vec![Vec::new(); self.plugins.len()]);
         thread::scope(|scope| {
-            for _ in 0..self.workers.min(self.plugins.len()) {
+            for _ in 0..self.workers {
                 scope.spawn(|| {
-                    while let Some(plugin) = self.plugins.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        let report = self.run_plugin(plugin, progress);
-                        if let Ok(mut done) = done.lock() {
-                            done.insert(plugin.clone(), report);
-                        }
-                    }
+                    schedule.work(|job, missing| {
+                        let plugin = &self.plugins[job.subject];
+                        let (done, cost) = match missing {
+                            Some(reason) => {
+                                (CaseReport::new(job.case, Verdict::Skipped { reason }), Vec::new())
+                            }
+                            None => self.run_case(plugin, job.case),
+                        };
+                        progress(plugin, &done);
+                        let mut costs = costs.lock().unwrap_or_else(PoisonError::into_inner);
+                        costs[job.subject].extend(cost);
+                        done
+                    });
                 });
             }
         });
-        let plugins = done.into_inner().unwrap_or_default().into_values().collect();
-        Ok(Report { bin_dir: self.bin_dir.clone(), plugins })
+        let costs = costs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let plugins = self.plugins.iter().zip(schedule.reports()).zip(costs);
+        let plugins = plugins.map(|((plugin, cases), costs)| {
+            let mut report = PluginReport::new(plugin, self.kind(plugin));
+            report.add_costs(&costs);
+            report.cases = cases;
+            report
+        });
+        Ok(Report { bin_dir: self.bin_dir.clone(), plugins: plugins.collect() })
     }
 
     fn kind(&self, plugin: &str) -> Kind {
@@ -228,36 +241,6 @@ impl Suite {
     fn cases_for(&self, plugin: &str) -> impl Iterator<Item = &'static Case> {
         let kind = self.kind(plugin);
         self.cases.iter().copied().filter(move |case| case.kinds.contains(&kind))
-    }
-
-    fn run_plugin(
-        &self,
-        plugin: &str,
-        progress: &(dyn Fn(&str, &CaseReport) + Sync),
-    ) -> PluginReport {
-        let mut report = PluginReport::new(plugin, self.kind(plugin));
-        for case in self.cases_for(plugin) {
-            let missing = case.after.and_then(|id| {
-                let before = report.cases.iter().find(|done| done.id == id)?;
-                match &before.verdict {
-                    Verdict::Passed => None,
-                    Verdict::Skipped { reason } => Some(reason.clone()),
-                    Verdict::NotApplicable { reason } => Some(reason.clone()),
-                    Verdict::Failed { .. } => Some(format!("it stands on {id}, which failed")),
-                }
-            });
-            let done = match missing {
-                Some(reason) => CaseReport::new(case, Verdict::Skipped { reason }),
-                None => {
-                    let (done, costs) = self.run_case(plugin, case);
-                    report.add_costs(&costs);
-                    done
-                }
-            };
-            progress(plugin, &done);
-            report.cases.push(done);
-        }
-        report
     }
 
     fn run_case(&self, plugin: &str, case: &Case) -> (CaseReport, Vec<crate::bench::Cost>) {

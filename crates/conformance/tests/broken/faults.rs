@@ -13,7 +13,7 @@ use cni_invoke::{Output, Request, Status};
 use serde_json::{Value, json};
 
 /// The names of the faults, for tests: `none` is no fault.
-const NAMES: [(&str, Fault); 36] = [
+const NAMES: [(&str, Fault); 38] = [
     ("none", Fault::None),
     ("hangs", Fault::Hangs),
     ("prints-garbage", Fault::PrintsGarbage),
@@ -22,6 +22,7 @@ const NAMES: [(&str, Fault); 36] = [
     ("kills-itself", Fault::KillsItself),
     ("hangs-at-add", Fault::HangsAtAdd),
     ("version-without-list", Fault::VersionWithoutList),
+    ("version-is-the-newest", Fault::VersionIsTheNewest),
     ("errors-on-stderr", Fault::ErrorsOnStderr),
     ("errors-exit-0", Fault::ErrorsExitZero),
     ("errors-are-999", Fault::ErrorsAre999),
@@ -50,6 +51,7 @@ const NAMES: [(&str, Fault); 36] = [
     ("delegate-never-deleted", Fault::DelegateNeverDeleted),
     ("leaves-a-file", Fault::LeavesAFile),
     ("leaves-a-sysctl", Fault::LeavesASysctl),
+    ("answers-no-pings", Fault::AnswersNoPings),
 ];
 
 /// One broken promise.
@@ -63,6 +65,7 @@ pub(crate) enum Fault {
     KillsItself,
     HangsAtAdd,
     VersionWithoutList,
+    VersionIsTheNewest,
     ErrorsOnStderr,
     ErrorsExitZero,
     ErrorsAre999,
@@ -91,6 +94,7 @@ pub(crate) enum Fault {
     DelegateNeverDeleted,
     LeavesAFile,
     LeavesASysctl,
+    AnswersNoPings,
 }
 
 impl Fault {
@@ -200,6 +204,7 @@ impl Fault {
             Fault::VersionWithoutList if verb == "VERSION" => {
                 answer.as_object_mut().map(|object| object.remove("supportedVersions"));
             }
+            Fault::VersionIsTheNewest if verb == "VERSION" => answer["cniVersion"] = "1.1.0".into(),
             Fault::ErrorsOnStderr if failed => {
                 output.stderr = std::mem::take(&mut output.stdout);
                 return 1;
@@ -224,6 +229,10 @@ impl Fault {
                 let old = std::fs::read_to_string(count).unwrap_or_default();
                 let next = old.trim().parse::<u32>().unwrap_or_default() + 1;
                 let _ = std::fs::write(count, next.to_string());
+            }
+            Fault::AnswersNoPings if verb == "ADD" && !failed => {
+                let _ = kernel::netns::Netns::open(std::path::Path::new(&env.netns))
+                    .map(|netns| kernel::netns::within(&netns, deaf_to_pings));
             }
             _ if verb == "ADD" && !failed => self.tamper(&mut answer),
             _ => {}
@@ -280,6 +289,12 @@ impl Fault {
         if self == Fault::DelegateSilent {
             output.stderr.clear();
         }
+    }
+}
+
+fn deaf_to_pings() {
+    for file in ["ipv4/icmp_echo_ignore_all", "ipv6/icmp/echo_ignore_all"] {
+        let _ = std::fs::write(format!("/proc/sys/net/{file}"), "1");
     }
 }
 
