@@ -7,11 +7,13 @@
 //! | DEL | it comes home under its name and with its alias, hardware address, MTU, and up if it was; addresses that the host gave it are the host's to give again |
 //! | namespace gone | the kernel brought hardware to the initial namespace under the container's name: it is found there |
 //!
-//! A device bound to a userspace driver (DPDK) is no link: nothing is moved, only addresses are reserved.
+//! A device bound to a userspace driver (DPDK) is no link: nothing is moved, only addresses are reserved. Whose it is says
+//! a shared object.
 
 mod config;
 mod find;
 mod home;
+mod user_space;
 
 use std::path::Path;
 
@@ -81,13 +83,16 @@ impl SingleLink for HostDevice {
     /// the container nor one of its new name on the host is in the way.
     fn make(
         call: &Call<'_>,
-        _config: &Config,
+        config: &Config,
         seen: &Seen,
         sites: &mut Sites,
     ) -> Result<Made, Error> {
         let found = match seen {
             Seen::Link(found) => found,
             Seen::UserSpace { pci_id } => {
+                if let Some(object) = user_space::object_of(config) {
+                    user_space::take(call, config, &object)?;
+                }
                 return Ok(Made { link: None, pci_id: pci_id.clone() });
             }
         };
@@ -126,6 +131,13 @@ impl SingleLink for HostDevice {
         facts: Option<&serde_json::Value>,
     ) -> Result<(), Error> {
         let facts: Option<Facts> = facts.and_then(|facts| Facts::deserialize(facts).ok());
+        let object = match &facts {
+            Some(facts) => facts.object(),
+            None => Config::read(call).ok().and_then(|config| user_space::object_of(&config)),
+        };
+        if let Some(object) = object {
+            user_space::let_go(&Index::new(call.roots()), key, &object)?;
+        }
         home::bring(call, key, netns, facts.as_ref())
     }
 
@@ -136,7 +148,8 @@ impl SingleLink for HostDevice {
         _sites: &mut Sites,
     ) -> Result<(), Error> {
         let ifname = call.ifname().as_str();
-        let user_space = find::user_space(config).map_err(|error| drift(error.to_string()))?;
+        let user_space =
+            find::driven_by_program(config).map_err(|error| drift(error.to_string()))?;
         let Some(link) = link else {
             return if user_space.is_some() {
                 Ok(())

@@ -32,6 +32,8 @@ crate::support::matrix::each!(SUBJECT, "root", "program:dnsmasq";
     matrix_check_v4 check V4, matrix_check_v6 check V6, matrix_check_dual check Dual,
     matrix_gc_v4 gc V4, matrix_gc_v6 gc V6, matrix_gc_dual gc Dual,
     matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
+crate::support::matrix::each!(SUBJECT, "root", "program:dnsmasq", "program:strace";
+    an_add_killed_anywhere_leaves_nothing killed V4);
 
 /// A bridge with dnsmasq and the daemon, which end with the lab.
 fn host(node: &Node, _: Family) {
@@ -70,8 +72,10 @@ fn ipam(node: &Node, family: Family) -> Value {
 /// Plugs the container into the bridge, if it is not, as an interface plugin does before it calls IPAM.
 fn config(node: &Node, container: &Container, family: Family) -> Value {
     let name = container.name();
+    let number = name.trim_start_matches('c');
     node.sh(&format!(
-        "ip link show v{name} >/dev/null 2>&1 || {{ ip link add v{name} type veth peer name eth0 netns {name} && \
+        "ip link show v{name} >/dev/null 2>&1 || {{ ip link add v{name} address 02:00:00:00:02:0{number} type veth \
+         peer name eth0 address 02:00:00:00:03:0{number} netns {name} && \
          sysctl -q -w net.ipv6.conf.v{name}.disable_ipv6=1 && ip link set v{name} master br0 up; }}"
     ));
     json!({ "ipam": ipam(node, family) })

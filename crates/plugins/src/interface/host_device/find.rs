@@ -10,7 +10,7 @@ use kernel::route::{Link, RouteSocket};
 
 use super::config::{Bus, Config, Device};
 use super::home::Facts;
-use super::{HostDevice, SYSFS, device_path, invalid};
+use super::{HostDevice, SYSFS, device_path, invalid, user_space};
 use crate::interface::single::SingleLink;
 use crate::shared::attachment::recorded_netns;
 use crate::shared::kernel_error as kernel;
@@ -43,11 +43,13 @@ pub struct Found {
 
 /// Looks for the device; says who has it if it is not there.
 pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Error> {
-    if let Some(pci_id) = user_space(config)? {
-        if let Some(error) = held(config) {
-            return Err(error);
-        }
-        return Ok(Seen::UserSpace { pci_id });
+    if let Some(pci_id) = driven_by_program(config)? {
+        let object = user_space::object_of(config);
+        let holder = object.and_then(|object| user_space::holder(&config.index, &object));
+        return match holder {
+            Some(holder) => Err(user_space::in_use(config, &holder)),
+            None => Ok(Seen::UserSpace { pci_id }),
+        };
     }
     let link = match find(config, host) {
         Ok(Some(link)) => link,
@@ -75,7 +77,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Erro
 
 /// Says whether a program drives the device: returns its PCI address then. Where a PCI address is given its driver
 /// decides, otherwise the key `DPDKMode`.
-pub(super) fn user_space(config: &Config) -> Result<Option<String>, Error> {
+pub(super) fn driven_by_program(config: &Config) -> Result<Option<String>, Error> {
     let Some(bus) = &config.pci else {
         return Ok(config.dpdk.then(String::new));
     };
@@ -235,17 +237,19 @@ pub(super) fn holder(config: &Config) -> Option<Holder> {
 fn held(config: &Config) -> Option<Error> {
     // What a program drove needs nothing to come back.
     let holder = holder(config).filter(|holder| holder.alive || !holder.facts.user_space)?;
+    if holder.alive {
+        return Some(user_space::in_use(config, &holder.attachment));
+    }
     let (key, text) = config.selection();
-    let (what, hint) = if holder.alive {
-        ("is in use by", "a device is in one container at a time")
-    } else {
-        (
-            "is not back yet from",
+    let message = format!(
+        "failed to find host device: {key} {text} is not back yet from {}",
+        holder.attachment
+    );
+    Some(
+        Error::new(codes::CONFLICT, message).with_details(
             "its namespace is gone; DEL or GC of that attachment brings the device home",
-        )
-    };
-    let message = format!("failed to find host device: {key} {text} {what} {}", holder.attachment);
-    Some(Error::new(codes::CONFLICT, message).with_details(hint))
+        ),
+    )
 }
 
 fn words(error: &std::io::Error) -> String {

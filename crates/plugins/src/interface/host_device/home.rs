@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{Config, Device};
 use super::find::Seen;
+use super::user_space;
 use crate::shared::{kernel_error as kernel, owner};
 
 /// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
@@ -79,6 +80,12 @@ impl Facts {
             alias: link.alias.clone(),
             kind: link.kind.clone(),
         }
+    }
+
+    /// Names the device as something that one attachment holds, if a program drives it.
+    pub(super) fn object(&self) -> Option<String> {
+        let (key, text) = &self.selected;
+        self.user_space.then(|| user_space::object(&self.pci, (key, text)))
     }
 
     /// Says whether this is the device that a configuration asks for.

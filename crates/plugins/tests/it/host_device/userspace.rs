@@ -1,10 +1,12 @@
 //! Devices that a program drives (DPDK): no link is moved, addresses are reserved.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use testkit::{Container, Place, Snapshot};
 
 use super::{fixed, verbs};
-use crate::support::{Node, Run};
+use crate::support::{Node, Run, kill};
 
 const PCI: &str = "0000:3b:00.1";
 
@@ -91,6 +93,41 @@ fn a_second_container_is_refused_while_the_first_lives() {
     run(&node, "ADD", &c2).call().fails(108, "in use by n/c1/eth0");
     c1.delete();
     run(&node, "ADD", &c2).call().ok();
+}
+
+/// However many attachments the node has, an ADD reads none of their records.
+#[test]
+fn who_has_a_device_is_known_without_a_look_at_every_record() {
+    testkit::require!("root", "program:strace");
+    let node = node("hd-many", "vfio-pci");
+    let containers = ["c1", "c2", "c3"].map(|name| node.container(name));
+    let other =
+        |number| json!({ "pciBusID": "", "device": format!("none{number}"), "dpdkMode": true });
+    for (number, container) in containers[..2].iter().enumerate() {
+        run(&node, "ADD", container).config(other(number)).call().ok();
+    }
+    let owners = node.roots.run.join("owners");
+    let read = |container: &Container| {
+        let options = ["-e", "trace=openat"].map(str::to_owned);
+        let add = run(&node, "ADD", container).without("ipam");
+        let (status, trace) = kill::traced(&node, add, &options);
+        assert!(status.success(), "{status}: {trace}");
+        let lines = trace.lines().filter(|line| line.contains(owners.to_str().unwrap()));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = cni::AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c3".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let lines = read(&containers[2]);
+    assert!(!lines.is_empty());
+    assert!(lines.iter().all(|line| line.contains(&own.hash())), "{lines:#?}");
+    // Its record lost, DEL gives the device back by the configuration.
+    fs::remove_dir_all(&owners).unwrap();
+    run(&node, "DEL", &containers[2]).without("ipam").call().silent();
+    let held = node.sh(&format!("ls {}/shared", node.roots.run.display()));
+    assert_eq!(held.lines().count(), 2, "{held}");
 }
 
 /// The device may be unbound or gone by then: DEL still gives the addresses back.

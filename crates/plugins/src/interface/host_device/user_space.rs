@@ -1,0 +1,68 @@
+//! Who has a device that a program drives. There is no link to tell, so the attachment holds the device as a shared object
+//! of the host: one look at the device's holders, and not at every record of the node, says whether it is free.
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::{Call, codes};
+use state::Index;
+
+use super::HostDevice;
+use super::config::Config;
+use crate::interface::single::SingleLink as _;
+use crate::shared::attachment::recorded_netns;
+use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+
+/// Names the device: by its address on the bus, and where it has none by the key and the text that ask for it.
+pub(super) fn object(address: &str, selection: (&str, &str)) -> String {
+    match (address, selection) {
+        ("", (key, text)) => format!("device {key} {text}"),
+        (address, _) => format!("device {address}"),
+    }
+}
+
+/// Names the device that a configuration asks for, if a program may drive it.
+pub(super) fn object_of(config: &Config) -> Option<String> {
+    let (key, text) = config.selection();
+    let address = config.pci.as_ref().map(|bus| bus.id());
+    let may_be = address.is_some() || config.dpdk;
+    may_be.then(|| object(address.unwrap_or_default(), (key, &text)))
+}
+
+/// Finds the attachment that has the device and whose namespace is there.
+pub(super) fn holder(index: &Index, object: &str) -> Option<AttachmentKey> {
+    index.holders(object).found.into_iter().find(|key| {
+        let record = index.get(key, HostDevice::NAME).found;
+        record.is_some_and(|record| !matches!(recorded_netns(&record), Ok(None)))
+    })
+}
+
+/// Says that another attachment has the device.
+pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Error {
+    let (key, text) = config.selection();
+    let message = format!("failed to find host device: {key} {text} is in use by {holder}");
+    Error::new(codes::CONFLICT, message).with_details("a device is in one container at a time")
+}
+
+/// Takes the device for an attachment.
+///
+/// # Errors
+/// Code 108 if another one was quicker, 105 or 11 when our own files refuse.
+pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Error> {
+    let (index, own) = (&config.index, call.attachment());
+    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    match holder(index, object) {
+        Some(other) if other != *own => Err(in_use(config, &other)),
+        _ => index.hold(object, own).map(drop).map_err(|error| file_error(&error)),
+    }
+}
+
+/// Gives the device back. That it is not held is fine.
+///
+/// # Errors
+/// Code 105 or 11 when our own files refuse.
+pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Error> {
+    if !index.holders(object).found.contains(key) {
+        return Ok(());
+    }
+    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    index.release(object, key).map(drop).map_err(|error| file_error(&error))
+}
