@@ -22,7 +22,7 @@ pub(super) fn object(address: &str, selection: (&str, &str)) -> String {
 /// Names the device that a configuration asks for, if a program may drive it.
 pub(super) fn object_of(config: &Config) -> Option<String> {
     let (key, text) = config.selection();
-    let address = config.pci.as_ref().map(|bus| bus.id());
+    let address = config.pci.as_ref().map(super::config::Bus::id);
     let may_be = address.is_some() || config.dpdk;
     may_be.then(|| object(address.unwrap_or_default(), (key, &text)))
 }
