@@ -63,6 +63,28 @@ fn list(file: &str) -> Vec<(String, String)> {
     pairs.map(|(what, why)| (what.trim().to_owned(), why.trim().to_owned())).collect()
 }
 
+/// Nobody is blamed on the suite's word alone: `docs/conformance-by-hand.md` has each of the reference's failures below the
+/// reason for it, with what was typed and printed, and no others.
+#[test]
+fn each_of_the_references_failures_was_looked_at_by_hand() {
+    let path = docs().join("conformance-by-hand.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let mut known = list("go.txt");
+    let mut looked_at = Vec::new();
+    for section in page.split("\n## ").skip(1) {
+        let (why, rest) = section.split_once('\n').unwrap();
+        let mut parts = rest.trim_start().split("\n```console\n");
+        let cases = parts.next().unwrap().trim();
+        assert!(parts.clone().next().is_some(), "{why}: nothing was typed");
+        assert!(parts.all(|typed| typed.starts_with("# ")), "{why}: nothing was typed");
+        let cases = cases.split(", ").map(|case| case.trim_matches('`').to_owned());
+        looked_at.extend(cases.map(|case| (case, why.to_owned())));
+    }
+    known.sort();
+    looked_at.sort();
+    assert_eq!(looked_at, known, "{}", path.display());
+}
+
 /// Who of a list fails a case: plugins, or faults.
 fn who<'l>(list: &'l [(String, String)], case: &str) -> Vec<&'l str> {
     let failed = list.iter().filter(|(what, _)| what.ends_with(&format!("/{case}")));
