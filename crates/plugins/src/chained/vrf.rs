@@ -5,11 +5,14 @@
 //! unless told otherwise, its IPv6 addresses. Both are there again when ADD returns: the routes in the VRF's table,
 //! those of other tables where they were.
 //!
+//! What the interface had is written down until it has it again, so that an ADD that was killed is completed by the next.
+//!
 //! A table is chosen that nothing uses: no VRF, no rule, no route, and none of the kernel's own, which the reference
 //! does not look at. DEL bears that interface, VRF or namespace are gone.
 
 mod config;
 mod enslave;
+mod moving;
 mod node;
 mod remove;
 mod verify;
@@ -21,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use self::config::Config;
+use self::moving::Moving;
 use crate::shared::{attachment, netns_lock};
 
 /// The plugin's type, and the name of its records.
@@ -39,6 +43,9 @@ pub struct Vrf;
 struct Facts {
     /// The VRF.
     vrf: String,
+    /// What the interface had, until it has it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    moving: Option<Moving>,
 }
 
 impl Plugin for Vrf {
@@ -56,16 +63,25 @@ impl Plugin for Vrf {
         let netns = call.open_netns()?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let known = attachment::read_facts::<Facts>(&index, key, NAME).is_some();
         let _lock = netns_lock::lock(&netns)?;
-        let facts = Facts { vrf: config.vrf.clone() };
+        let known: Option<Facts> = attachment::read_facts(&index, key, NAME);
+        let (known, earlier) = (known.is_some(), known.and_then(|facts| facts.moving));
         let refused = |error: Error| error.context("cmdAdd failed");
-        let plan = enslave::look(&netns, key, &config).map_err(refused)?;
-        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        let plan = enslave::look(&netns, key, &config, earlier).map_err(refused)?;
+        let write_down = |moving| {
+            let facts = Facts { vrf: config.vrf.clone(), moving };
+            attachment::write_down(call, &index, NAME, &facts, netns.id())
+        };
+        let moving = plan.moving();
+        let moves = moving.is_some();
+        write_down(moving)?;
         plan.carry_out().map_err(refused).map_err(|error| {
             let forgotten = if known { Ok(()) } else { attachment::forget(&index, key, NAME) };
             error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
         })?;
+        if moves {
+            write_down(None)?;
+        }
         Ok(result)
     }
 

@@ -92,6 +92,60 @@ fn vm_an_interface_moves_with_all_it_has() {
     picture.assert_same(&Picture::of(&c1));
 }
 
+/// What the kernel has taken is given back by the next ADD; DEL at least tells the kernel what it was told before.
+#[test]
+fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
+    testkit::require!("root", "vrf");
+    let (node, c1, prev) = host("vrf-half", Family::Dual);
+    c1.sh("ip route add 10.7.0.0/16 via 10.1.0.9 metric 5 mtu 1400");
+    run(&node, "ADD", &c1, &prev, json!({})).call().ok();
+    let whole = Picture::of(&c1);
+    let ifindex: u32 = c1.sh("ip -o link show eth0 | cut -d: -f1").trim().parse().unwrap();
+    let route = |destination: &str, gateway: Value, priority: Value, mtu: Value, protocol: u8| {
+        json!({
+            "destination": destination, "gateway": gateway, "oif": ifindex, "table": 254, "priority": priority,
+            "scope": null, "protocol": protocol, "mtu": mtu, "advmss": null, "onlink": false, "source": null,
+            "nextHops": [],
+        })
+    };
+    let moving = json!({
+        "ifindex": ifindex,
+        "addresses": ["fd00:1::3/64"],
+        "keepAddrOnDown": "0",
+        "routes": [
+            route("10.7.0.0/16", json!("10.1.0.9"), json!(5), json!(1400), 3),
+            route("0.0.0.0/0", json!("10.1.0.1"), Value::Null, Value::Null, 3),
+            route("10.1.0.0/24", Value::Null, Value::Null, Value::Null, 2),
+            route("::/0", json!("fd00:1::1"), json!(1024), Value::Null, 3),
+            route("fd00:1::/64", Value::Null, json!(256), Value::Null, 2),
+        ],
+    });
+    let key = cni::AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let index = state::Index::new(&node.roots);
+    let killed = || {
+        let data = json!({ "vrf": "blue", "moving": moving });
+        index
+            .put(&state::Record::new(key.clone(), "vrf", state::boot_id().unwrap(), data))
+            .unwrap();
+        c1.sh("ip link set eth0 nomaster && ip link set eth0 master blue && \
+             sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=1");
+    };
+    killed();
+    run(&node, "CHECK", &c1, &prev, json!({})).call().fails(104, "failed to find");
+    run(&node, "ADD", &c1, &prev, json!({})).call().ok();
+    whole.assert_same(&Picture::of(&c1));
+    run(&node, "CHECK", &c1, &prev, json!({})).call().silent();
+    assert_eq!(index.get(&key, "vrf").found.unwrap().data, json!({ "vrf": "blue" }));
+    killed();
+    run(&node, "DEL", &c1, &prev, json!({})).call().silent();
+    assert_eq!(vrfs(&c1), []);
+    assert_eq!(c1.sh("cat /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down").trim(), "0");
+}
+
 /// A point-to-point plugin takes the route to the subnet away: it does not come back.
 #[test]
 fn vm_routes_that_were_taken_away_stay_away() {

@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::codes;
+use ipnet::IpNet;
 use kernel::Errno;
-use kernel::netns::{Netns, within};
+use kernel::netns::Netns;
 use kernel::route::{
-    Address, AddressOptions, Change, Link, LinkKind, LinkSet, NewLink, Route, RouteFilter,
-    RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN,
+    AddressOptions, Change, Link, LinkKind, LinkSet, NewLink, Route, RouteFilter, RouteKind,
+    RouteProtocol, RouteSocket, TABLE_MAIN,
 };
 use kernel::sysctl::Sysctl;
 
 use super::config::Config;
+use super::moving::Moving;
 use super::node;
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
@@ -34,12 +36,21 @@ pub(super) struct Plan {
     name: String,
     table: u32,
     alias: String,
-    addresses: Vec<Address>,
+    addresses: Vec<IpNet>,
     routes: Vec<Route>,
+    /// The sysctl that keeps IPv6 addresses, if there are any to keep.
+    keep_addr_on_down: Option<String>,
+    /// It has moved already, and may lack what it had: an ADD was killed.
+    halfway: bool,
 }
 
-/// Looks at everything and refuses what cannot be.
-pub(super) fn look(netns: &Netns, key: &AttachmentKey, config: &Config) -> Result<Plan, Error> {
+/// Looks at everything and refuses what cannot be. `earlier` is what an ADD has written down that was killed.
+pub(super) fn look(
+    netns: &Netns,
+    key: &AttachmentKey,
+    config: &Config,
+    earlier: Option<Moving>,
+) -> Result<Plan, Error> {
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let invalid = |message: String| Error::new(code::INVALID_CONFIG, message);
     let vrf = socket.link_by_name(&config.vrf).map_err(kernel)?;
@@ -73,8 +84,21 @@ pub(super) fn look(netns: &Netns, key: &AttachmentKey, config: &Config) -> Resul
         Some(table) => table,
         None => node::free_table(&mut socket)?,
     };
-    let addresses = node::addresses_v6(&mut socket, link.index)?;
-    let routes = node::routes_of(&mut socket, link.index)?;
+    let earlier = earlier.filter(|moving| moving.ifindex == link.index);
+    let halfway = link.master.is_some() && earlier.is_some();
+    let (addresses, routes, keep_addr_on_down) = match earlier {
+        Some(had) if halfway => (had.addresses.clone(), had.routes(), had.keep_addr_on_down),
+        earlier => {
+            let addresses = node::addresses_v6(&mut socket, link.index)?;
+            let routes = node::routes_of(&mut socket, link.index)?;
+            let read = || node::with_keep_addr_on_down(netns, ifname, Sysctl::read);
+            let keep = match earlier.and_then(|had| had.keep_addr_on_down) {
+                None if !addresses.is_empty() => Some(read()?),
+                known => known,
+            };
+            (addresses, routes, keep)
+        }
+    };
     Ok(Plan {
         netns: netns.clone(),
         socket,
@@ -85,10 +109,19 @@ pub(super) fn look(netns: &Netns, key: &AttachmentKey, config: &Config) -> Resul
         alias: owner::alias(key),
         addresses,
         routes,
+        keep_addr_on_down,
+        halfway,
     })
 }
 
 impl Plan {
+    /// What is to be written down before anything is lost; `None` where the interface is in its VRF and has everything.
+    pub(super) fn moving(&self) -> Option<Moving> {
+        let is_there = self.link.master.is_some() && !self.halfway;
+        let (addresses, keep) = (self.addresses.clone(), self.keep_addr_on_down.clone());
+        (!is_there).then(|| Moving::new(self.link.index, addresses, &self.routes, keep))
+    }
+
     /// Makes the VRF if it is missing and moves the interface; on failure everything is as before.
     pub(super) fn carry_out(mut self) -> Result<(), Error> {
         let made = match &self.vrf {
@@ -102,7 +135,7 @@ impl Plan {
             None => Some(self.create_vrf()?),
         };
         let vrf = made.as_ref().or(self.vrf.as_ref()).map_or(0, |vrf| vrf.index);
-        if self.link.master == Some(vrf) {
+        if self.link.master == Some(vrf) && !self.halfway {
             return Ok(());
         }
         let moved = self.move_into(vrf);
@@ -128,7 +161,11 @@ impl Plan {
     }
 
     fn move_into(&mut self, vrf: u32) -> Result<(), Error> {
-        self.set_master(Some(vrf))?;
+        if self.halfway {
+            self.put_back_keep_addr_on_down()?;
+        } else {
+            self.set_master(Some(vrf))?;
+        }
         self.give_addresses()?;
         self.wait_for_addresses()?;
         let table = self.table;
@@ -161,34 +198,32 @@ impl Plan {
     fn set_master(&mut self, master: Option<u32>) -> Result<(), Error> {
         let set = LinkSet { master: Some(master), ..LinkSet::default() };
         let change = Change::SetLink { ifindex: self.link.index, set };
-        if self.addresses.is_empty() {
+        let Some(before) = &self.keep_addr_on_down else {
             return self.socket.apply_one(&change).map_err(kernel);
-        }
-        let ifname = self.link.name.clone();
-        let socket = &mut self.socket;
-        let inside = || {
-            let refused = |error| Error::from_chain(codes::KERNEL, &error);
-            let keep =
-                Sysctl::of_link("net/ipv6/conf", &ifname, "keep_addr_on_down").map_err(refused)?;
-            let before = keep.read().map_err(refused)?;
-            keep.write_if_different("1").map_err(refused)?;
-            let moved = socket.apply_one(&change).map_err(kernel);
-            keep.write_if_different(&before).map_err(refused)?;
-            moved
         };
-        within(&self.netns, inside)
-            .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+        let socket = &mut self.socket;
+        node::with_keep_addr_on_down(&self.netns, &self.link.name, |keep| {
+            keep.write_if_different("1")?;
+            let moved = socket.apply_one(&change).map_err(kernel);
+            keep.write_if_different(before)?;
+            Ok(moved)
+        })?
+    }
+
+    fn put_back_keep_addr_on_down(&self) -> Result<(), Error> {
+        let Some(before) = &self.keep_addr_on_down else { return Ok(()) };
+        node::with_keep_addr_on_down(&self.netns, &self.link.name, |keep| {
+            keep.write_if_different(before).map(drop)
+        })
     }
 
     /// Gives the interface the IPv6 addresses back that it has lost all the same.
     fn give_addresses(&mut self) -> Result<(), Error> {
         let left = node::addresses_v6(&mut self.socket, self.link.index)?;
-        let lost = |wanted: &&Address| !left.iter().any(|found| found.address == wanted.address);
-        for address in self.addresses.iter().filter(lost) {
+        for &address in self.addresses.iter().filter(|wanted| !left.contains(wanted)) {
             // Nobody else has come to hold it meanwhile.
             let options = AddressOptions { nodad: true, ..AddressOptions::default() };
-            let change =
-                Change::AddAddress { ifindex: self.link.index, address: address.address, options };
+            let change = Change::AddAddress { ifindex: self.link.index, address, options };
             self.socket.apply_one(&change).map_err(kernel)?;
         }
         Ok(())
@@ -206,8 +241,7 @@ impl Plan {
             let routes = self.socket.routes(filter).map_err(kernel)?;
             let missing = self.addresses.iter().find(|address| {
                 let own = |route: &Route| {
-                    route.kind == RouteKind::Local
-                        && route.destination.addr() == address.address.addr()
+                    route.kind == RouteKind::Local && route.destination.addr() == address.addr()
                 };
                 !routes.iter().any(own)
             });
@@ -215,7 +249,7 @@ impl Plan {
             if deadline < Instant::now() {
                 return Err(Error::new(
                     code::TRY_AGAIN_LATER,
-                    format!("address {} did not appear in table {}", missing.address, self.table),
+                    format!("address {missing} did not appear in table {}", self.table),
                 ));
             }
             thread::sleep(PAUSE);

@@ -1,9 +1,13 @@
 //! What is in the container's namespace.
 
-use cni::Error;
+use cni::{Error, code};
+use cni_plugin::codes;
+use ipnet::IpNet;
+use kernel::netns::{Netns, within};
 use kernel::route::{
-    Address, IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, RuleAction, TABLE_LOCAL,
+    IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, RuleAction, TABLE_LOCAL,
 };
+use kernel::sysctl::{Sysctl, SysctlError};
 
 use crate::shared::kernel_error as kernel;
 
@@ -38,13 +42,26 @@ fn is_link_local(route: &Route) -> bool {
 }
 
 /// Lists the IPv6 addresses that somebody gave a link.
-pub(super) fn addresses_v6(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Address>, Error> {
+pub(super) fn addresses_v6(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
     let mut addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
     addresses.retain(|found| match found.address.addr() {
         std::net::IpAddr::V4(_) => false,
         std::net::IpAddr::V6(address) => found.permanent() && !address.is_unicast_link_local(),
     });
-    Ok(addresses)
+    Ok(addresses.into_iter().map(|found| found.address).collect())
+}
+
+/// Works with a link's sysctl that says whether IPv6 addresses stay when the link goes down.
+pub(super) fn with_keep_addr_on_down<T: Send>(
+    netns: &Netns,
+    ifname: &str,
+    work: impl FnOnce(&Sysctl) -> Result<T, SysctlError> + Send,
+) -> Result<T, Error> {
+    let refused = |error: SysctlError| Error::from_chain(codes::KERNEL, &error);
+    let inside = || work(&Sysctl::of_link("net/ipv6/conf", ifname, "keep_addr_on_down")?);
+    within(netns, inside)
+        .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+        .map_err(refused)
 }
 
 /// Finds the lowest table that no VRF, rule or route uses and that is not the kernel's.

@@ -26,7 +26,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
         // Nothing of ours is known: what the reference made goes as the reference takes it away.
         let configured = || Config::of(call).ok().map(|config| config.vrf);
         let vrf = facts.as_ref().map(|facts| facts.vrf.clone()).or_else(configured);
-        take_down(&netns, call.ifname(), vrf.as_deref(), facts.is_some())?;
+        take_down(&netns, call.ifname(), vrf.as_deref(), facts.as_ref())?;
     }
     attachment::forget(&index, key, NAME)
 }
@@ -37,11 +37,19 @@ fn take_down(
     netns: &Netns,
     ifname: &IfName,
     vrf: Option<&str>,
-    recorded: bool,
+    facts: Option<&Facts>,
 ) -> Result<(), Error> {
     let _lock = netns_lock::lock(netns)?;
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let link = socket.link_by_name(ifname.as_str()).map_err(kernel)?;
+    // An ADD was killed that had told the kernel to keep addresses.
+    let moving = facts.and_then(|facts| facts.moving.as_ref());
+    let moving = moving.filter(|moving| link.as_ref().is_some_and(|l| l.index == moving.ifindex));
+    if let Some(before) = moving.and_then(|moving| moving.keep_addr_on_down.as_deref()) {
+        node::with_keep_addr_on_down(netns, ifname.as_str(), |keep| {
+            keep.write_if_different(before).map(drop)
+        })?;
+    }
     let Some(vrf) = find_vrf(&mut socket, vrf, link.as_ref())? else { return Ok(()) };
     if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {
         let set = LinkSet { master: Some(None), ..LinkSet::default() };
@@ -51,7 +59,7 @@ fn take_down(
         }
     }
     let empty = socket.links_of_master(vrf.index).map_err(kernel)?.is_empty();
-    if empty && (node::is_ours(&vrf) || !recorded && vrf.alias.is_none()) {
+    if empty && (node::is_ours(&vrf) || facts.is_none() && vrf.alias.is_none()) {
         socket.delete_link(vrf.index).map_err(kernel)?;
     }
     Ok(())
@@ -80,7 +88,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
         let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
         let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
         let down = attachment::recorded_netns(&record).and_then(|netns| match netns {
-            Some(netns) => take_down(&netns, &key.ifname, name, true),
+            Some(netns) => take_down(&netns, &key.ifname, name, Some(&facts)),
             None => Ok(()),
         });
         let down = down.and_then(|()| attachment::forget(&index, key, NAME));
