@@ -171,12 +171,37 @@ impl Dnsmasq {
     }
 }
 
-/// kea for IPv4.
+/// kea, for one family.
 #[derive(Debug)]
 pub(crate) struct Kea {
     running: Running,
+    server: KeaServer,
     dir: PathBuf,
 }
+
+/// Which of kea's servers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeaServer {
+    program: &'static str,
+    /// The key that its configuration is below.
+    section: &'static str,
+    started: &'static str,
+    /// What is particular about its configuration; its files are in the folder.
+    terms: fn(Lasting, &Path) -> Value,
+}
+
+const KEA4: KeaServer = KeaServer {
+    program: "kea-dhcp4",
+    section: "Dhcp4",
+    started: "DHCP4_STARTED",
+    terms: Lasting::v4,
+};
+const KEA6: KeaServer = KeaServer {
+    program: "kea-dhcp6",
+    section: "Dhcp6",
+    started: "DHCP6_STARTED",
+    terms: Lasting::v6,
+};
 
 /// What kea's only subnet is like.
 #[derive(Debug, Clone, Copy)]
@@ -184,45 +209,78 @@ pub(crate) struct Lasting {
     pub(crate) valid_s: u32,
     pub(crate) t1_s: u32,
     pub(crate) t2_s: u32,
+    /// Of IPv4.
     pub(crate) router: &'static str,
+}
+
+impl Lasting {
+    fn v4(self, _: &Path) -> Value {
+        json!({
+            "interfaces-config": { "interfaces": ["br0"], "dhcp-socket-type": "raw" },
+            "subnet4": [{
+                "subnet": "192.0.2.0/24",
+                "pools": [{ "pool": "192.0.2.100 - 192.0.2.150" }],
+                "option-data": [{ "name": "routers", "data": self.router }],
+            }],
+        })
+    }
+
+    fn v6(self, dir: &Path) -> Value {
+        json!({
+            "interfaces-config": { "interfaces": ["br0"] },
+            "data-directory": dir,
+            "preferred-lifetime": self.valid_s,
+            "subnet6": [{
+                "subnet": "2001:db8::/64",
+                "interface": "br0",
+                "pools": [{ "pool": "2001:db8::100 - 2001:db8::1ff" }],
+                "option-data": [{ "name": "dns-servers", "data": "2001:db8::53" }],
+            }],
+        })
+    }
 }
 
 impl Rig {
     /// Starts kea on the bridge: the server for leases shorter than dnsmasq's two minutes.
     pub(crate) fn kea(&self, lasting: Lasting) -> Kea {
-        let dir = self.node.dir("kea");
-        let running = self.start_kea(&dir, lasting);
-        Kea { running, dir }
+        self.any_kea(KEA4, lasting)
+    }
+
+    /// Starts kea for IPv6 on the bridge, which must have a link-local address.
+    pub(crate) fn kea6(&self, lasting: Lasting) -> Kea {
+        self.any_kea(KEA6, lasting)
+    }
+
+    fn any_kea(&self, server: KeaServer, lasting: Lasting) -> Kea {
+        let dir = self.node.dir(server.program);
+        let running = self.start_kea(server, &dir, lasting);
+        Kea { running, server, dir }
     }
 
     /// Starts kea again, perhaps with other terms.
     pub(crate) fn restart_kea(&self, kea: &mut Kea, lasting: Lasting) {
         kea.stop();
-        kea.running = self.start_kea(&kea.dir, lasting);
+        kea.running = self.start_kea(kea.server, &kea.dir, lasting);
     }
 
-    fn start_kea(&self, dir: &Path, lasting: Lasting) -> Running {
+    fn start_kea(&self, server: KeaServer, dir: &Path, lasting: Lasting) -> Running {
         let (config, log) = (dir.join("conf"), dir.join("log"));
-        let config_of = json!({ "Dhcp4": {
-            "interfaces-config": { "interfaces": ["br0"], "dhcp-socket-type": "raw" },
+        let mut settings = json!({
             "lease-database": { "type": "memfile", "persist": true, "name": dir.join("leases") },
             "valid-lifetime": lasting.valid_s, "renew-timer": lasting.t1_s, "rebind-timer": lasting.t2_s,
             "calculate-tee-times": false,
-            "subnet4": [{
-                "subnet": "192.0.2.0/24",
-                "pools": [{ "pool": "192.0.2.100 - 192.0.2.150" }],
-                "option-data": [{ "name": "routers", "data": lasting.router }],
-            }],
             "loggers": [{
-                "name": "kea-dhcp4",
+                "name": server.program,
                 "severity": "INFO",
                 "output_options": [{ "output": log, "flush": true }],
             }],
-        } });
-        fs::write(&config, config_of.to_string()).unwrap();
-        let started = |text: &str| text.matches("DHCP4_STARTED").count();
+        });
+        let terms = (server.terms)(lasting, dir);
+        settings.as_object_mut().unwrap().extend(terms.as_object().unwrap().clone());
+        fs::write(&config, json!({ server.section: settings }).to_string()).unwrap();
+        let started = |text: &str| text.matches(server.started).count();
         let before = started(&fs::read_to_string(&log).unwrap_or_default());
-        let mut command = self.node.lab.command("kea-dhcp4");
+        let mut command = self.node.lab.command(server.program);
         command.args(["-c", config.to_str().unwrap()]);
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", dir);
         let running = Running::new(command);
@@ -239,10 +297,13 @@ impl Kea {
         self.running.child().wait().unwrap();
     }
 
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
     /// How often a line with these words is in its log.
     pub(crate) fn logged(&self, words: &str) -> usize {
-        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        log.lines().filter(|line| line.contains(words)).count()
+        self.log().lines().filter(|line| line.contains(words)).count()
     }
 }
 
