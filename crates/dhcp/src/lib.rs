@@ -142,12 +142,17 @@ pub mod frame;
 mod hex;
 mod link;
 mod names;
+mod option;
 mod random;
 mod received;
+mod saved;
+mod setback;
 mod time;
 pub mod v4;
 pub mod v6;
 
 pub use link::{MacAddr, MacAddrError};
+pub use option::RawOption;
 pub use received::{Ignored, Received};
+pub use saved::SavedLeaseError;
 pub use time::{Moment, Now, Timestamp, UnixTime};

@@ -11,11 +11,10 @@ use super::exchange::{Exchange, Renewal};
 use super::held::Held;
 use super::{Action, Config, FailReason, Lease, LostReason, SavedLease};
 use crate::random::Random;
+use crate::setback::Setbacks;
 use crate::{Now, Timestamp};
 
-/// After a second setback in a row the client waits, twice as long each time: a server that refuses what it
-/// offers is not asked without pause.
-const FIRST_SETBACK: Duration = Duration::from_secs(1);
+/// The longest wait after setbacks in a row.
 const MAX_SETBACK: Duration = Duration::from_secs(64);
 
 /// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
@@ -97,7 +96,7 @@ pub(super) struct Search {
     pub(super) failure: FailReason,
     /// The address to ask for.
     pub(super) wanted: Option<Ipv4Addr>,
-    pub(super) setbacks: u32,
+    pub(super) setbacks: Setbacks,
     pub(super) conflicts: u32,
 }
 
@@ -135,7 +134,7 @@ impl Client {
             deadline,
             failure: FailReason::NoOffer,
             wanted: None,
-            setbacks: 0,
+            setbacks: Setbacks::default(),
             conflicts: 0,
         };
         let mut client = Client {
@@ -344,12 +343,7 @@ impl Client {
 
     /// How long to wait after one more setback.
     pub(super) fn setback(&mut self) -> Duration {
-        let before = self.search.setbacks;
-        self.search.setbacks = before.saturating_add(1);
-        match before.checked_sub(1) {
-            None => Duration::ZERO,
-            Some(doublings) => (FIRST_SETBACK * (1 << doublings.min(6))).min(MAX_SETBACK),
-        }
+        self.search.setbacks.one_more(MAX_SETBACK)
     }
 
     /// An address under examination is not given up for being late.

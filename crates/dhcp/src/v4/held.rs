@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::client::Phase;
 use super::exchange::Exchange;
 use super::{Action, Client, Lease, LostReason};
+use crate::setback::Setbacks;
 use crate::{Moment, Now, Timestamp};
 
 /// T1 and T2 come earlier by up to this, at random (RFC 2131 §4.4.5): hosts that were started together shall
@@ -80,7 +81,7 @@ impl Client {
         self.held = Some(self.hold(lease, now.at, age));
         self.phase = Phase::Bound;
         self.search.deadline = None;
-        self.search.setbacks = 0;
+        self.search.setbacks = Setbacks::default();
         self.search.conflicts = 0;
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use crate::saved::{self, SavedLeaseError};
 use crate::{MacAddr, Moment, Timestamp};
 
 /// What a server granted.
@@ -68,8 +69,7 @@ impl Lease {
 
     /// The value of an option.
     pub fn option(&self, code: u8) -> Option<&[u8]> {
-        let option = self.options.iter().find(|option| option.code == code)?;
-        Some(&option.value)
+        RawOption::find(&self.options, code)
     }
 }
 
@@ -98,22 +98,8 @@ pub enum Scope {
     Link,
 }
 
-/// An option as it travels, of any length (RFC 3396 divides it).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RawOption {
-    /// Its code.
-    pub code: u8,
-    /// Its value.
-    #[serde(with = "crate::hex")]
-    pub value: Vec<u8>,
-}
-
-impl RawOption {
-    /// An option.
-    pub fn new(code: u8, value: impl Into<Vec<u8>>) -> Self {
-        RawOption { code, value: value.into() }
-    }
-}
+/// An option as it travels.
+pub type RawOption = crate::RawOption<u8>;
 
 /// A lease as it is kept on disk, with what is needed to renew or release it: [`Start::Reboot`](super::Start) takes it,
 /// and [`release_message`](super::release_message).
@@ -130,21 +116,6 @@ pub struct SavedLease {
     pub lease: Lease,
 }
 
-/// The version written; newer ones are refused.
-const VERSION: u32 = 1;
-
-/// A saved lease that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SavedLeaseError {
-    /// A format from the future, or none of ours.
-    #[error("saved lease has format version {found}, this program reads {VERSION}")]
-    Version {
-        /// What was found.
-        found: u32,
-    },
-}
-
 /// A file of version 1.
 #[derive(Serialize, Deserialize)]
 struct Disk {
@@ -158,7 +129,7 @@ struct Disk {
 impl From<SavedLease> for Disk {
     fn from(saved: SavedLease) -> Self {
         let SavedLease { mac, client_id, lease } = saved;
-        Disk { version: VERSION, mac, client_id, lease }
+        Disk { version: saved::VERSION, mac, client_id, lease }
     }
 }
 
@@ -167,9 +138,7 @@ impl TryFrom<Disk> for SavedLease {
 
     fn try_from(disk: Disk) -> Result<Self, SavedLeaseError> {
         let Disk { version: found, mac, client_id, lease } = disk;
-        if found != VERSION {
-            return Err(SavedLeaseError::Version { found });
-        }
+        saved::check_version(found)?;
         Ok(SavedLease { mac, client_id, lease })
     }
 }

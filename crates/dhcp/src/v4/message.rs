@@ -118,8 +118,7 @@ pub(super) struct Malformed;
 
 impl Message {
     pub(super) fn option(&self, code: u8) -> Option<&[u8]> {
-        let option = self.options.iter().find(|option| option.code == code)?;
-        Some(&option.value)
+        RawOption::find(&self.options, code)
     }
 
     pub(super) fn kind(&self) -> Option<Kind> {

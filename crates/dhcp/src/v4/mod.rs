@@ -19,11 +19,11 @@ mod reply;
 mod send;
 mod terms;
 
-pub use crate::{Ignored, Received};
+pub use crate::{Ignored, Received, SavedLeaseError};
 pub use action::{Action, FailReason, How, LostReason, MessageKind, Transmit};
 pub use client::{Client, Start, State};
 pub use config::{Config, DEFAULT_REQUEST, Defence, ProbeTiming, Timing, key_client_id};
-pub use lease::{Lease, RawOption, Route, SavedLease, SavedLeaseError, Scope};
+pub use lease::{Lease, RawOption, Route, SavedLease, Scope};
 pub use send::release_message;
 
 /// The port clients listen on.

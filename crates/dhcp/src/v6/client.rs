@@ -10,14 +10,13 @@ use super::exchange::Exchange;
 use super::held::Held;
 use super::{Action, Config, FailReason, Lease, LostReason, MessageKind, SavedLease};
 use crate::random::Random;
+use crate::setback::Setbacks;
 use crate::{Now, Timestamp};
 
 /// RFC 8415 §7.6 SOL_MAX_RT.
 const SOL_MAX_RT: Duration = Duration::from_secs(3600);
 
-/// After a second setback in a row the client waits, twice as long each time: a server that refuses what it
-/// advertises is not asked without pause.
-const FIRST_SETBACK: Duration = Duration::from_secs(1);
+/// The longest wait after setbacks in a row.
 const MAX_SETBACK: Duration = Duration::from_secs(120);
 
 /// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
@@ -91,7 +90,7 @@ pub(super) struct Search {
     pub(super) failure: FailReason,
     /// The addresses to ask for.
     pub(super) wanted: Vec<Ipv6Addr>,
-    pub(super) setbacks: u32,
+    pub(super) setbacks: Setbacks,
 }
 
 /// A stateful DHCPv6 client for one identity association on one link.
@@ -123,7 +122,7 @@ impl Client {
                 deadline,
                 failure: FailReason::NoServer,
                 wanted: Vec::new(),
-                setbacks: 0,
+                setbacks: Setbacks::default(),
             },
             sol_max_rt: SOL_MAX_RT,
         };
@@ -269,7 +268,7 @@ impl Client {
         self.expire(now);
         if let Phase::Init { until } = &mut self.phase {
             // The delay before the first message spreads hosts out; a setback's wait stays.
-            if self.search.setbacks == 0 && *until <= now.at + self.config.timing.first_delay {
+            if self.search.setbacks.is_none() && *until <= now.at + self.config.timing.first_delay {
                 *until = now.at;
             }
         } else if let Some(exchange) = self.phase.exchange_mut() {
@@ -381,12 +380,7 @@ impl Client {
 
     /// How long to wait after one more setback.
     pub(super) fn setback(&mut self) -> Duration {
-        let before = self.search.setbacks;
-        self.search.setbacks = before.saturating_add(1);
-        match before.checked_sub(1) {
-            None => Duration::ZERO,
-            Some(doublings) => (FIRST_SETBACK * (1 << doublings.min(7))).min(MAX_SETBACK),
-        }
+        self.search.setbacks.one_more(MAX_SETBACK)
     }
 
     fn give_up_at(&self) -> Option<Timestamp> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::client::Phase;
 use super::exchange::Exchange;
 use super::{Action, Client, Lease, LostReason, MessageKind};
+use crate::setback::Setbacks;
 use crate::{Moment, Now, Timestamp};
 
 /// The lease in use, and its times on the clock since boot. None is never.
@@ -73,7 +74,7 @@ impl Client {
         self.held = Some(hold(lease, now.at, age));
         self.phase = Phase::Bound;
         self.search.deadline = None;
-        self.search.setbacks = 0;
+        self.search.setbacks = Setbacks::default();
     }
 
     /// Gives up the lease in use and looks for another.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Duid;
+use crate::saved::{self, SavedLeaseError};
 use crate::{Moment, Timestamp};
 
 /// What a server granted: the addresses of one identity association.
@@ -59,27 +60,12 @@ impl Lease {
 
     /// The value of an option.
     pub fn option(&self, code: u16) -> Option<&[u8]> {
-        let option = self.options.iter().find(|option| option.code == code)?;
-        Some(&option.value)
+        RawOption::find(&self.options, code)
     }
 }
 
 /// An option as it travels.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RawOption {
-    /// Its code.
-    pub code: u16,
-    /// Its value, at most 65 535 octets.
-    #[serde(with = "crate::hex")]
-    pub value: Vec<u8>,
-}
-
-impl RawOption {
-    /// An option.
-    pub fn new(code: u16, value: impl Into<Vec<u8>>) -> Self {
-        RawOption { code, value: value.into() }
-    }
-}
+pub type RawOption = crate::RawOption<u16>;
 
 /// A lease as it is kept on disk, with what is needed to renew or release it.
 ///
@@ -95,21 +81,6 @@ pub struct SavedLease {
     pub lease: Lease,
 }
 
-/// The version written; newer ones are refused.
-const VERSION: u32 = 1;
-
-/// A saved lease that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SavedLeaseError {
-    /// A format from the future, or none of ours.
-    #[error("saved lease has format version {found}, this program reads {VERSION}")]
-    Version {
-        /// What was found.
-        found: u32,
-    },
-}
-
 /// A file of version 1.
 #[derive(Serialize, Deserialize)]
 struct Disk {
@@ -122,7 +93,7 @@ struct Disk {
 impl From<SavedLease> for Disk {
     fn from(saved: SavedLease) -> Self {
         let SavedLease { duid, iaid, lease } = saved;
-        Disk { version: VERSION, duid, iaid, lease }
+        Disk { version: saved::VERSION, duid, iaid, lease }
     }
 }
 
@@ -131,9 +102,7 @@ impl TryFrom<Disk> for SavedLease {
 
     fn try_from(disk: Disk) -> Result<Self, SavedLeaseError> {
         let Disk { version: found, duid, iaid, lease } = disk;
-        if found != VERSION {
-            return Err(SavedLeaseError::Version { found });
-        }
+        saved::check_version(found)?;
         Ok(SavedLease { duid, iaid, lease })
     }
 }

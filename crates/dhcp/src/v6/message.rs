@@ -96,13 +96,9 @@ impl Message {
     }
 
     pub(super) fn option(&self, code: u16) -> Option<&[u8]> {
-        find(&self.options, code)
+        // Those that count here are to come once.
+        RawOption::find(&self.options, code)
     }
-}
-
-/// The first option of a code; those that count here are to come once.
-fn find(options: &[RawOption], code: u16) -> Option<&[u8]> {
-    options.iter().find(|option| option.code == code).map(|option| option.value.as_slice())
 }
 
 /// None if one is cut off.
@@ -145,7 +141,7 @@ impl Status {
 
     /// RFC 8415 §21.13: no status is success.
     pub(super) fn of(options: &[RawOption]) -> Option<Self> {
-        let Some(value) = find(options, code::STATUS) else {
+        let Some(value) = RawOption::find(options, code::STATUS) else {
             return Some(Status { code: Status::SUCCESS, message: String::new() });
         };
         let (code, message) = value.split_at_checked(2)?;

@@ -19,10 +19,10 @@ mod terms;
 pub use action::{Action, FailReason, LostReason, MessageKind, Transmit};
 pub use client::{Client, Start, State};
 pub use config::{Config, DEFAULT_REQUEST, Duid, Timing, key_iaid};
-pub use lease::{Address, Lease, RawOption, SavedLease, SavedLeaseError};
+pub use lease::{Address, Lease, RawOption, SavedLease};
 pub use send::release_message;
 
-pub use crate::{Ignored, Received};
+pub use crate::{Ignored, Received, SavedLeaseError};
 
 use std::net::Ipv6Addr;
 

@@ -1,0 +1,21 @@
+//! The version of the format that leases are saved in.
+
+/// The version written; newer ones are refused.
+pub(crate) const VERSION: u32 = 1;
+
+/// A saved lease that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedLeaseError {
+    /// A format from the future, or none of ours.
+    #[error("saved lease has format version {found}, this program reads {VERSION}")]
+    Version {
+        /// What was found.
+        found: u32,
+    },
+}
+
+/// Refuses what this program cannot read.
+pub(crate) fn check_version(found: u32) -> Result<(), SavedLeaseError> {
+    if found == VERSION { Ok(()) } else { Err(SavedLeaseError::Version { found }) }
+}
