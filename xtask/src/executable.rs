@@ -4,15 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::run::{Program, host_triple, quiet, target_dir};
+use crate::musl::Linked;
+use crate::run::{quiet, target_dir};
 
 /// DESIGN: at most 10 MB stripped.
 const MAX_BYTES: u64 = 10_000_000;
-
-/// Without position independence: it saves relocations at every start, and a plugin starts often. Hashes of a few dozen bytes
-/// are not worth asking the processor what it can: three questions that trap in a virtual machine.
-const STATIC: &str =
-    "-C target-feature=+crt-static -C relocation-model=static --cfg sha2_backend=\"soft\"";
 
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(1200);
@@ -25,18 +21,13 @@ const SHIPPED: [(&str, &str); 2] = [("netwright", "netwright"), ("netwright-daem
 
 /// Builds the static executables and copies them to `target/dist`; returns the first.
 ///
-/// The flags are given here and not in `.cargo/config.toml`, so that nobody's development build changes; with `--target`
-/// they do not reach build scripts and procedural macros, which cannot be static. Each package is built by itself: what
-/// one asks of a crate is not to get into the other.
+/// Each package is built by itself: what one asks of a crate is not to get into the other.
 pub(crate) fn build() -> Result<PathBuf, String> {
-    let triple = host_triple()?;
+    let linked = Linked::prepare()?;
     for (package, name) in SHIPPED {
-        Program::new(&format!("cargo build --release --locked --package {package} --target"))
-            .arg(&triple)
-            .variable("RUSTFLAGS", STATIC)
-            .deadline(DEADLINE)
-            .logged("dist", quiet)?;
-        place(&target_dir().join(&triple).join("release").join(name), &dist().join(name))?;
+        let line = format!("cargo build --release --locked --package {package}");
+        linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
+        place(&linked.target_dir().join("release").join(name), &dist().join(name))?;
     }
     Ok(path())
 }
@@ -110,7 +101,8 @@ mod tests {
     #[test]
     fn a_dynamic_executable_is_told_from_others() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert!(program_headers(&own).unwrap().contains(&PT_INTERP), "test binaries are dynamic");
+        let shell = std::fs::read("/bin/sh").unwrap();
+        assert!(program_headers(&shell).unwrap().contains(&PT_INTERP), "the shell is dynamic");
         assert_eq!(program_headers(&own[..60]), Err("truncated ELF file".to_owned()));
         assert!(program_headers(b"#!/bin/sh\n").is_err());
     }

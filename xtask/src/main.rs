@@ -12,6 +12,7 @@ mod dependencies;
 mod executable;
 mod fuzz;
 mod matrix;
+mod musl;
 mod reference;
 mod run;
 mod runtimes;

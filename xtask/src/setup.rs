@@ -9,12 +9,16 @@ const PACKAGES: &str = include_str!("../debian-packages.txt");
 
 /// Installs what is missing, and says what.
 pub(crate) fn install() -> Result<String, String> {
-    let installed = packages_of_debian()?;
+    let installed = packages_of_debian(&packages().collect::<Vec<_>>())?;
     Ok(format!("{installed}; {}", reference::unpacked()?))
 }
 
-fn packages_of_debian() -> Result<String, String> {
-    let wanted: Vec<&str> = packages().collect();
+/// Installs one of the packages, for who needs no other.
+pub(crate) fn install_only(package: &str) -> Result<String, String> {
+    packages_of_debian(&[package])
+}
+
+fn packages_of_debian(wanted: &[&str]) -> Result<String, String> {
     if !exists("dpkg-query") || !exists("apt-get") {
         return Ok(format!(
             "not a Debian system: install what these hold yourself: {}",

@@ -1,8 +1,9 @@
-//! Running the tests on this machine.
+//! Running the tests on this machine, linked as what ships is.
 
 use std::time::Duration;
 
 use crate::ci::{Extent, Report};
+use crate::musl::Linked;
 use crate::run::{Failed, Program, exists};
 use crate::{runtimes, skips};
 
@@ -14,10 +15,11 @@ pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
 
 /// Unit and integration tests of the whole workspace.
 pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
+    let linked = Linked::prepare()?;
     let program = if exists("cargo-nextest") {
-        Program::new("cargo nextest run --profile ci --workspace --locked")
+        linked.program("cargo nextest run --profile ci --workspace --locked")
     } else {
-        Program::new(
+        linked.program(
             "cargo test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- --nocapture",
         )
     };
@@ -27,8 +29,9 @@ pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
 
 /// The examples in the documentation.
 pub(crate) fn doctests(extent: Extent) -> Result<Report, String> {
+    let linked = Linked::prepare()?;
     let program =
-        with_extent(Program::new("cargo test --workspace --locked --doc --no-fail-fast"), extent);
+        with_extent(linked.program("cargo test --workspace --locked --doc --no-fail-fast"), extent);
     count(program.logged("doctests", |line| line.starts_with("test result: F")), libtest)
 }
 

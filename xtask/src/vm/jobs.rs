@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::MARK;
-use crate::run::{Program, root};
+use crate::musl::Linked;
+use crate::run::root;
 
 /// Building all tests on a small machine.
 const BUILD: Duration = Duration::from_secs(900);
@@ -43,7 +44,7 @@ impl Job {
 pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String> {
     let filters = if filters.is_empty() { &[MARK] } else { filters };
     let line = format!("cargo test {packages} --locked --no-run --quiet --message-format json");
-    let messages = Program::new(&line).deadline(BUILD).output()?;
+    let messages = Linked::prepare()?.program(&line).deadline(BUILD).output()?;
     let mut jobs = Vec::new();
     for (directory, program) in messages.lines().filter_map(test_binary) {
         let listed = Command::new(program)

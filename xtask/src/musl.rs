@@ -1,0 +1,74 @@
+//! How everything that ships, and everything that tests it, is linked: static, over musl.
+//!
+//! A plugin is a process that lives for a millisecond, and glibc's start-up asks the processor some thirty questions, each of
+//! which traps in a virtual machine: half of what a call costs. musl asks none. Rust's standard library for musl is a
+//! download of rustup's; its standard library for GNU systems, which every toolchain has, links with musl as well, since
+//! musl keeps glibc's binary interface (types, constants, calls) on purpose. What it lacks is in `musl.c`, a few lines.
+//!
+//! `cargo build --release` remains the plain way, over the system's C library.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::run::{Program, exists, host_triple, quiet, target_dir};
+use crate::setup;
+
+/// gcc with musl's headers, start files and archive (Debian: `musl-tools`).
+const LINKER: &str = "musl-gcc";
+
+const LACKING: &str = include_str!("musl.c");
+
+/// Without position independence: it saves relocations at every start, and a plugin starts often. Hashes of a few dozen bytes
+/// are not worth asking the processor what it can: three questions that trap in a virtual machine.
+const STATIC: &str =
+    "-C target-feature=+crt-static -C relocation-model=static --cfg sha2_backend=\"soft\"";
+
+/// What programs of cargo need so that the result is linked so.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    triple: String,
+    flags: String,
+}
+
+impl Linked {
+    /// Sees to the linker and compiles what musl lacks.
+    pub(crate) fn prepare() -> Result<Self, String> {
+        if !exists(LINKER) {
+            setup::install_only("musl-tools")?;
+        }
+        let dir = target_dir().join("musl");
+        fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+        let [source, object] = ["lacking.c", "lacking.o"].map(|name| dir.join(name));
+        // Written only when it differs: cargo looks at the flags alone, and the linker at the object.
+        if fs::read(&source).ok().as_deref() != Some(LACKING.as_bytes()) || !object.exists() {
+            fs::write(&source, LACKING)
+                .map_err(|error| format!("write {}: {error}", source.display()))?;
+            Program::new(&format!(
+                "{LINKER} -Os -ffunction-sections -fno-builtin -Wall -Werror -c -o"
+            ))
+            .arg(object.display().to_string())
+            .arg(source.display().to_string())
+            .logged("musl", quiet)?;
+        }
+        let flags = format!(
+            "{STATIC} -C linker={LINKER} -C link-arg={} -C link-arg=-l:libc.a",
+            object.display()
+        );
+        Ok(Self { triple: host_triple()?, flags })
+    }
+
+    /// A program of cargo that links so. The flags are given here and not in `.cargo/config.toml`, so that nobody's
+    /// development build changes; with `--target` they do not reach build scripts and procedural macros, which cannot be
+    /// static. Options of the program follow; those of what it runs follow these, behind `--`.
+    pub(crate) fn program(&self, line: &str) -> Program {
+        let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
+        let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
+        Program::new(&format!("{cargo} --target {}{rest}", self.triple))
+            .variable("RUSTFLAGS", self.flags.clone())
+    }
+
+    /// Where such programs build.
+    pub(crate) fn target_dir(&self) -> PathBuf {
+        target_dir().join(&self.triple)
+    }
+}
