@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cni::{Command, Error, code};
 use cni_invoke::{Exec, Executor, InvokeError, Mixed, Output, Request, Status};
 use cni_plugin::{Context, Plugin, Serve, respond};
+use kernel::linger;
 use plugins::Builtins;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -42,8 +43,11 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         Some(Command::Version) => Box::new(UntilSilent::new()),
         _ => Box::new(io::stdin()),
     };
+    linger::by_process();
     let output = respond(plugin, &env, &mut stdin, &context);
-    world.write(&output)
+    let code = world.write(&output);
+    linger::end();
+    code
 }
 
 /// Standard input that ends when nobody writes to it: for VERSION, which many ask without input, some with standard

@@ -3,13 +3,15 @@
 //! After a transaction that deletes, the kernel destroys in the background what was deleted. Closing *any* nftables
 //! socket before it is done waits for that, 10 to 20 ms, with the lock held that every transaction needs (linux
 //! net/netfilter/nf_tables_api.c `nft_rcv_nl_event`). A chain of plugins in one process would wait once for each; so
-//! a process that has deleted something keeps its sockets for a moment. One that ends closes them at once and waits once.
+//! a process that has deleted something keeps its sockets for a moment, and one that ends leaves them to another
+//! ([`kernel::linger`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use kernel::linger;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, NftError, NftSocket, Operation};
 
@@ -54,6 +56,7 @@ impl Drop for LateSocket {
         if !DELETED.load(Ordering::Relaxed) {
             return;
         }
+        let Err(socket) = linger::leave_open(socket) else { return };
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.as_mut() {
             Some(sockets) if sockets.len() < KEPT_MAX => sockets.push(socket),

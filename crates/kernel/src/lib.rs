@@ -28,6 +28,7 @@ pub mod host;
 #[cfg(test)]
 mod hostile;
 pub mod inherited;
+pub mod linger;
 pub mod mac;
 pub mod netlink;
 pub mod netns;

@@ -12,6 +12,7 @@ mod docs;
 mod foreign_forward;
 mod install;
 mod interop;
+mod linger;
 mod lint;
 mod oci_hook;
 mod oci_runtimes;

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use netlink_sys::SocketAddr;
@@ -11,6 +12,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Errno, ExtAck, NetlinkError};
+use crate::linger;
 use crate::netns::{Netns, within};
 use crate::wire::{self, Message, Writer};
 
@@ -81,6 +83,12 @@ impl Outcome {
     }
 }
 
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
 impl Socket {
     /// Opens a socket of a netlink family in the calling thread's namespace.
     pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
@@ -148,6 +156,68 @@ impl Socket {
             outcome.is_some()
         })?;
         outcome.map_or(Ok(()), |outcome| outcome.into_result(request.operation))
+    }
+
+    /// Has a request sent by somebody else ([`crate::linger`]) and waits, until it was refused or accepted or `done` is told so
+    /// by a message of a multicast group. `None` if such messages may have been lost: ask whether it is done.
+    pub(crate) fn execute_lingering(
+        &mut self,
+        request: &Request<'_>,
+        group: u32,
+        done: impl Fn(&Message<'_>) -> bool,
+    ) -> Result<Option<()>, NetlinkError> {
+        let failed = |step| {
+            move |source| NetlinkError::Transfer {
+                operation: request.operation.to_string(),
+                step,
+                source,
+            }
+        };
+        let seq = self.next_seq();
+        let mut writer = Writer::new();
+        writer.message(request.kind, NLM_F_REQUEST | NLM_F_ACK | request.flags, seq, request.body);
+        if let Some(what) = writer.problem() {
+            return Err(NetlinkError::Unsendable {
+                operation: request.operation.to_string(),
+                what,
+            });
+        }
+        self.inner.add_membership(group).map_err(failed("listen"))?;
+        let sent = linger::send(&self.inner, writer.bytes()).map_err(io::Error::from);
+        let result = sent.map_err(failed("send")).and_then(|()| {
+            let mut outcome = None;
+            // Messages of the group carry the sequence numbers of whoever caused them.
+            let received =
+                self.receive_from(0, request.operation, writer.bytes(), |message, end| {
+                    if end.is_some() {
+                        outcome = end.filter(|_| message.seq == seq);
+                        return outcome.is_some();
+                    }
+                    done(message)
+                });
+            match received {
+                Ok(()) => outcome
+                    .map_or(Ok(()), |outcome| outcome.into_result(request.operation))
+                    .map(Some),
+                Err(NetlinkError::Transfer { source, .. }) if is_overrun(&source) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        self.inner.drop_membership(group).map_err(failed("listen no more"))?;
+        self.discard_received();
+        result
+    }
+
+    /// Throws away what is there to be received, so that nothing of a group is taken for an answer to us.
+    fn discard_received(&mut self) {
+        loop {
+            self.received.clear();
+            let buffer = spare_capacity(&mut self.received);
+            match rustix::net::recv(&self.inner, buffer, RecvFlags::DONTWAIT) {
+                Ok(_) | Err(SysErrno::INTR | SysErrno::NOBUFS) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// Asks for one object; the caller tells from the error number whether a refusal means that it is absent.
@@ -339,6 +409,11 @@ impl Socket {
 
 /// EINTR as the kernel sends it at the end of a dump.
 const SYS_INTR: Errno = Errno(4);
+
+/// Whether the kernel had more to say than the socket's buffer holds.
+fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(SysErrno::NOBUFS.raw_os_error())
+}
 
 fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, SysErrno>) -> Result<T, SysErrno> {
     loop {

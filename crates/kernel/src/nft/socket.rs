@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Display};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::batch::Batch;
 use super::batch_encode::encode_question;
@@ -26,7 +27,7 @@ const NLM_F_ACK: u16 = 4;
 
 /// A blocking socket for nf_tables. It keeps the namespace it was opened in.
 ///
-/// Closing it after a transaction that deletes waits for the kernel (16 ms): let what outlives the call hold it.
+/// Closing it after a transaction that deletes waits for the kernel (16 ms): see [`crate::linger::leave_open`].
 ///
 /// # Privileges
 /// CAP_NET_ADMIN in the user namespace that owns the network namespace, for questions too.
@@ -81,6 +82,12 @@ impl Error for NftError {
     /// What is behind the netlink error, whose text is this one's text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.source()
+    }
+}
+
+impl AsFd for NftSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

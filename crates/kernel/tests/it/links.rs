@@ -1,4 +1,6 @@
-use kernel::netns::within;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kernel::netns::{Netns, within};
 use kernel::route::{
     Change, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, OperState, RouteSocket,
     VethPeer,
@@ -63,6 +65,67 @@ fn a_veth_pair_is_born_in_two_namespaces() {
         assert!(host.delete_link(made.index).unwrap());
         assert!(!host.delete_link(made.index).unwrap(), "gone is gone");
         assert_eq!(inside.link_by_name("eth0").unwrap(), None);
+    });
+}
+
+#[test]
+fn a_deleted_links_names_are_free_at_once() {
+    in_netns(|| {
+        let container = fresh_netns();
+        let mut host = RouteSocket::open().unwrap();
+        for _ in 0..20 {
+            let peer = VethPeer { netns: Some(container.clone()), ..VethPeer::new("eth0") };
+            let made = host.create_link(&NewLink::new("veth1", LinkKind::Veth(peer))).unwrap();
+            assert!(host.delete_link(made.index).unwrap());
+            assert_eq!(host.link_by_name("veth1").unwrap(), None);
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_deleted_is_told() {
+    in_netns(|| {
+        let mut host = RouteSocket::open().unwrap();
+        let error = host.delete_link(1).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::OPNOTSUPP), "{error}");
+        assert!(error.to_string().contains("delete link 1"), "{error}");
+        assert!(host.link_by_name("lo").unwrap().is_some());
+    });
+}
+
+/// More happens to other links than the socket can hold.
+#[test]
+fn a_deletion_is_seen_among_any_number_of_others() {
+    in_netns(|| {
+        let netns = Netns::current().unwrap();
+        sh("ip link add noise0 type veth peer name noise1");
+        let mut host = RouteSocket::open().unwrap();
+        let noise = host.link_index("noise0").unwrap().unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut socket = RouteSocket::open_in(&netns).unwrap();
+                    let changes: Vec<Change> = (0..100)
+                        .map(|n| {
+                            let set = LinkSet::default().up(n % 2 == 0);
+                            Change::SetLink { ifindex: noise, set }
+                        })
+                        .collect();
+                    while !stop.load(Ordering::Relaxed) {
+                        socket.apply(&changes).unwrap();
+                    }
+                });
+            }
+            for _ in 0..20 {
+                let kind = LinkKind::Veth(VethPeer::new("b"));
+                let made = host.create_link(&NewLink::new("a", kind)).unwrap();
+                assert!(host.delete_link(made.index).unwrap());
+                assert_eq!(host.link_by_name("a").unwrap(), None);
+                assert!(host.link_by_name("noise0").unwrap().is_some());
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     });
 }
 
