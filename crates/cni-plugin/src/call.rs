@@ -212,6 +212,11 @@ impl<'a> Call<'a> {
         self.write_stderr(line.as_bytes());
     }
 
+    /// Passes on what a plugin that was called for this one wrote to standard error.
+    pub fn pass_on(&self, stderr: &[u8]) {
+        self.write_stderr(stderr);
+    }
+
     pub(crate) fn write_stderr(&self, text: &[u8]) {
         let mut stderr = self.stderr.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         stderr.extend_from_slice(text);

@@ -16,7 +16,7 @@ use cni_invoke::Executor;
 pub use {cni, cni_invoke, state};
 
 pub use call::Call;
-pub use delegate::Delegate;
+pub use delegate::{Delegate, PATIENCE};
 pub use respond::respond;
 pub use serve::{Serve, serve};
 

@@ -76,6 +76,18 @@ const ALL: &[Profile] = &[
         ..PLAIN
     },
     Profile {
+        plugin: "chain",
+        config: |_| {
+            json!({ "plugins": [
+                { "type": "bridge", "bridge": "conf0", "isGateway": true, "ipam": ipam() },
+                { "type": "tuning", "mtu": 1400 },
+            ] })
+        },
+        siblings: true,
+        gateway: true,
+        ..PLAIN
+    },
+    Profile {
         plugin: "ptp",
         config: |_| json!({ "ipMasq": true, "ipam": ipam() }),
         damage: Some(|_, _| delete_tables()),

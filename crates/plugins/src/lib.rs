@@ -8,6 +8,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod chain;
 pub mod chained;
 pub mod interface;
 pub mod ipam;
@@ -25,6 +26,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
     static ALL: &[&dyn Plugin] = &[
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
+        &chain::Chain,
         &ipam::dhcp::Dhcp,
         &interface::single::Single(interface::dummy::Dummy),
         &chained::firewall::FirewallPlugin,

@@ -7,6 +7,7 @@ extern crate netwright_plugins as plugins;
 
 mod bandwidth;
 mod bridge;
+mod chain;
 mod dhcp;
 mod differential;
 mod dummy;

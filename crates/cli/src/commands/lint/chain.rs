@@ -7,10 +7,20 @@ use super::keys::Top;
 use super::{Examined, Severity};
 
 /// Plugins that make an interface, and therefore come first.
-const INTERFACE: [&str; 9] =
-    ["bridge", "dummy", "host-device", "ipvlan", "loopback", "macvlan", "ptp", "tap", "vlan"];
+const INTERFACE: [&str; 10] = [
+    "bridge",
+    "chain",
+    "dummy",
+    "host-device",
+    "ipvlan",
+    "loopback",
+    "macvlan",
+    "ptp",
+    "tap",
+    "vlan",
+];
 /// Of these, the ones that can also build upon the interface made before them.
-const EITHER: [&str; 2] = ["ipvlan", "loopback"];
+const EITHER: [&str; 3] = ["chain", "ipvlan", "loopback"];
 /// Plugins that change what those before them made.
 const CHAINED: [&str; 6] = ["bandwidth", "firewall", "portmap", "sbr", "tuning", "vrf"];
 /// Plugins that hand out addresses.

@@ -107,6 +107,11 @@ pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examin
         let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
         require(&ipam_type, place, session, examined);
     }
+    if head.r#type == "chain" {
+        for inner in top.elements("plugins") {
+            lint_object(inner, session, examined);
+        }
+    }
     if let Some(plugin) = plugins::find(&head.r#type) {
         ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
     }

@@ -1,0 +1,206 @@
+//! `chain`: several plugins in one call.
+//!
+//! For runtimes that execute each plugin of a list: they start one process instead of one per plugin. The key `plugins` holds
+//! what the list would hold, and the result is the list's.
+//!
+//! - Each inner plugin is given what a runtime would give it (CNI 1.1.0 §3 "Deriving request configuration from plugin
+//!   configuration"): name and version of the outer one, the previous result, and of `runtimeConfig` what its `capabilities`
+//!   name. A runtime passes only what the outer `capabilities` name.
+//! - ADD runs them in order; if one fails, DEL runs on it and those before it, the last first. DEL runs all, the last first,
+//!   and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first that fails.
+//! - An inner plugin of this executable runs in this process, any other is executed; it is looked up in `CNI_PATH` as ever.
+//!
+//! There is no state: what is held is the inner plugins'.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, code};
+use cni_plugin::cni_invoke::{Request, find};
+use cni_plugin::{Call, PATIENCE, Plugin};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use crate::shared::failures::Failures;
+
+/// The plugin's type.
+const NAME: &str = "chain";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Chain;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    runtime_config: BTreeMap<String, Box<RawValue>>,
+    plugins: Vec<cni::json::Object>,
+}
+
+impl Plugin for Chain {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let chain = Links::of(call)?;
+        let mut previous = call.common().prev_result.clone();
+        for (place, plugin) in chain.plugins.iter().enumerate() {
+            let answer = chain
+                .run(plugin, Command::Add, previous.as_deref())
+                .and_then(|stdout| AddResult::parse(&stdout, call.version()));
+            let passed_on = match answer {
+                Ok(result) if place + 1 == chain.plugins.len() => return Ok(result),
+                Ok(result) => raw(&result, call),
+                Err(error) => Err(error),
+            };
+            match passed_on {
+                Ok(text) => previous = Some(text),
+                Err(error) => {
+                    let failure = error.context(format_args!("plugin {:?}", plugin.plugin_type));
+                    let undone = chain.del(place + 1, previous.as_deref());
+                    return Err(match undone {
+                        Ok(()) => failure,
+                        Err(undo) => {
+                            failure.with_details(format!("undoing it with DEL failed too: {undo}"))
+                        }
+                    });
+                }
+            }
+        }
+        Err(no_plugins())
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let chain = Links::of(call)?;
+        chain.del(chain.plugins.len(), call.common().prev_result.as_deref())
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let chain = Links::of(call)?;
+        let previous = call.common().prev_result.as_deref();
+        chain.all(|plugin| chain.run(plugin, Command::Check, previous))
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let chain = Links::of(call)?;
+        let mut failures = Failures::new();
+        for plugin in &chain.plugins {
+            let collected = chain.run(plugin, Command::Gc, None);
+            failures.note(format_args!("plugin {:?}", plugin.plugin_type), collected);
+        }
+        failures.into_result()
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let chain = Links::of(call)?;
+        chain.all(|plugin| chain.run(plugin, Command::Status, None))
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<Raw>(config)
+    }
+}
+
+/// The plugins of a chain, and the call that is for all of them.
+struct Links<'c> {
+    call: &'c Call<'c>,
+    plugins: Vec<PluginConfig>,
+    capability_args: BTreeMap<String, Box<RawValue>>,
+}
+
+impl<'c> Links<'c> {
+    /// Reads and checks everything, so that no plugin runs if a later one cannot.
+    fn of(call: &'c Call<'c>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        let mut plugins = Vec::with_capacity(raw.plugins.len());
+        for (place, object) in raw.plugins.into_iter().enumerate() {
+            let plugin = PluginConfig::from_object(object)
+                .map_err(|error| error.context(format_args!("plugins[{place}]")))?;
+            if plugin.plugin_type == NAME {
+                let text = format!("plugins[{place}] is a chain: write its plugins here instead");
+                return Err(Error::new(code::INVALID_CONFIG, text));
+            }
+            plugins.push(plugin);
+        }
+        if plugins.is_empty() {
+            return Err(no_plugins());
+        }
+        let links = Links { call, plugins, capability_args: raw.runtime_config };
+        if call.command() == Command::Add {
+            links.plugins.iter().try_for_each(|plugin| links.executable(plugin).map(drop))?;
+        }
+        Ok(links)
+    }
+
+    fn executable(&self, plugin: &PluginConfig) -> Result<std::path::PathBuf, Error> {
+        find(&plugin.plugin_type, &self.call.env().plugin_path()).map_err(|error| error.to_cni())
+    }
+
+    /// Runs one verb of one plugin; returns what it printed.
+    fn run(
+        &self,
+        plugin: &PluginConfig,
+        command: Command,
+        previous: Option<&RawValue>,
+    ) -> Result<Vec<u8>, Error> {
+        let call = self.call;
+        let valid = (command == Command::Gc).then(|| call.valid_attachments());
+        let injection = Injection {
+            capability_args: Some(&self.capability_args),
+            prev_result: previous,
+            valid_attachments: valid,
+        };
+        let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
+        let mut env = call.env().clone();
+        command.as_str().clone_into(&mut env.command);
+        let executable = self.executable(plugin)?;
+        let request = Request { env, stdin };
+        let deadline = call.context().deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
+        let output = call.context().executor.call(&executable, &request, Some(deadline));
+        let output = output.map_err(|error| error.to_cni())?;
+        call.pass_on(&output.stderr);
+        output.into_stdout()
+    }
+
+    /// Stops at the first that fails.
+    fn all(&self, run: impl Fn(&PluginConfig) -> Result<Vec<u8>, Error>) -> Result<(), Error> {
+        self.plugins.iter().try_for_each(|plugin| {
+            let ran = run(plugin).map(drop);
+            ran.map_err(|error| error.context(format_args!("plugin {:?}", plugin.plugin_type)))
+        })
+    }
+
+    /// Runs DEL on the first `count` plugins, the last first, all of them.
+    fn del(&self, count: usize, previous: Option<&RawValue>) -> Result<(), Error> {
+        let mut failures = Failures::new();
+        for plugin in self.plugins[..count].iter().rev() {
+            match self.run(plugin, Command::Del, previous) {
+                // CNI 1.1.0 §5 "Error": code 3 implies that there is nothing to clean up.
+                Err(error) if error.code == code::UNKNOWN_CONTAINER => {}
+                removed => {
+                    failures.note(format_args!("plugin {:?}", plugin.plugin_type), removed);
+                }
+            }
+        }
+        failures.into_result()
+    }
+}
+
+fn raw(result: &AddResult, call: &Call<'_>) -> Result<Box<RawValue>, Error> {
+    let text = result.write(call.version())?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::new(code::INTERNAL, format!("write result as JSON: {error}")))
+}
+
+fn no_plugins() -> Error {
+    Error::new(code::INVALID_CONFIG, "\"plugins\" of plugin \"chain\" names no plugin")
+}
