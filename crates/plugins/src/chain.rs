@@ -6,7 +6,8 @@
 //! - Each inner plugin is given what a runtime would give it (CNI 1.1.0 §3 "Deriving request configuration from plugin
 //!   configuration"): name and version of the outer one, the previous result, and of `runtimeConfig` what its `capabilities`
 //!   name. A runtime passes only what the outer `capabilities` name.
-//! - ADD runs them in order; if one fails, DEL runs on it and those before it, the last first. DEL runs all, the last first,
+//! - ADD runs them in order; if one fails, DEL runs on those before it, the last first, and on itself if it is
+//!   not of ours. DEL runs all, the last first,
 //!   and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first that fails.
 //! - An inner plugin of this executable runs in this process, any other is executed; it is looked up in `CNI_PATH` as ever.
 //!
@@ -66,7 +67,10 @@ impl Plugin for Chain {
                 Ok(text) => previous = Some(text),
                 Err(error) => {
                     let failure = error.context(format_args!("plugin {:?}", plugin.plugin_type));
-                    let undone = chain.del(place + 1, previous.as_deref());
+                    // Ours have undone what they did, and DEL would take what was there before; others are given DEL, as
+                    // delegated plugins are (CNI 1.1.0 §4).
+                    let acted = usize::from(crate::find(&plugin.plugin_type).is_none());
+                    let undone = chain.del(place + acted, previous.as_deref());
                     return Err(match undone {
                         Ok(()) => failure,
                         Err(undo) => {
