@@ -32,6 +32,7 @@ cargo xtask COMMAND
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
+  runtimes          show again what real runtimes said in the last ci's tests
   dist              build the static executables: target/dist/netwright and netwrightd
   deps              check licences, forbidden crates, duplicates and layers
   spec              check that each rule in docs/spec has a test that exists, or a reason
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["demo"] => demo::run(),
         ["matrix"] => matrix::from_logs(),
+        ["runtimes"] => runtimes::from_logs(),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),

@@ -71,7 +71,7 @@ pub(crate) fn from_logs() -> Result<(), String> {
     check(&merge(Some(&host), vm.as_ref())).map(|note| println!("{note}"))
 }
 
-fn read_log(name: &str) -> Result<Vec<String>, String> {
+pub(crate) fn read_log(name: &str) -> Result<Vec<String>, String> {
     let path = log_dir()?.join(format!("{name}.log"));
     let text =
         fs::read_to_string(&path).map_err(|error| format!("read {}: {error}", path.display()))?;

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use crate::matrix::read_log;
 use crate::run::target_dir;
 
 /// The runtimes that must have been heard.
@@ -41,6 +42,12 @@ pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Words> {
         }
     }
     found
+}
+
+/// Makes the page again, of what the last run's log says.
+pub(crate) fn from_logs() -> Result<(), String> {
+    let lines = read_log("tests")?;
+    check(&find(lines.iter().map(String::as_str))).map(|note| println!("{note}"))
 }
 
 /// Writes `target/runtimes.md`, shows it, and fails with what was not told.

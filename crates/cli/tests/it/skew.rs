@@ -180,20 +180,26 @@ impl Runtime for Netwright<'_> {
     }
 }
 
-/// In the version that every release knows, and in the newest, which 1.1.1 does not.
+fn our_runtime(version: &str, pairs: &[[Plugins; 2]]) {
+    let lab = lab("skew-netwright");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    write(&lab, "/etc/cni/net.d/skew.conflist", &list(version));
+    let mut runtime = Netwright { lab: &lab, plugins: Ours, container: None };
+    table(&lab, &mut runtime, pairs, &LIBCNI);
+}
+
+/// In the newest version that every release knows.
 #[test]
 fn our_runtime_with_every_pairing_of_plugins() {
     require!("root", "go-plugins");
-    for (version, pairs) in [
-        ("1.0.0", [&WITH_OURS[..], &WITHOUT_OURS].concat()),
-        ("1.1.0", vec![[Ours, Ours], [Go(Unstable), Ours], [Ours, Go(Unstable)]]),
-    ] {
-        let lab = lab("skew-netwright");
-        lab.sh("mkdir -p /etc/cni/net.d");
-        write(&lab, "/etc/cni/net.d/skew.conflist", &list(version));
-        let mut runtime = Netwright { lab: &lab, plugins: Ours, container: None };
-        table(&lab, &mut runtime, &pairs, &LIBCNI);
-    }
+    our_runtime("1.0.0", &[&WITH_OURS[..], &WITHOUT_OURS].concat());
+}
+
+/// In the newest version, which 1.1.1 does not know.
+#[test]
+fn our_runtime_with_plugins_of_the_newest_version() {
+    require!("root", "go-plugins");
+    our_runtime("1.1.0", &[[Ours, Ours], [Go(Unstable), Ours], [Ours, Go(Unstable)]]);
 }
 
 struct OnPodman<'lab>(Podman<'lab>);
@@ -214,15 +220,24 @@ impl Runtime for OnPodman<'_> {
     }
 }
 
+fn on_podman(version: &str, pairs: &[[Plugins; 2]]) {
+    let lab = lab("skew-podman");
+    let podman = Podman::new(&lab, "/opt/cni/bin");
+    podman.write_network("skew", &list(version));
+    table(&lab, &mut OnPodman(podman), pairs, &Podman::LEAVES);
+}
+
 #[test]
 fn podman_with_every_pairing_of_ours_and_others() {
     require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
-    for version in ["0.4.0", "1.0.0"] {
-        let lab = lab("skew-podman");
-        let podman = Podman::new(&lab, "/opt/cni/bin");
-        podman.write_network("skew", &list(version));
-        table(&lab, &mut OnPodman(podman), &WITH_OURS, &Podman::LEAVES);
-    }
+    on_podman("1.0.0", &WITH_OURS);
+}
+
+/// In the version of the lists that podman writes itself.
+#[test]
+fn podman_with_every_pairing_in_its_own_version() {
+    require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
+    on_podman("0.4.0", &WITH_OURS);
 }
 
 struct OnContainerd<'lab> {
