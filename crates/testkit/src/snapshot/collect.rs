@@ -57,21 +57,27 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
 
 type Facts = BTreeMap<Fact, String>;
 
-/// One script for all programs: starting them one by one takes most of a snapshot's time in the virtual machine.
+/// One script for all programs: starting them takes most of a snapshot's time, above all in the virtual machine. So
+/// `ip` is started once for several questions, and what shows the rules of iptables only where there are some.
 ///
 /// Each part is named by a line `@@ NAME` before it.
 const SCRIPT: &str = "
+ask() { printf '%s\\n' \"$@\" | ip $family -force -batch -; }
+some() { [ -e \"$1\" ] && read -r table <\"$1\"; }
+save() { command -v $1 >/dev/null && echo \"@@ iptables $1\" && $1; }
 echo '@@ links'; ip -json -details address show
 for family in -4 -6; do
-    echo \"@@ routes $family\"; ip $family route show table all
-    echo \"@@ rules $family\"; ip $family rule show
+    echo \"@@ routes $family\"; ask 'route show table all' 'rule show'
 done
-echo '@@ neighbours'; ip neigh show nud permanent; ip neigh show proxy
+family=
+echo '@@ neighbours'; ask 'neigh show nud permanent' 'neigh show proxy'
 echo '@@ fdb'; bridge fdb show
-echo '@@ nftables'; nft -json list ruleset
-for program in iptables-save ip6tables-save iptables-legacy-save ip6tables-legacy-save; do
-    command -v $program >/dev/null || continue
-    echo \"@@ iptables $program\"; $program
+echo '@@ nftables'; ruleset=$(nft -json list ruleset); printf '%s\\n' \"$ruleset\"
+for family in ip ip6; do
+    legacy=
+    some /proc/net/${family}_tables_names && legacy=$family
+    case $legacy$ruleset in ip*|*'\"family\": \"'$family'\"'*) save ${family}tables-save ;; esac
+    [ -z \"$legacy\" ] || save ${family}tables-legacy-save
 done
 echo '@@ tc'; tc -json qdisc show
 echo '@@ end'
@@ -84,8 +90,11 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
         let (title, text) = part.split_once('\n').unwrap_or((part, ""));
         match title.split_once(' ').unwrap_or((title, "")) {
             ("links", _) => links(text, &mut facts),
-            ("routes", family) => lines(&mut facts, "routes", text, family),
-            ("rules", family) => lines(&mut facts, "rules", text, family),
+            ("routes", family) => {
+                let (rules, routes): (Vec<_>, Vec<_>) = text.lines().partition(is_rule);
+                lines(&mut facts, "routes", &routes.join("\n"), family);
+                lines(&mut facts, "rules", &rules.join("\n"), family);
+            }
             ("neighbours", _) => lines(&mut facts, "neighbours", text, ""),
             ("fdb", _) => {
                 let permanent =
@@ -168,6 +177,12 @@ fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
         let name = format!("{prefix} {line}");
         add(facts, section, name.trim(), "");
     }
+}
+
+/// Whether a line is a rule's, which begins with its priority: `0:\tfrom all lookup local`.
+fn is_rule(line: &&str) -> bool {
+    let priority = line.split_once(":\t").map(|(priority, _)| priority);
+    priority.is_some_and(|priority| priority.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn links(output: &str, facts: &mut Facts) {

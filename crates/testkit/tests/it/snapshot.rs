@@ -25,6 +25,21 @@ fn every_kind_of_change_is_seen_and_its_undoing_too() {
             "neighbours: 192.0.2.7",
         ),
         (
+            "ip neigh add proxy 192.0.2.8 dev v0",
+            "ip neigh del proxy 192.0.2.8 dev v0",
+            "neighbours: 192.0.2.8",
+        ),
+        (
+            "ip -6 rule add from 2001:db8::9 lookup 77",
+            "ip -6 rule del from 2001:db8::9",
+            "rules: -6 32765:",
+        ),
+        (
+            "ip -6 route add 2001:db8::/64 dev v0",
+            "ip -6 route del 2001:db8::/64",
+            "routes: -6 2001",
+        ),
+        (
             "nft add table inet t '{ set s { type ipv4_addr; elements = { 192.0.2.1 }; }; \
              chain c { type filter hook input priority 0; ip saddr @s counter accept; }; }'",
             "nft delete table inet t",
@@ -59,6 +74,20 @@ fn every_kind_of_change_is_seen_and_its_undoing_too() {
         assert!(lines.iter().any(|line| line.contains(expected)), "after `{change}`: {lines:#?}");
         lab.sh(undo);
         before.assert_same(&Snapshot::take(&lab));
+    }
+}
+
+/// What shows rules is started only where there are some.
+#[test]
+fn the_first_rule_of_either_iptables_is_seen() {
+    require!("root", "program:nft", "program:iptables", "program:iptables-legacy");
+    for program in ["iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"] {
+        let lab = Lab::new("first-rule");
+        let before = Snapshot::take(&lab);
+        lab.sh(&format!("{program} -A INPUT -j DROP"));
+        let lines = before.diff(&Snapshot::take(&lab));
+        let expected = format!("iptables: {program}-save filter: -A INPUT -j DROP is new");
+        assert!(lines.iter().any(|line| line.contains(&expected)), "{program}: {lines:#?}");
     }
 }
 
