@@ -10,9 +10,11 @@
 
 mod bandwidth;
 mod bridge;
+mod dummy;
 mod firewall;
 mod host_device;
 mod host_local;
+mod ipvlan;
 mod ledger;
 mod loopback;
 mod macvlan;
@@ -24,11 +26,13 @@ mod sbr;
 mod static_ipam;
 mod tap;
 mod tuning;
+mod vlan;
+mod vrf;
 mod world;
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::reference::Release;
 
 use ledger::Ledger;
@@ -69,6 +73,15 @@ const PLAIN: Case = Case {
     args: "",
     chain: |_| Vec::new(),
 };
+
+/// A host's link for others to stand on, `p0`, with its other end `p1`.
+const PARENT: &str = "ip link add p0 address 02:00:00:00:01:01 type veth peer name p1 address 02:00:00:00:01:02 && \
+    ip link set p0 up && ip link set p1 up";
+
+/// `ipam` with addresses of both families.
+fn dual_stack() -> Value {
+    json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] })
+}
 
 /// Runs the cases against one release, and fails with all that is different and not listed.
 fn compare(cases: &[Case], release: Release) {
@@ -169,6 +182,13 @@ macro_rules! vm_tests {
     };
 }
 
+/// Makes the test of a plugin that needs kernel features and that the installed release does not have.
+macro_rules! vm_unstable_tests {
+    ($cases:expr, $($feature:expr),+) => {
+        super::one_test!(vm_as_the_unstable_release, $cases, Unstable, $($feature),+);
+    };
+}
+
 macro_rules! one_test {
     ($name:ident, $cases:expr, $release:ident $(, $feature:expr)*) => {
         #[test]
@@ -178,4 +198,4 @@ macro_rules! one_test {
         }
     };
 }
-use {one_test, tests, unstable_tests, vm_tests};
+use {one_test, tests, unstable_tests, vm_tests, vm_unstable_tests};

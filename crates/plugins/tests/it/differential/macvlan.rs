@@ -1,22 +1,15 @@
 //! `macvlan` beside the reference's.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Case, PLAIN, tests};
-
-const PARENT: &str = "ip link add p0 address 02:00:00:00:01:01 type veth peer name p1 address 02:00:00:00:01:02 && \
-    ip link set p0 up && ip link set p1 up";
-
-fn ipam() -> Value {
-    json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] })
-}
+use super::{Case, PARENT, PLAIN, dual_stack, tests};
 
 const CASES: &[Case] = &[
     Case {
         name: "macvlan/dual",
         host: PARENT,
         containers: 2,
-        chain: |_| vec![json!({ "type": "macvlan", "master": "p0", "ipam": ipam() })],
+        chain: |_| vec![json!({ "type": "macvlan", "master": "p0", "ipam": dual_stack() })],
         ..PLAIN
     },
     Case {
@@ -47,13 +40,15 @@ const CASES: &[Case] = &[
         name: "macvlan/mtu-too-large",
         succeeds: false,
         host: PARENT,
-        chain: |_| vec![json!({ "type": "macvlan", "master": "p0", "mtu": 9000, "ipam": ipam() })],
+        chain: |_| {
+            vec![json!({ "type": "macvlan", "master": "p0", "mtu": 9000, "ipam": dual_stack() })]
+        },
         ..PLAIN
     },
     Case {
         name: "macvlan/no-parent",
         succeeds: false,
-        chain: |_| vec![json!({ "type": "macvlan", "master": "p7", "ipam": ipam() })],
+        chain: |_| vec![json!({ "type": "macvlan", "master": "p7", "ipam": dual_stack() })],
         ..PLAIN
     },
 ];

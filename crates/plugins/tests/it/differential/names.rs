@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
 use serde_json::Value;
-use testkit::Place;
+use testkit::Snapshot;
 
 use super::world::World;
 
@@ -16,18 +16,18 @@ const CHOSEN: &str = "02:00:00:";
 pub(super) struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Looks at every link of a host and its containers.
-    pub(super) fn of(world: &World<'_>) -> Self {
+    /// Looks at every link of a host and its containers, in snapshots of them.
+    pub(super) fn of(world: &World<'_>, host: &Snapshot, containers: &[Snapshot]) -> Self {
         let mut names = Self::default();
         names.add(world.node.lab.dir().to_str().unwrap(), "<lab>");
-        let host = links(&world.node.lab);
-        // What the results name comes first, since it belongs to a container; then the rest, as the kernel has it.
+        let links = objects(host, "links");
+        // What the results name comes first, since it belongs to a container; then the rest.
         let mut order: Vec<String> = Vec::new();
         for result in world.added.iter().flatten() {
             let interfaces = result["interfaces"].as_array().into_iter().flatten();
             order.extend(interfaces.filter_map(|at| Some(at["name"].as_str()?.to_owned())));
         }
-        order.extend(host.iter().map(|link| text(link, "ifname")));
+        order.extend(links.iter().map(|(link, _)| (*link).to_owned()));
         let mut seen = BTreeSet::new();
         let mut letters = 'A'..='Z';
         for (prefix, digits) in [("veth", 8), ("bwp", 12)] {
@@ -37,28 +37,24 @@ impl Names {
                 names.add(name, &format!("{prefix}<{letter}>"));
             }
         }
-        for container in &world.containers {
-            for link in links(container) {
-                names.mac(
-                    &text(&link, "address"),
-                    &format!("{} of {}", text(&link, "ifname"), container.name()),
-                );
+        for (container, snapshot) in world.containers.iter().zip(containers) {
+            for (link, value) in objects(snapshot, "links") {
+                names.mac(&text(&value, "address"), &format!("{link} of {}", container.name()));
             }
         }
         // A bridge may have the address of one of its ports: ports first.
         let (bridges, others): (Vec<_>, Vec<_>) =
-            host.iter().partition(|link| link["linkinfo"]["info_kind"] == "bridge");
-        for link in others.into_iter().chain(bridges) {
-            let name = names.replace(&text(link, "ifname"));
-            names.mac(&text(link, "address"), &name);
+            links.iter().partition(|(_, link)| link["linkinfo"]["info_kind"] == "bridge");
+        for (link, value) in others.into_iter().chain(bridges) {
+            let name = names.replace(link);
+            names.mac(&text(value, "address"), &name);
         }
-        let places = std::iter::once(addresses(&world.node.lab));
-        for links in places.chain(world.containers.iter().map(addresses)) {
-            for link in &links {
-                let local = link["addr_info"].as_array().into_iter().flatten();
-                for address in local.filter(|at| at["scope"] == "link") {
-                    let owner = names.replace(&text(link, "ifname"));
-                    names.left_over(&text(address, "local"), &owner);
+        for snapshot in std::iter::once(host).chain(containers) {
+            for (name, address) in objects(snapshot, "addresses") {
+                let link = name.split(' ').next().unwrap_or_default();
+                if address["scope"] == "link" {
+                    let owner = names.replace(link);
+                    names.left_over(&text(&address, "local"), &owner);
                 }
             }
         }
@@ -123,12 +119,10 @@ fn is_random(name: &str, prefix: &str, digits: usize) -> bool {
     })
 }
 
-fn links(place: &impl Place) -> Vec<Value> {
-    serde_json::from_str(&place.sh("ip -d -j link show")).unwrap()
-}
-
-fn addresses(place: &impl Place) -> Vec<Value> {
-    serde_json::from_str(&place.sh("ip -j addr show")).unwrap()
+/// What a snapshot has of one section, by name.
+fn objects<'s>(snapshot: &'s Snapshot, section: &str) -> Vec<(&'s str, Value)> {
+    let facts = snapshot.facts().filter(|(of, _, _)| *of == section);
+    facts.map(|(_, name, value)| (name, serde_json::from_str(value).unwrap())).collect()
 }
 
 fn text(link: &Value, key: &str) -> String {

@@ -29,7 +29,9 @@ pub(super) struct Observation {
 impl Observation {
     /// Looks at everything.
     pub(super) fn of(world: &World<'_>) -> Self {
-        let names = Names::of(world);
+        let host = Snapshot::take(&world.node.lab);
+        let containers: Vec<_> = world.containers.iter().map(Snapshot::of).collect();
+        let names = Names::of(world, &host, &containers);
         let mut facts = BTreeMap::new();
         for (container, added) in world.containers.iter().zip(&world.added) {
             answer(&mut facts, &names, &format!("result {}", container.name()), added);
@@ -41,20 +43,18 @@ impl Observation {
         for (call, ended) in &world.said {
             answer(&mut facts, &names, call, ended);
         }
-        let host = Snapshot::take(&world.node.lab);
         snapshot(&mut facts, &names, "host", &host, &[]);
-        for container in &world.containers {
-            snapshot(&mut facts, &names, container.name(), &Snapshot::of(container), &HOSTS);
+        for (container, seen) in world.containers.iter().zip(&containers) {
+            snapshot(&mut facts, &names, container.name(), seen, &HOSTS);
         }
         Self { facts }
     }
 
-    /// Looks only at how the last calls ended.
+    /// Looks only at how the last calls ended, of which none answers with names.
     pub(super) fn of_answers(world: &World<'_>) -> Self {
-        let names = Names::of(world);
         let mut facts = BTreeMap::new();
         for (call, ended) in &world.said {
-            answer(&mut facts, &names, call, ended);
+            answer(&mut facts, &Names::default(), call, ended);
         }
         Self { facts }
     }

@@ -30,12 +30,17 @@ impl<'c> World<'c> {
     pub(super) fn new(case: &'c Case, release: Option<Release>) -> Self {
         let node = Node::new(&case.name.replace('/', "-"));
         // As on a machine with IPv6; duplicate address detection is not what is compared.
-        node.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=0");
-        node.sh(case.host);
+        let switch = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+        node.lab.enter(|| std::fs::write(switch, "0")).unwrap();
+        if !case.host.is_empty() {
+            node.sh(case.host);
+        }
         let containers: Vec<_> = (1..=case.containers)
             .map(|number| {
                 let container = node.container(&format!("c{number}"));
-                container.sh(case.container);
+                if !case.container.is_empty() {
+                    container.sh(case.container);
+                }
                 container
             })
             .collect();
