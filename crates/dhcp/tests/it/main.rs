@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bench;
 mod chance;
+mod chaos;
 mod cross;
 mod frames;
 mod saved;

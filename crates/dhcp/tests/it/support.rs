@@ -1,34 +1,17 @@
-//! A virtual clock, a bench to put a client on, and replies made by hand.
+//! The bench for DHCPv4, and replies made by hand.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use netwright_dhcp::v4::{
-    Action, Client, Config, How, Lease, MessageKind, Received, SavedLease, Start, Transmit,
-};
-use netwright_dhcp::{MacAddr, Now, Timestamp, UnixTime};
+use netwright_dhcp::v4::{Action, Client, Config, How, MessageKind, Received, Start};
+use netwright_dhcp::{MacAddr, Now};
 
-pub(crate) const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-pub(crate) const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xfe]);
-pub(crate) const OTHER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
+pub(crate) use crate::bench::*;
+
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub(crate) const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 50);
 pub(crate) const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 51);
-
-/// Where the clocks begin.
-pub(crate) const BOOT: u64 = 1_000_000;
-pub(crate) const WALL: u64 = 1_700_000_000_000;
-
-pub(crate) fn seconds(s: u64) -> Duration {
-    Duration::from_secs(s)
-}
-
-/// Both clocks, so long after the beginning.
-pub(crate) fn after(since: Duration) -> Now {
-    let ms = u64::try_from(since.as_millis()).unwrap();
-    Now { at: Timestamp::from_millis(BOOT + ms), wall: UnixTime::from_millis(WALL + ms) }
-}
 
 /// A message as the bench reads it: by hand, independent of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,17 +159,6 @@ impl Reply {
     }
 }
 
-/// A client on the bench.
-#[derive(Debug)]
-pub(crate) struct Bench {
-    pub(crate) client: Client,
-    pub(crate) since: Duration,
-    /// What was done and not yet looked at.
-    pub(crate) actions: Vec<Action>,
-    /// The last message sent.
-    pub(crate) sent: Option<Transmit>,
-}
-
 /// The RFC's timing with no jitter, and no probes: what is expected can be counted.
 pub(crate) fn plain() -> Config {
     let mut config = Config::new(MAC);
@@ -196,18 +168,9 @@ pub(crate) fn plain() -> Config {
     config
 }
 
+pub(crate) type Bench = crate::bench::Bench<Client>;
+
 impl Bench {
-    pub(crate) fn new(config: Config, start: Start) -> Self {
-        Self::at(config, start, Duration::ZERO)
-    }
-
-    pub(crate) fn at(config: Config, start: Start, since: Duration) -> Self {
-        let client = Client::new(config, start, after(since), 1);
-        let mut bench = Bench { client, since, actions: Vec::new(), sent: None };
-        bench.drain();
-        bench
-    }
-
     /// Bound to [`ADDRESS`] for so long; nothing left to look at.
     pub(crate) fn bound(config: Config, lease_s: u32) -> Self {
         let mut bench = Bench::new(config, Start::Fresh);
@@ -217,76 +180,19 @@ impl Bench {
         bench
     }
 
-    pub(crate) fn now(&self) -> Now {
-        after(self.since)
-    }
-
-    fn drain(&mut self) {
-        while let Some(action) = self.client.poll_action() {
-            if let Action::Send(transmit) = &action {
-                self.sent = Some(transmit.clone());
-            }
-            self.actions.push(action);
-        }
-    }
-
-    /// The payload sent last.
-    pub(crate) fn last(&self) -> Vec<u8> {
-        self.sent.as_ref().unwrap().payload.clone()
-    }
-
-    pub(crate) fn packet(&mut self, payload: &[u8]) -> Received {
-        let received = self.client.on_packet(self.now(), payload, Some(SERVER_MAC));
-        self.drain();
-        received
-    }
-
     pub(crate) fn reply(&mut self, reply: &Reply) -> Received {
         self.packet(&reply.bytes())
     }
-
-    /// Lets time pass with the timer on time.
-    pub(crate) fn run(&mut self, until: Duration) {
-        while let Some(deadline) = self.deadline().filter(|deadline| *deadline <= until) {
-            self.since = self.since.max(deadline);
-            self.client.on_timer(self.now());
-            self.drain();
-            assert!(self.deadline().is_none_or(|next| self.since < next), "it spins");
-        }
-        self.since = until;
-    }
-
-    /// Lets time pass until the next deadline; says when that was.
-    pub(crate) fn step(&mut self) -> Duration {
-        let deadline = self.deadline().unwrap();
-        self.run(deadline);
-        deadline
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        let deadline = self.client.next_deadline()?;
-        Some(deadline.since(Timestamp::from_millis(BOOT)))
-    }
-
-    pub(crate) fn with(&mut self, change: impl FnOnce(&mut Client, Now)) {
-        let now = self.now();
-        change(&mut self.client, now);
-        self.drain();
-    }
-
-    /// The actions since last looked, in short.
-    pub(crate) fn took(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.actions).iter().map(short).collect()
-    }
-
-    pub(crate) fn lease(&self) -> &Lease {
-        self.client.lease().unwrap()
-    }
-
-    pub(crate) fn saved(&self) -> Box<SavedLease> {
-        Box::new(self.client.saved().unwrap())
-    }
 }
+
+crate::bench::machine!(v4 {
+    fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+        Self::on_packet(self, now, payload, Some(SERVER_MAC))
+    }
+    fn short(action: &Action) -> String {
+        short(action)
+    }
+});
 
 /// An action on a line.
 pub(crate) fn short(action: &Action) -> String {

@@ -3,13 +3,12 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use netwright_dhcp::Now;
 use netwright_dhcp::v6::{
-    Action, Client, Config, Duid, Lease, MessageKind, Received, SERVERS, SavedLease, Start,
-    Transmit,
+    Action, Client, Config, Duid, Lease, MessageKind, Received, SERVERS, Start,
 };
-use netwright_dhcp::{Now, Timestamp};
 
-use crate::support::{BOOT, after};
+pub(crate) use crate::bench::*;
 
 pub(crate) const IAID: u32 = 0x0102_0304;
 pub(crate) const SERVER: &[u8] = b"\0\x03\0\x01\x02\0\0\0\0\xfe";
@@ -21,7 +20,7 @@ pub(crate) fn ip(text: &str) -> Ipv6Addr {
 
 /// No delay before the first message.
 pub(crate) fn plain() -> Config {
-    let mut config = Config::new(Duid::from_mac(crate::support::MAC), IAID);
+    let mut config = Config::new(Duid::from_mac(MAC), IAID);
     config.timing.first_delay = Duration::ZERO;
     config.boot_id = Some("boot-1".to_owned());
     config
@@ -161,27 +160,9 @@ pub(crate) fn put(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     to.extend(value);
 }
 
-/// A client on the bench.
-#[derive(Debug)]
-pub(crate) struct Bench {
-    pub(crate) client: Client,
-    pub(crate) since: Duration,
-    pub(crate) actions: Vec<Action>,
-    pub(crate) sent: Option<Transmit>,
-}
+pub(crate) type Bench = crate::bench::Bench<Client>;
 
 impl Bench {
-    pub(crate) fn new(config: Config, start: Start) -> Self {
-        Self::at(config, start, Duration::ZERO)
-    }
-
-    pub(crate) fn at(config: Config, start: Start, since: Duration) -> Self {
-        let client = Client::new(config, start, after(since), 1);
-        let mut bench = Bench { client, since, actions: Vec::new(), sent: None };
-        bench.drain();
-        bench
-    }
-
     /// Bound with what the reply gives; nothing left to look at.
     pub(crate) fn bound(change: impl Fn(Reply) -> Reply) -> Self {
         let mut bench = Bench::new(plain(), Start::Fresh);
@@ -191,75 +172,19 @@ impl Bench {
         bench
     }
 
-    pub(crate) fn now(&self) -> Now {
-        after(self.since)
-    }
-
-    fn drain(&mut self) {
-        while let Some(action) = self.client.poll_action() {
-            if let Action::Send(transmit) = &action {
-                self.sent = Some(transmit.clone());
-            }
-            self.actions.push(action);
-        }
-    }
-
-    pub(crate) fn last(&self) -> Vec<u8> {
-        self.sent.as_ref().unwrap().payload.clone()
-    }
-
-    pub(crate) fn packet(&mut self, payload: &[u8]) -> Received {
-        let received = self.client.on_packet(self.now(), payload);
-        self.drain();
-        received
-    }
-
     pub(crate) fn reply(&mut self, reply: &Reply) -> Received {
         self.packet(&reply.bytes())
     }
-
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        let deadline = self.client.next_deadline()?;
-        Some(deadline.since(Timestamp::from_millis(BOOT)))
-    }
-
-    /// Lets time pass with the timer on time.
-    pub(crate) fn run(&mut self, until: Duration) {
-        while let Some(deadline) = self.deadline().filter(|deadline| *deadline <= until) {
-            self.since = self.since.max(deadline);
-            self.client.on_timer(self.now());
-            self.drain();
-            assert!(self.deadline().is_none_or(|next| self.since < next), "it spins");
-        }
-        self.since = until;
-    }
-
-    /// Lets time pass until the next deadline; says how long that was.
-    pub(crate) fn step(&mut self) -> Duration {
-        let before = self.since;
-        let deadline = self.deadline().unwrap();
-        self.run(deadline);
-        deadline - before
-    }
-
-    pub(crate) fn with(&mut self, change: impl FnOnce(&mut Client, Now)) {
-        let now = self.now();
-        change(&mut self.client, now);
-        self.drain();
-    }
-
-    pub(crate) fn took(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.actions).iter().map(short).collect()
-    }
-
-    pub(crate) fn lease(&self) -> &Lease {
-        self.client.lease().unwrap()
-    }
-
-    pub(crate) fn saved(&self) -> Box<SavedLease> {
-        Box::new(self.client.saved().unwrap())
-    }
 }
+
+crate::bench::machine!(v6 {
+    fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+        Self::on_packet(self, now, payload)
+    }
+    fn short(action: &Action) -> String {
+        short(action)
+    }
+});
 
 fn list(lease: &Lease) -> String {
     let addresses: Vec<_> = lease.addresses.iter().map(|one| one.address.to_string()).collect();

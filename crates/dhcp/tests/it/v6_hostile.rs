@@ -3,7 +3,6 @@
 use netwright_dhcp::v6::{Client, Config, Ignored, RawOption, Received, SavedLease, Start, State};
 use proptest::prelude::*;
 
-use crate::support::{after, seconds};
 use crate::support6::*;
 
 fn hex(octets: &[u8]) -> String {

@@ -6,7 +6,6 @@ use netwright_dhcp::v6::{
     Action, Client, Config, Duid, Ignored, Received, Start, State, key_iaid, release_message,
 };
 
-use crate::support::{MAC, after, seconds};
 use crate::support6::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,10 +53,10 @@ fn rapid_commit_takes_two() {
 fn solicit_is_sent_again_ever_more_rarely_up_to_an_hour() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     let xid = Read::new(&bench.last()).xid;
-    let mut wait = bench.step();
+    let mut wait = bench.wait();
     within(wait, 1.0, 1.1);
     for _ in 0..20 {
-        let next = bench.step();
+        let next = bench.wait();
         let (least, most) = (wait.as_secs_f64() * 1.89, wait.as_secs_f64() * 2.11);
         within(next, least.min(3240.0), most.min(3960.0));
         wait = next;
@@ -71,7 +70,7 @@ fn solicit_is_sent_again_ever_more_rarely_up_to_an_hour() {
 fn elapsed_time_counts_from_the_first_message() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     assert_eq!(Read::new(&bench.last()).option(8), Some(&[0, 0][..]));
-    let hundredths = bench.step().as_millis() / 10;
+    let hundredths = bench.wait().as_millis() / 10;
     assert_eq!(
         Read::new(&bench.last()).option(8),
         Some(&u16::try_from(hundredths).unwrap().to_be_bytes()[..])
@@ -99,7 +98,7 @@ fn the_preferred_server_is_asked_after_the_first_wait() {
     bench.reply(&advertise.clone().with(7, [10]));
     bench.reply(&advertise.clone().with(7, [10]).with(2, OTHER_SERVER));
     assert_eq!(bench.took(), ["SOLICIT"]);
-    within(bench.step(), 1.0, 1.1);
+    within(bench.wait(), 1.0, 1.1);
     assert_eq!(bench.took(), ["REQUEST 2001:db8::50 to the server"]);
 
     // 255 at once, and whoever comes after the first wait.
@@ -107,7 +106,7 @@ fn the_preferred_server_is_asked_after_the_first_wait() {
     bench.reply(&Reply::new(ADVERTISE, &bench.last()).with(7, [255]));
     assert_eq!(bench.client.state(), State::Requesting);
     let mut bench = Bench::new(patient, Start::Fresh);
-    bench.step();
+    bench.wait();
     bench.reply(&Reply::new(ADVERTISE, &bench.last()));
     assert_eq!(bench.client.state(), State::Requesting);
 }
@@ -117,9 +116,9 @@ fn request_is_given_up_after_ten() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     bench.reply(&Reply::new(ADVERTISE, &bench.last()));
     bench.took();
-    within(bench.step(), 0.9, 1.1);
+    within(bench.wait(), 0.9, 1.1);
     while bench.client.state() == State::Requesting {
-        bench.step();
+        bench.wait();
     }
     let took = bench.took();
     assert_eq!((took.len(), took.last().unwrap().as_str()), (10, "SOLICIT"));
@@ -128,12 +127,12 @@ fn request_is_given_up_after_ten() {
 #[test]
 fn renewed_at_t1_rebound_at_t2_and_over_at_the_end() {
     let mut bench = Bench::bound(|reply| reply);
-    assert_eq!(bench.step(), seconds(1800));
+    assert_eq!(bench.wait(), seconds(1800));
     assert_eq!(
         (bench.client.state(), bench.took()),
         (State::Renewing, vec!["RENEW 2001:db8::50 to the server".to_owned()])
     );
-    within(bench.step(), 9.0, 11.0);
+    within(bench.wait(), 9.0, 11.0);
     bench.run(seconds(2879));
     let renewals = bench.took();
     assert!((5..10).contains(&renewals.len()), "{renewals:?}");
@@ -158,7 +157,7 @@ fn a_renewal_counts_from_when_it_was_last_asked_for() {
         let mut bench = Bench::bound(|reply| reply);
         bench.run(seconds(at));
         bench.took();
-        let asked = bench.step();
+        let asked = bench.wait();
         bench.took();
         let reply = Reply::new(REPLY, &bench.last()).with(2, server);
         assert_eq!(bench.reply(&reply), Received::Taken);
@@ -262,7 +261,7 @@ fn one_that_does_not_want_to_is_not_asked_without_pause() {
             bench.reply(&reply);
         }
         if matches!(bench.client.state(), State::Renewing) {
-            bench.step();
+            bench.wait();
         }
     }
     assert!(bench.client.lease().is_some());
@@ -325,7 +324,7 @@ fn refusals_are_waited_out_and_reported() {
     for _ in 0..10 {
         bench.reply(&Reply::new(ADVERTISE, &bench.last()));
         bench.reply(&Reply::new(REPLY, &bench.last()).refusing(2));
-        waits.push(if bench.client.state() == State::Init { bench.step().as_secs() } else { 0 });
+        waits.push(if bench.client.state() == State::Init { bench.wait().as_secs() } else { 0 });
     }
     assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 64, 120, 120]);
 
@@ -349,12 +348,12 @@ fn servers_say_how_long_to_wait() {
     let none = Reply::new(ADVERTISE, &bench.last()).refusing(2);
     bench.reply(&none.clone().with(82, 60_u32.to_be_bytes()));
     bench.run(seconds(600));
-    bench.step();
-    within(bench.step(), 54.0, 66.0);
+    bench.wait();
+    within(bench.wait(), 54.0, 66.0);
     // Out of range: nothing changes.
     for bad in [0_u32, 59, 86_401, u32::MAX] {
         bench.reply(&none.clone().with(82, bad.to_be_bytes()));
-        within(bench.step(), 54.0, 66.0);
+        within(bench.wait(), 54.0, 66.0);
     }
 }
 
@@ -367,7 +366,7 @@ fn release_is_repeated_until_answered() {
         ["deconfigure 2001:db8::50: released", "RELEASE 2001:db8::50 to the server"]
     );
     assert_eq!(bench.client.state(), State::Releasing);
-    within(bench.step(), 0.9, 1.1);
+    within(bench.wait(), 0.9, 1.1);
     assert_eq!(bench.took(), ["RELEASE 2001:db8::50 to the server"]);
     let done = Reply { association: false, ..Reply::new(REPLY, &bench.last()) };
     assert_eq!(bench.reply(&done), Received::Taken);
@@ -424,7 +423,7 @@ fn an_address_in_use_is_declined_and_another_asked_for() {
     let done = Reply { association: false, ..Reply::new(REPLY, &bench.last()) };
     bench.reply(&done);
     assert_eq!((bench.client.state(), bench.deadline()), (State::Init, Some(seconds(10))));
-    bench.step();
+    bench.wait();
     assert_eq!(bench.took(), ["SOLICIT"]);
     // Without an answer too.
     let mut bench = Bench::bound(|reply| reply);
