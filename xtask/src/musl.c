@@ -2,16 +2,51 @@
  * What Rust's standard library for GNU systems and gcc's unwinder ask of glibc and musl does not have.
  *
  * The two C libraries share the binary interface of everything else that is used: types, constants and calls follow the
- * psABI and the kernel's headers in both. Compiled without headers, so that each name is just what it is here.
+ * psABI and the kernel's headers in both.
  */
 
-/* libgcc's unwinder, glibc 2.35 and later: the unwind table of an address. None: a panic here ends the process. */
-int _dl_find_object(void *address, void *result)
+#include <elf.h>
+
+/* glibc's dlfcn.h, struct dl_find_object, on architectures without a base for the table. */
+struct object {
+	unsigned long flags;
+	char *start, *end;
+	void *link_map;
+	char *unwind_table;
+	unsigned long reserved[7];
+};
+
+/* Where the linker put the file's header. */
+extern Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
+
+/* libgcc's unwinder, glibc 2.35 and later: the object that an address is of. Here there is one. */
+int _dl_find_object(char *address, struct object *found)
 {
-	(void)address;
-	(void)result;
-	return -1;
+	char *file = (char *)&__ehdr_start;
+	Elf64_Phdr *segment = (Elf64_Phdr *)(file + __ehdr_start.e_phoff);
+	Elf64_Phdr *last = segment + __ehdr_start.e_phnum;
+	char *base = 0;
+
+	*found = (struct object){0};
+	for (; segment < last; segment++) {
+		if (segment->p_type == PT_LOAD && segment->p_offset == 0)
+			base = file - segment->p_vaddr;
+		if (segment->p_type == PT_LOAD)
+			found->end = base + segment->p_vaddr + segment->p_memsz;
+		if (segment->p_type == PT_GNU_EH_FRAME)
+			found->unwind_table = base + segment->p_vaddr;
+	}
+	found->start = file;
+	return found->unwind_table && found->start <= address && address < found->end ? 0 : -1;
 }
+
+/* The unwinder takes a lock if there are threads, by names that it does not insist on: they are to be there. */
+extern char pthread_key_create, pthread_getspecific, pthread_setspecific, pthread_once;
+extern char pthread_mutex_lock, pthread_mutex_unlock;
+char *const unwinder_locks_with[] = {
+	&pthread_key_create, &pthread_getspecific, &pthread_setspecific, &pthread_once,
+	&pthread_mutex_lock, &pthread_mutex_unlock,
+};
 
 /* std tells glibc before 2.26 to read resolv.conf again; musl reads it at every question. */
 const char *gnu_get_libc_version(void) { return "2.26"; }

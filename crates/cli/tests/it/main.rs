@@ -7,6 +7,7 @@ mod cnitool;
 mod cnitool_rows;
 mod conformance;
 mod containerd;
+mod counts;
 mod dispatch;
 mod docs;
 mod foreign_forward;

@@ -1,0 +1,190 @@
+//! What a call asks of the kernel, counted: a time would depend on the machine, these do not.
+//!
+//! A limit is what there is today. Who needs more raises it and says why; who needs less lowers it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{Container, Lab, Place as _};
+
+use crate::support::{call_in, said_with};
+
+const PLUGINS: &str = "/run/bin";
+
+/// What one process did.
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Counts {
+    /// System calls, without those for memory, which are the C library's business.
+    calls: usize,
+    /// Datagrams to the kernel.
+    netlink: usize,
+    /// Files opened.
+    opened: usize,
+    /// Processes and threads started, programs executed but for the first.
+    started: usize,
+}
+
+const MEMORY: [&str; 6] = ["brk", "mmap", "munmap", "mremap", "mprotect", "madvise"];
+
+/// Calls that the start and the end of a process consist of.
+const PROCESS: [&str; 13] = [
+    "arch_prctl",
+    "execve",
+    "exit",
+    "exit_group",
+    "gettid",
+    "getrandom",
+    "poll",
+    "prlimit64",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "set_tid_address",
+    "sigaltstack",
+];
+
+fn counts(trace: &Path) -> Counts {
+    let text = std::fs::read_to_string(trace).unwrap();
+    let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
+    // `123 openat(…) = 3`; the rest of an unfinished call is `<... name resumed>`.
+    for line in text.lines() {
+        let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+        let Some((name, _)) = call.split_once('(') else { continue };
+        if !name.starts_with('<') && !MEMORY.contains(&name) && !PROCESS.contains(&name) {
+            *by_name.entry(name).or_default() += 1;
+        }
+    }
+    let count = |names: &[&str]| names.iter().filter_map(|name| by_name.get(name)).sum();
+    Counts {
+        calls: by_name.values().sum(),
+        netlink: count(&["sendto", "sendmsg"]),
+        opened: count(&["open", "openat", "openat2"]),
+        started: count(&["clone", "clone3", "fork", "vfork"]) + text.matches("execve(").count() - 1,
+    }
+}
+
+struct Host {
+    lab: Lab,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let lab = Lab::new(name);
+        call_in(&lab, &["install", "--bin-dir", PLUGINS, "--no-config"]).succeeded();
+        Host { lab }
+    }
+
+    /// Calls one plugin, and counts what it asks for.
+    fn call(
+        &self,
+        plugin: &Value,
+        verb: &str,
+        to: &Container,
+        previous: Option<&Value>,
+    ) -> (Counts, Value) {
+        let mut config = plugin.clone();
+        config["cniVersion"] = json!("1.1.0");
+        config["name"] = json!("n");
+        if let Some(previous) = previous {
+            config["prevResult"] = previous.clone();
+        }
+        let trace = self.lab.dir().join("trace");
+        let mut command = self.lab.command("strace");
+        command.args(["-f", "-qq", "-e", "signal=none", "-o"]).arg(&trace);
+        command.arg(format!("{PLUGINS}/{}", plugin["type"].as_str().unwrap()));
+        command.env_clear().env("CNI_COMMAND", verb).env("CNI_CONTAINERID", to.name());
+        command.env("CNI_NETNS", to.netns()).env("CNI_IFNAME", "eth0").env("CNI_PATH", PLUGINS);
+        let said = said_with(command, config.to_string().as_bytes()).succeeded();
+        let result = if verb == "ADD" { said.json() } else { Value::Null };
+        (counts(&trace), result)
+    }
+
+    /// Attaches and detaches once more on a network that is in use, and returns what each verb of each plugin asked for.
+    fn attach_and_detach(&self, plugins: fn(u16) -> Vec<Value>) -> Vec<(String, Counts)> {
+        let mut all = Vec::new();
+        let containers = ["resident", "c1"].map(|name| self.lab.container(name));
+        for (container, port) in containers.iter().zip(8080..) {
+            let plugins = &plugins(port);
+            let mut previous: Option<Value> = None;
+            for plugin in plugins {
+                let (counts, result) = self.call(plugin, "ADD", container, previous.as_ref());
+                previous = Some(result);
+                all.push((format!("{} ADD", plugin["type"].as_str().unwrap()), counts));
+            }
+            if container.name() == "resident" {
+                all.clear();
+                continue;
+            }
+            for plugin in plugins.iter().rev() {
+                let (counts, _) = self.call(plugin, "DEL", container, previous.as_ref());
+                all.push((format!("{} DEL", plugin["type"].as_str().unwrap()), counts));
+            }
+        }
+        all
+    }
+}
+
+fn bridge(_: u16) -> Value {
+    json!({ "type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true,
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/16" }]] } })
+}
+
+fn ports(port: u16) -> Value {
+    json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }] })
+}
+
+fn apart(port: u16) -> Vec<Value> {
+    vec![
+        bridge(port),
+        json!({ "type": "portmap", "runtimeConfig": ports(port) }),
+        json!({ "type": "firewall" }),
+        json!({ "type": "tuning", "mtu": 1400, "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1" } }),
+    ]
+}
+
+/// The same in one process: the outer plugin is given what a runtime gives it, and hands it on by capability.
+fn together(port: u16) -> Vec<Value> {
+    let mut plugins = apart(port);
+    plugins[1] = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
+    vec![json!({ "type": "chain", "plugins": plugins, "runtimeConfig": ports(port) })]
+}
+
+/// calls, netlink, opened, started
+type Limit = (&'static str, [usize; 4]);
+
+#[track_caller]
+fn hold(found: &[(String, Counts)], limits: &[Limit]) {
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, limits.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    let over = found.iter().zip(limits).filter(|((_, counts), (_, limit))| {
+        let counts = [counts.calls, counts.netlink, counts.opened, counts.started];
+        counts.iter().zip(limit).any(|(count, limit)| limit < count)
+    });
+    let over: Vec<_> = over.collect();
+    assert!(over.is_empty(), "more is asked of the kernel than it was: {over:#?}");
+}
+
+#[test]
+fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
+    testkit::require!("root", "program:strace");
+    let found = Host::new("counts").attach_and_detach(apart);
+    let limits = [
+        ("bridge ADD", [260, 18, 40, 0]),
+        ("portmap ADD", [125, 15, 16, 0]),
+        ("firewall ADD", [75, 2, 12, 0]),
+        ("tuning ADD", [115, 2, 22, 0]),
+        ("tuning DEL", [110, 2, 17, 0]),
+        ("firewall DEL", [95, 6, 13, 0]),
+        ("portmap DEL", [125, 14, 14, 1]),
+        ("bridge DEL", [195, 10, 26, 1]),
+    ];
+    hold(&found, &limits);
+}
+
+#[test]
+fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
+    testkit::require!("root", "program:strace");
+    let found = Host::new("counts-chain").attach_and_detach(together);
+    hold(&found, &[("chain ADD", [505, 37, 78, 0]), ("chain DEL", [450, 32, 58, 2])]);
+}
