@@ -26,10 +26,10 @@ const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renam
                        unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
 
 /// How many moments are tried, of those there are. With `--full` all of them.
-const MOMENTS: usize = 8;
+const MOMENTS: usize = 6;
 /// The same in the virtual machine, which takes ten times as long for each. There one of the two tries is made at each
 /// moment, and the host is looked at once, at the end.
-const MOMENTS_IN_VM: usize = 3;
+const MOMENTS_IN_VM: usize = 2;
 
 /// How an ADD says that what it would make is there, and whose it is.
 const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
