@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cni::code;
 use conformance::{CaseReport, Launcher, Level, Suite, SuiteError};
@@ -17,6 +18,9 @@ use crate::world::World;
 
 /// Where plugins find programs (nft, iptables, ip) when our caller has no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// So many cases are done before anybody wonders.
+const FEW: usize = 200;
 
 /// The most a configuration may hold, in bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
@@ -91,13 +95,21 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     })
 }
 
-/// Runs the suite on one folder, with its failures told as they come.
+/// Runs the suite on one folder, with its failures told as they come, and how far it is after each tenth.
 fn run(suite: &Suite, verbose: bool, shell: &mut Shell) -> Result<conformance::Report, Failure> {
-    shell.say(format_args!("{} cases", suite.len()));
+    let all = suite.len();
+    shell.say(format_args!("{all} cases"));
     let say = shell.sink();
+    let (done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let progress = |plugin: &str, case: &CaseReport| {
         if verbose || case.failed() {
             say(&format!("{}\n", case.text(plugin)));
+        }
+        let failed = failed.fetch_add(usize::from(case.failed()), Ordering::Relaxed)
+            + usize::from(case.failed());
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if FEW < all && done < all && done * 10 / all != (done - 1) * 10 / all {
+            say(&format!("{done} of {all} cases, {failed} failed\n"));
         }
     };
     suite.run(&progress).map_err(refused)
