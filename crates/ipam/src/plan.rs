@@ -24,8 +24,19 @@ pub trait Occupancy {
     /// Returns the address last handed out from a range set.
     fn last_reserved(&self, set: usize) -> Option<IpAddr>;
 
-    /// Counts the taken addresses in a range set.
+    /// Counts the taken addresses in a range set. Asked only when none is free.
     fn used(&self, set: &RangeSet) -> u128;
+
+    /// Finds the first address of a range set's ring that is neither taken nor withheld.
+    fn first_free(
+        &self,
+        set: &RangeSet,
+        last: Option<IpAddr>,
+        is_withheld: &dyn Fn(IpAddr) -> bool,
+    ) -> Option<IpAddr> {
+        let mut ring = set.ring(last).map(|(address, _)| address);
+        ring.find(|address| !is_withheld(*address) && !self.is_taken(*address))
+    }
 }
 
 /// An address chosen for an attachment.
@@ -168,9 +179,12 @@ fn take_next(
     if let Some(address) = held.into_iter().find(|address| set.range_of(*address).is_some()) {
         return Err(SetError::Duplicate { address, container_id: owner.container_id.clone() });
     }
-    set.ring(occupancy.last_reserved(index))
-        .find(|(address, _)| !sets.is_gateway(*address) && !occupancy.is_taken(*address))
-        .map(|(address, range)| (address, range.subnet().prefix_len(), range.gateway()))
+    occupancy
+        .first_free(set, occupancy.last_reserved(index), &|address| sets.is_gateway(address))
+        .and_then(|address| {
+            let range = set.range_of(address)?;
+            Some((address, range.subnet().prefix_len(), range.gateway()))
+        })
         .ok_or_else(|| SetError::Exhausted {
             set: set.clone(),
             used: occupancy.used(set),

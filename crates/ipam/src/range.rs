@@ -193,7 +193,8 @@ fn last_of(subnet: &IpNet) -> IpAddr {
     }
 }
 
-fn to_number(address: IpAddr) -> u128 {
+/// Turns an address into the number that orders it within its family.
+pub(crate) fn to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
         IpAddr::V6(address) => u128::from(address),
@@ -208,6 +209,32 @@ fn from_number(number: u128, like: IpAddr) -> IpAddr {
         )
         .into(),
         IpAddr::V6(_) => Ipv6Addr::from(number).into(),
+    }
+}
+
+/// Addresses of one range that follow each other, as numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run<'s> {
+    /// The first.
+    pub(crate) first: u128,
+    /// The last.
+    pub(crate) last: u128,
+    range: &'s Range,
+}
+
+impl<'s> Run<'s> {
+    fn new(range: &'s Range, first: IpAddr, last: IpAddr) -> Self {
+        Run { first: to_number(first), last: to_number(last), range }
+    }
+
+    /// Turns one of the numbers back into an address.
+    pub(crate) fn address(&self, number: u128) -> IpAddr {
+        from_number(number, self.range.start)
+    }
+
+    /// Says whether the addresses are of IPv4.
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.range.start.is_ipv4()
     }
 }
 
@@ -286,26 +313,29 @@ impl RangeSet {
     ///
     /// Nothing is computed in advance: taking a few addresses of a /64 costs a few steps.
     pub fn ring(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
+        self.runs(last).into_iter().flat_map(|run| {
+            (run.first..=run.last).map(move |number| (run.address(number), run.range))
+        })
+    }
+
+    /// Cuts the walk of [`RangeSet::ring`] into runs of addresses that follow each other.
+    pub(crate) fn runs(&self, last: Option<IpAddr>) -> Vec<Run<'_>> {
+        let whole = |range| Run::new(range, range.start, range.end);
         let position = last.and_then(|last| {
             self.0.iter().position(|range| range.contains(last)).map(|index| (index, last))
         });
-        let first = match position {
-            Some((index, last)) => self.after(index, last),
-            None => (0, self.0[0].start),
-        };
-        std::iter::successors(Some(first), move |(index, address)| {
-            Some(self.after(*index, *address)).filter(|next| *next != first)
-        })
-        .map(|(index, address)| (address, &self.0[index]))
-    }
-
-    fn after(&self, index: usize, address: IpAddr) -> (usize, IpAddr) {
-        if address == self.0[index].end {
-            let next = (index + 1) % self.0.len();
-            (next, self.0[next].start)
-        } else {
-            (index, from_number(to_number(address) + 1, address))
+        let Some((index, last)) = position else { return self.0.iter().map(whole).collect() };
+        let range = &self.0[index];
+        let mut runs = Vec::with_capacity(self.0.len() + 1);
+        if last != range.end {
+            let mut rest = whole(range);
+            rest.first = to_number(last) + 1;
+            runs.push(rest);
         }
+        runs.extend(self.0[index + 1..].iter().map(whole));
+        runs.extend(self.0[..index].iter().map(whole));
+        runs.push(Run::new(range, range.start, last));
+        runs
     }
 
     /// Counts the addresses of the set, gateways included. Saturates.

@@ -22,6 +22,12 @@
 //! would bring back the reservation of a container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
 //! garbled, the next search begins at the start of the set.
 //!
+//! # What is known without reading it
+//!
+//! Who holds what, and which address is free, is looked up in an index beside the folder ([`Store::with_index`]), so that
+//! a call costs the same however many addresses are held. The folder stays the truth; see the head of `store/known.rs`
+//! for how an index is told from one that is out of date. Without one every call reads the whole folder.
+//!
 //! # What other hands leave
 //!
 //! A file named by an address that is empty ([`Holder::Nobody`]) is a crash's leftover: while we hold the lock nobody is
@@ -34,8 +40,10 @@
 
 mod error;
 mod folder;
+mod known;
 mod locked;
 mod reservation;
+mod table;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -67,6 +75,10 @@ pub enum Step {
     Flushed,
     /// A reservation was removed.
     Removed,
+    /// The index was told of what was reserved or removed.
+    Indexed,
+    /// Folder and index were sealed.
+    Sealed,
 }
 
 /// Is told of each step. See [`Store::observed`].
@@ -76,6 +88,7 @@ type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 #[derive(Clone)]
 pub struct Store {
     directory: PathBuf,
+    index: Option<PathBuf>,
     observer: Option<Observer>,
     named_temporaries: bool,
 }
@@ -92,9 +105,18 @@ impl Store {
     pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Store {
             directory: data_dir.join(network.as_str()),
+            index: None,
             observer: None,
             named_temporaries: false,
         }
+    }
+
+    /// Keeps an index of the folder in a directory of ours, which is made when it is missing: [`state::Roots::addresses`].
+    #[must_use]
+    pub fn with_index(mut self, directory: &Path) -> Self {
+        let name = state::file_name_of(&self.directory.to_string_lossy());
+        self.index = Some(directory.join(name));
+        self
     }
 
     /// Tells `observer` of each step, after it. For tests that stop a call dead in the middle.
@@ -164,6 +186,33 @@ impl Store {
             Some(folder) => folder.addresses(),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Says who holds an address, without the lock; `None` when nobody does.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] when the folder is there but cannot be opened.
+    pub fn holder_of(&self, address: IpAddr) -> Result<Option<Holder>, StoreError> {
+        let folder = Folder::open_if_there(&self.directory)?;
+        Ok(folder.and_then(|folder| folder.holder_of(address)))
+    }
+
+    /// Says whether an attachment holds an address, or its container in the old format, without the lock. Only when none
+    /// of the `likely` ones is held, and none the index knows of, is the folder read.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    pub fn holds(&self, owner: &Owner, likely: &[IpAddr]) -> Result<bool, StoreError> {
+        let Some(folder) = Folder::open_if_there(&self.directory)? else { return Ok(false) };
+        let is_ours = |holder: &Holder| holder.is(owner) || holder.is_container_of(owner);
+        let is_held =
+            |address: &IpAddr| folder.holder_of(*address).is_some_and(|one| is_ours(&one));
+        if likely.iter().any(is_held)
+            || known::likely(self.index.as_deref(), owner).iter().any(is_held)
+        {
+            return Ok(true);
+        }
+        Ok(folder.reservations()?.iter().any(|reservation| is_ours(&reservation.holder)))
     }
 
     fn write_nameless(&self, folder: &Folder, content: &str) -> std::io::Result<folder::Nameless> {

@@ -37,6 +37,7 @@ pub struct Index {
     owners: PathBuf,
     shared: PathBuf,
     locks: PathBuf,
+    addresses: PathBuf,
 }
 
 /// The answer to [`Index::hold`].
@@ -67,6 +68,7 @@ impl Index {
             owners: roots.run.join("owners"),
             shared: roots.run.join("shared"),
             locks: roots.run.join("locks"),
+            addresses: roots.addresses(),
         }
     }
 
@@ -291,6 +293,8 @@ impl Index {
         for lock in entries(&self.locks, &mut damaged) {
             remove_unless_held(&lock);
         }
+        // Only hints, which whoever misses them makes again.
+        let _ = fs::remove_dir_all(&self.addresses);
         // Each fails while something is left in it, which is the answer then.
         for folder in [&self.owners, &self.shared, &self.locks] {
             remove_if_idle(folder);
@@ -302,6 +306,7 @@ impl Index {
     pub fn remove_abandoned(&self) {
         let mut damaged = Vec::new();
         remove_abandoned(&self.shared);
+        remove_abandoned(&self.addresses);
         for owner in entries(&self.owners, &mut damaged) {
             remove_abandoned(&owner);
         }

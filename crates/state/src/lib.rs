@@ -13,6 +13,7 @@
 //! | `<run>/shared/<object>/<attachment>` | an attachment uses a shared object, such as a bridge |
 //! | `<run>/shared/<object>.made` | what we changed to have that object, and what was before |
 //! | `<run>/locks/<object>.lock` | held while the above is looked at and changed; never removed |
+//! | `<run>/addresses/<folder>` | what is known of an address pool without reading it; `ipam`'s, and only a hint |
 //!
 //! `<attachment>` is [`cni::AttachmentKey::hash`]. Directories are 0700, files 0600.
 //!

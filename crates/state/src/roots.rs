@@ -1,8 +1,10 @@
 //! Where the files are, and the system's message bus.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::file::{FileError, read_optional};
+use crate::file::FileError;
 
 /// The two directories that hold everything of ours, and how to reach the host's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,13 @@ impl Roots {
     pub fn new(run: impl Into<PathBuf>, lib: impl Into<PathBuf>) -> Self {
         Roots { run: run.into(), lib: lib.into(), system_bus: None }
     }
+
+    /// Returns the directory of what is known of address pools without reading them. Only hints are in it, each worth
+    /// nothing after a reboot: it may be removed at any time.
+    #[must_use]
+    pub fn addresses(&self) -> PathBuf {
+        self.run.join("addresses")
+    }
 }
 
 impl Default for Roots {
@@ -34,6 +43,13 @@ impl Default for Roots {
 /// [`FileError`] when procfs cannot be read.
 pub fn boot_id() -> Result<String, FileError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = read_optional(path)?.unwrap_or_default();
-    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    // 36 characters and a line's end, in one read.
+    let mut text = [0; 64];
+    let length = match File::open(path) {
+        Ok(mut file) => file.read(&mut text).map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(failed(error)),
+    };
+    Ok(String::from_utf8_lossy(&text[..length]).trim().to_owned())
 }

@@ -1,11 +1,13 @@
 //! The folder's files, one operation each. Nothing here decides.
 
-use std::fs::{self, File};
-use std::io::{self, Seek as _, Write as _};
+use std::fs::{self, File, FileTimes};
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +27,43 @@ const DEEPEST: usize = 4;
 
 /// The mode of every file, as the reference makes them.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Which folder, and in which state: any change of its names changes the times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    modified_s: i64,
+    modified_ns: i64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+impl Stamp {
+    pub(crate) fn to_numbers(self) -> [u64; 6] {
+        let times = [self.modified_s, self.modified_ns, self.changed_s, self.changed_ns];
+        let [a, b, c, d] = times.map(i64::cast_unsigned);
+        [self.device, self.inode, a, b, c, d]
+    }
+
+    pub(crate) fn from_numbers(numbers: [u64; 6]) -> Stamp {
+        let [device, inode, times @ ..] = numbers;
+        let [modified_s, modified_ns, changed_s, changed_ns] = times.map(u64::cast_signed);
+        Stamp { device, inode, modified_s, modified_ns, changed_s, changed_ns }
+    }
+}
+
+/// A sealed folder's time of modification lies at least that far before its time of change: no clock that the kernel
+/// writes down is as coarse, so none of its times is the same.
+const SEALED_BACK_S: i64 = 2;
+
+/// What [`Folder::scan`] saw beside reservations.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    pub(crate) reservations: Vec<Reservation>,
+    /// There are sub-folders or files that are not named by an address.
+    pub(crate) strays: bool,
+}
 
 /// An open network folder.
 #[derive(Debug)]
@@ -68,17 +107,17 @@ impl Folder {
 
     /// Reads every file but those of the folder itself, in sub-folders too.
     pub(crate) fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
-        let mut found = Vec::new();
-        self.walk(Path::new(""), 0, &mut found)?;
-        Ok(found)
+        Ok(self.scan()?.reservations)
     }
 
-    fn walk(
-        &self,
-        below: &Path,
-        depth: usize,
-        found: &mut Vec<Reservation>,
-    ) -> Result<(), StoreError> {
+    /// Reads every file, as [`Folder::reservations`], and says whether there is more than those.
+    pub(crate) fn scan(&self) -> Result<Scan, StoreError> {
+        let mut scan = Scan::default();
+        self.walk(Path::new(""), 0, &mut scan)?;
+        Ok(scan)
+    }
+
+    fn walk(&self, below: &Path, depth: usize, scan: &mut Scan) -> Result<(), StoreError> {
         let path = self.path.join(below);
         for entry in self.list(&path)? {
             let entry = entry.map_err(|error| folder_error("list folder", &path, error))?;
@@ -86,15 +125,16 @@ impl Folder {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             // In a sub-folder a file reserves nothing: making one at the top would not fail over it.
             let address = if depth == 0 { address_of(&file) } else { None };
+            scan.strays |= is_folder || address.is_none() && !is_own(&file);
             if is_folder && depth < DEEPEST {
                 // A sub-folder that cannot be read holds up nothing that concerns us.
-                let _ = self.walk(&file, depth + 1, found);
+                let _ = self.walk(&file, depth + 1, scan);
             }
             if is_folder && address.is_none() || is_own(&file) {
                 continue;
             }
             let holder = if is_folder { Holder::Unknown } else { self.holder(&file) };
-            found.push(Reservation { file, address, holder });
+            scan.reservations.push(Reservation { file, address, holder });
         }
         Ok(())
     }
@@ -110,6 +150,54 @@ impl Folder {
             Ok(holder) => holder,
             Err(_) => Holder::Unknown,
         }
+    }
+
+    /// Says who holds an address; `None` when nobody does, which takes one look.
+    pub(crate) fn holder_of(&self, address: IpAddr) -> Option<Holder> {
+        let file = PathBuf::from(address.to_string());
+        match self.read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Ok(content) => match Holder::parse(&content) {
+                Holder::Nobody if !self.is_regular(&file) => Some(Holder::Unknown),
+                holder => Some(holder),
+            },
+            Err(_) => Some(Holder::Unknown),
+        }
+    }
+
+    /// Says whether there is a file of that name, whatever it is.
+    pub(crate) fn is_there(&self, address: IpAddr) -> bool {
+        let found =
+            rustix::fs::statat(&self.handle, address.to_string(), AtFlags::SYMLINK_NOFOLLOW);
+        !matches!(found, Err(Errno::NOENT))
+    }
+
+    /// Says which folder this is, and in which state.
+    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
+        let metadata = self.handle.metadata()?;
+        Ok(Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified_s: metadata.mtime(),
+            modified_ns: metadata.mtime_nsec(),
+            changed_s: metadata.ctime(),
+            changed_ns: metadata.ctime_nsec(),
+        })
+    }
+
+    /// Gives the folder a time of modification that no change of a name in it gives: whoever makes or removes a file
+    /// breaks the seal, even within the same tick of the kernel's clock. `None` when that cannot be had here.
+    pub(crate) fn seal(&self, salt: u64) -> Option<Stamp> {
+        let now = self.stamp().ok()?;
+        let seconds = u64::try_from(now.changed_s.checked_sub(SEALED_BACK_S)?).ok()?;
+        // Different for each seal, so that an index of another's making, or an older one, is never taken for ours.
+        let mixed = (now.changed_ns.cast_unsigned() ^ salt ^ u64::from(std::process::id()) << 32)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let fraction = Duration::from_nanos((mixed >> 16) % 1_000_000_000);
+        let modified = UNIX_EPOCH + Duration::from_secs(seconds) + fraction;
+        self.handle.set_times(FileTimes::new().set_modified(modified)).ok()?;
+        let sealed = self.stamp().ok()?;
+        (sealed.modified_s < sealed.changed_s).then_some(sealed)
     }
 
     fn is_regular(&self, file: &Path) -> bool {
@@ -219,8 +307,7 @@ impl Folder {
             .and_then(|handle| {
                 let mut file = File::from(handle);
                 file.write_all(text.as_bytes())?;
-                let length = file.stream_position()?;
-                file.set_len(length)
+                file.set_len(text.len().try_into().unwrap_or(u64::MAX))
             })
             .map_err(|source| StoreError::Note { path: self.path.join(name), source })
     }

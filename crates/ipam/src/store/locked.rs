@@ -1,11 +1,12 @@
 //! What is done while the network's lock is held.
 
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell, RefMut};
 use std::net::IpAddr;
 use std::path::Path;
 
 use super::error::{AllocateError, StoreError};
-use super::folder::Folder;
+use super::folder::{Folder, Scan};
+use super::known::{self, Doubt, Known};
 use super::reservation::{Holder, Owner, Reservation};
 use super::{Step, Store};
 use crate::plan::{Assignment, Occupancy, plan};
@@ -19,6 +20,8 @@ const MOST_PLANS: usize = 64;
 pub struct Locked<'s> {
     store: &'s Store,
     folder: Folder,
+    /// What is known of the folder during one operation.
+    known: RefCell<Option<Known>>,
     _lock: state::Lock,
 }
 
@@ -33,7 +36,7 @@ pub struct Collected {
 
 impl<'s> Locked<'s> {
     pub(crate) fn new(store: &'s Store, folder: Folder, lock: state::Lock) -> Self {
-        Locked { store, folder, _lock: lock }
+        Locked { store, folder, known: RefCell::new(None), _lock: lock }
     }
 
     /// Reads every reservation, in no order.
@@ -54,29 +57,91 @@ impl<'s> Locked<'s> {
         requested: &[IpAddr],
         owner: &Owner,
     ) -> Result<Vec<Assignment>, AllocateError> {
-        let mut snapshot = self.snapshot(sets).map_err(AllocateError::Store)?;
+        let done = self.allocate_in(sets, requested, owner);
+        self.seal();
+        done
+    }
+
+    fn allocate_in(
+        &self,
+        sets: &RangeSets,
+        requested: &[IpAddr],
+        owner: &Owner,
+    ) -> Result<Vec<Assignment>, AllocateError> {
         let mut plans = 0;
         loop {
             plans += 1;
-            let assignments =
-                plan(sets, requested, owner, &snapshot).map_err(AllocateError::Plan)?;
+            let mut known = self.known().map_err(AllocateError::Store)?;
+            let view = View { folder: &self.folder, known: &known, is_in_doubt: Cell::new(false) };
+            let planned = plan(sets, requested, owner, &view);
+            if view.is_in_doubt.get() && plans < MOST_PLANS {
+                drop(known);
+                self.forget();
+                continue;
+            }
+            let assignments = planned.map_err(AllocateError::Plan)?;
+            known.open_seal();
             let mut linked = Vec::with_capacity(assignments.len());
             match self.apply(&assignments, owner, &mut linked) {
-                Ok(None) => return Ok(assignments),
-                Ok(Some(taken)) if plans < MOST_PLANS => {
+                Ok(None) => {
+                    for assignment in &assignments {
+                        known.insert(owner, assignment.address.addr());
+                    }
+                    self.store.reached(Step::Indexed);
+                    return Ok(assignments);
+                }
+                Ok(Some(_taken)) if plans < MOST_PLANS => {
+                    drop(known);
+                    self.forget();
                     self.undo(&linked)
                         .map_err(|(first, undo)| AllocateError::Undo { first, undo })?;
-                    snapshot.holders.insert(taken, Holder::Unknown);
                 }
                 Ok(Some(taken)) => {
+                    known.distrust();
                     let source = std::io::ErrorKind::AlreadyExists.into();
                     let path = self.folder.path().to_owned();
                     return Err(
                         self.give_up(StoreError::Reserve { address: taken, path, source }, &linked)
                     );
                 }
-                Err(error) => return Err(self.give_up(error, &linked)),
+                Err(error) => {
+                    let error = self.give_up(error, &linked);
+                    if matches!(error, AllocateError::Undo { .. }) {
+                        known.distrust();
+                    }
+                    return Err(error);
+                }
             }
+        }
+    }
+
+    /// Returns what is known of the folder, which is read if the index does not tell of it as it is.
+    fn known(&self) -> Result<RefMut<'_, Known>, StoreError> {
+        let mut known = self.known.borrow_mut();
+        if known.is_none() {
+            let path = self.store.index.as_deref();
+            *known = Some(match Known::load(&self.folder, path) {
+                Some(known) => known,
+                None => Known::build(&self.folder, self.folder.scan()?, path),
+            });
+        }
+        Ok(RefMut::map(known, |known| known.as_mut().expect("it was just filled")))
+    }
+
+    /// Forgets what is known and the index with it: the folder says otherwise.
+    fn forget(&self) {
+        if let Some(mut known) = self.known.borrow_mut().take() {
+            known.open_seal();
+            known.distrust();
+            known.seal(&self.folder);
+        }
+    }
+
+    /// Seals folder and index, if there was a change, and forgets them.
+    fn seal(&self) {
+        if let Some(mut known) = self.known.borrow_mut().take() {
+            known.seal(&self.folder);
+            self.store.reached(Step::Sealed);
         }
     }
 
@@ -138,20 +203,53 @@ impl<'s> Locked<'s> {
     /// # Errors
     /// The first failure, after everything else has been tried.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
-        let all = self.folder.reservations()?;
-        let mut of_owner: Vec<_> =
-            all.iter().filter(|reservation| reservation.holder.is(owner)).collect();
-        if of_owner.is_empty() {
-            of_owner = all
-                .iter()
-                .filter(|reservation| reservation.holder.is_container_of(owner))
-                .collect();
+        let held = self.held_by(owner)?;
+        if !held.is_empty() {
+            self.known()?.open_seal();
         }
-        let done = self.remove_all(of_owner.into_iter().cloned());
+        let done = self.remove_all(held.into_iter());
+        let mut known = self.known()?;
+        for reservation in &done.removed {
+            known.remove(reservation);
+        }
+        if !done.removed.is_empty() {
+            self.store.reached(Step::Indexed);
+        }
+        drop(known);
+        self.seal();
         match done.failed.into_iter().next() {
             None => Ok(done.removed.iter().filter_map(|reservation| reservation.address).collect()),
             Some(error) => Err(error),
         }
+    }
+
+    /// Lists every file of an attachment; if there is none, those of its container in the old format.
+    fn held_by(&self, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
+        let keys = [known::key_of_owner(owner), known::key_of_container(&owner.container_id)];
+        // The second time the folder has been read.
+        for _ in 0..2 {
+            let known = self.known()?;
+            if known.strays() {
+                break;
+            }
+            let held = match known.held(&self.folder, &keys[..1]) {
+                Ok(held) if held.is_empty() => known.held(&self.folder, &keys[1..]),
+                held => held,
+            };
+            match held {
+                Ok(held) => return Ok(held),
+                Err(Doubt) => {
+                    drop(known);
+                    self.forget();
+                }
+            }
+        }
+        let all = self.folder.reservations()?;
+        let of = |is_theirs: fn(&Holder, &Owner) -> bool| -> Vec<Reservation> {
+            all.iter().filter(|one| is_theirs(&one.holder, owner)).cloned().collect()
+        };
+        let held = of(Holder::is);
+        Ok(if held.is_empty() { of(Holder::is_container_of) } else { held })
     }
 
     /// Releases every address whose holder is not to be kept. Files that are not named by an address stay.
@@ -159,11 +257,19 @@ impl<'s> Locked<'s> {
     /// # Errors
     /// [`StoreError::Folder`] when the folder cannot be read. What cannot be removed is told in the answer.
     pub fn collect(&self, keep: impl Fn(&Holder) -> bool) -> Result<Collected, StoreError> {
-        let all = self.folder.reservations()?;
-        Ok(self.remove_all(
-            all.into_iter()
-                .filter(|reservation| reservation.address.is_some() && !keep(&reservation.holder)),
-        ))
+        let Scan { reservations, strays } = self.folder.scan()?;
+        let (stale, kept): (Vec<_>, Vec<_>) = reservations
+            .into_iter()
+            .partition(|reservation| reservation.address.is_some() && !keep(&reservation.holder));
+        let done = self.remove_all(stale.into_iter());
+        self.forget();
+        if done.failed.is_empty() {
+            let path = self.store.index.as_deref();
+            let scan = Scan { reservations: kept, strays };
+            *self.known.borrow_mut() = Some(Known::build(&self.folder, scan, path));
+            self.seal();
+        }
+        Ok(done)
     }
 
     fn remove_all(&self, reservations: impl Iterator<Item = Reservation>) -> Collected {
@@ -187,73 +293,57 @@ impl<'s> Locked<'s> {
         }
         done
     }
+}
 
-    fn snapshot(&self, sets: &RangeSets) -> Result<Snapshot, StoreError> {
-        let mut snapshot = Snapshot {
-            holders: HashMap::new(),
-            by_owner: HashMap::new(),
-            last: (0..sets.sets().len()).map(|set| self.folder.last_reserved(set)).collect(),
-        };
-        for Reservation { address, holder, file } in self.folder.reservations()? {
-            let Some(address) = address else { continue };
-            let id = match &holder {
-                // Nobody was ever told of it, and nobody is writing it while we hold the lock.
-                Holder::Nobody => {
-                    self.folder.remove(&file)?;
-                    continue;
-                }
-                Holder::Attachment(owner) => Some(owner.container_id.clone()),
-                Holder::Container(id) => Some(id.clone()),
-                Holder::Unknown => None,
-            };
-            if let Some(id) = id {
-                snapshot.by_owner.entry(id).or_default().push(address);
-            }
-            snapshot.holders.insert(address, holder);
-        }
-        Ok(snapshot)
+/// The folder as planning sees it.
+#[derive(Debug)]
+struct View<'l> {
+    folder: &'l Folder,
+    known: &'l Known,
+    /// What was answered cannot be relied on.
+    is_in_doubt: Cell<bool>,
+}
+
+impl View<'_> {
+    fn or_doubt<T: Default>(&self, answer: Result<T, Doubt>) -> T {
+        answer.unwrap_or_else(|Doubt| {
+            self.is_in_doubt.set(true);
+            T::default()
+        })
     }
 }
 
-/// The folder as it was when the lock was taken.
-#[derive(Debug)]
-struct Snapshot {
-    holders: HashMap<IpAddr, Holder>,
-    by_owner: HashMap<String, Vec<IpAddr>>,
-    last: Vec<Option<IpAddr>>,
-}
-
-impl Occupancy for Snapshot {
+impl Occupancy for View<'_> {
     fn is_taken(&self, address: IpAddr) -> bool {
-        self.holders.contains_key(&address)
+        self.folder.is_there(address)
     }
 
     fn holder(&self, address: IpAddr) -> Option<Holder> {
-        self.holders.get(&address).cloned()
+        self.folder.holder_of(address)
     }
 
     fn held_by(&self, owner: &Owner) -> Vec<IpAddr> {
-        let of_container = self.by_owner.get(&owner.container_id);
-        let mut held: Vec<IpAddr> = of_container
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|address| {
-                self.holders
-                    .get(address)
-                    .is_some_and(|holder| holder.is(owner) || holder.is_container_of(owner))
-            })
-            .collect();
+        let keys = [known::key_of_owner(owner), known::key_of_container(&owner.container_id)];
+        let held = self.or_doubt(self.known.held(self.folder, &keys));
+        let mut held: Vec<IpAddr> = held.into_iter().filter_map(|one| one.address).collect();
         held.sort();
         held
     }
 
     fn last_reserved(&self, set: usize) -> Option<IpAddr> {
-        self.last.get(set).copied().flatten()
+        self.folder.last_reserved(set)
     }
 
     fn used(&self, set: &RangeSet) -> u128 {
-        let used = self.holders.keys().filter(|address| set.range_of(**address).is_some()).count();
-        used.try_into().unwrap_or(u128::MAX)
+        self.or_doubt(self.known.used(self.folder, set))
+    }
+
+    fn first_free(
+        &self,
+        set: &RangeSet,
+        last: Option<IpAddr>,
+        is_withheld: &dyn Fn(IpAddr) -> bool,
+    ) -> Option<IpAddr> {
+        self.or_doubt(self.known.first_free(self.folder, set, last, is_withheld))
     }
 }

@@ -5,6 +5,7 @@
 extern crate netwright_ipam as ipam;
 
 mod crash;
+mod index;
 mod many;
 mod store;
 
@@ -19,8 +20,13 @@ use tempfile::TempDir;
 /// Longer than any test holds a lock, shorter than anyone waits for a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The store of one network, with its index in a directory beside all networks'.
 pub(crate) fn store_in(dir: &Path) -> Store {
-    Store::new(dir, &NetworkName::new("n").unwrap())
+    without_index(dir).with_index(&dir.join("run/addresses"))
+}
+
+pub(crate) fn without_index(dir: &Path) -> Store {
+    Store::new(&dir.join("networks"), &NetworkName::new("n").unwrap())
 }
 
 pub(crate) fn temporary() -> (TempDir, Store) {

@@ -27,15 +27,32 @@ fn fifty_threads_get_different_addresses() {
     assert_eq!(store.addresses().unwrap().len(), 400);
 }
 
+#[track_caller]
+fn release(store: &Store, id: &str, count: usize) {
+    let locked = store.lock(PATIENCE).unwrap().unwrap();
+    assert_eq!(locked.release(&owner(id)).unwrap().len(), count, "{id}");
+}
+
 #[test]
-fn fifty_processes_get_different_addresses() {
+fn sixty_four_processes_get_different_addresses() {
     let (dir, store) = temporary();
     let children: Vec<_> =
-        (0..50).map(|index| child(dir.path(), &format!("once {index}")).spawn().unwrap()).collect();
+        (0..64).map(|index| child(dir.path(), &format!("once {index}")).spawn().unwrap()).collect();
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
     let all = store.reservations().unwrap();
     let holders: BTreeSet<String> = all.iter().map(|one| one.holder.to_string()).collect();
-    assert_eq!((all.len(), holders.len()), (100, 50), "two addresses each: {CHILD}");
+    assert_eq!((all.len(), holders.len()), (128, 64), "two addresses each: {CHILD}");
+    // The index that they left knows all of them, also when half are released at once.
+    std::thread::scope(|scope| {
+        for index in 0..32 {
+            let store = &store;
+            scope.spawn(move || release(store, &index.to_string(), 2));
+        }
+    });
+    for index in 32..64 {
+        release(&store, &index.to_string(), 2);
+    }
+    assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0]);
 }

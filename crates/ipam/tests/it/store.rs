@@ -36,7 +36,10 @@ fn a_file_system_without_nameless_files_will_do() {
         taken,
         Err(AllocateError::Plan(PlanError::Set { source: SetError::Taken { .. }, .. }))
     ));
-    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(dir.path().join("networks"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["n"], "nothing stays beside the folder");
 }
 
@@ -91,6 +94,7 @@ fn reading_makes_no_folder() {
     assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0]);
     assert!(store.reservations().unwrap().is_empty());
     assert!(!store.directory().exists());
+    fs::create_dir(store.directory().parent().unwrap()).unwrap();
     fs::write(store.directory(), "a file").unwrap();
     assert!(store.addresses().is_err() && store.lock(PATIENCE).is_err());
 }

@@ -1,0 +1,266 @@
+//! What is known of a folder without reading it.
+//!
+//! Beside the folder, in a directory of ours that a reboot empties, lies a [`Table`] of what the folder says. The folder
+//! stays the truth; the table spares reading it, so that a call costs the same however many addresses are held.
+//!
+//! # When it is believed
+//!
+//! After each change, still under the folder's lock, the folder gets a time of modification of our choosing ([`Folder::seal`])
+//! and the table notes it with the folder's device and inode, its time of change, and the boot. Whoever makes or removes a
+//! file, be it the reference, a script or one of us that is killed, breaks the seal; nothing is written to the table
+//! while it holds. So one of three things is found: the seal, and the table is exact; another time, and the folder is read once
+//! and the table made anew; no table, and the same.
+//!
+//! A file that is written over in place breaks no seal. Nobody does that but people, and what the table says of a
+//! holder is read again in the file it names before anything is done. A difference makes the table anew.
+//!
+//! Sub-folders, and files that are not named by an address, are not told of ([`Known::strays`]): while there are any,
+//! a release reads the folder.
+//!
+//! Failing to write the table is no error: the next call reads the folder, as does every call where there is no
+//! directory for tables.
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::folder::{Folder, Scan};
+use super::reservation::{Holder, Owner, Reservation};
+use super::table::{Entry, Key, Table};
+use crate::range::RangeSet;
+
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// A table and where it is kept.
+#[derive(Debug)]
+pub(crate) struct Known {
+    table: Table,
+    path: Option<PathBuf>,
+    /// Which boot this is, once it was asked.
+    boot: Option<String>,
+    /// The folder was changed, or is not sealed.
+    is_open: bool,
+    /// The table does not tell what is in the folder.
+    is_wrong: bool,
+}
+
+impl Known {
+    /// Opens the table if it tells of the folder as it is now.
+    pub(crate) fn load(folder: &Folder, path: Option<&Path>) -> Option<Known> {
+        let path = path?;
+        let table = Table::open(open(path, OFlags::RDWR)?)?;
+        let boot = boot()?;
+        let head = table.head();
+        let is_exact = folder.stamp().is_ok_and(|stamp| stamp == head.stamp) && boot == head.boot;
+        is_exact.then(|| Known {
+            table,
+            path: Some(path.to_owned()),
+            boot: Some(boot),
+            is_open: false,
+            is_wrong: false,
+        })
+    }
+
+    /// Makes a table of what was read in the folder, under its lock.
+    ///
+    /// What nobody holds is removed: nobody was ever told of it, and nobody is writing it while we hold the lock.
+    pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
+        let Scan { reservations, strays } = scan;
+        let mut entries = Vec::with_capacity(reservations.len());
+        for Reservation { file, address, holder } in reservations {
+            let Some(address) = address else { continue };
+            if holder == Holder::Nobody && folder.remove(&file).is_ok() {
+                continue;
+            }
+            entries.push(Entry { key: key_of(&holder, address), address });
+        }
+        Known {
+            table: Table::build(&entries, strays),
+            path: path.map(Path::to_owned),
+            boot: None,
+            is_open: true,
+            is_wrong: false,
+        }
+    }
+
+    /// Says whether the folder holds what the table cannot tell of.
+    pub(crate) fn strays(&self) -> bool {
+        self.table.head().strays
+    }
+
+    /// Lists what an attachment holds, or its container in the old format; each file is looked into.
+    ///
+    /// # Errors
+    /// [`Doubt`] when a file does not hold what the table says.
+    pub(crate) fn held(&self, folder: &Folder, keys: &[Key]) -> Result<Vec<Reservation>, Doubt> {
+        let mut held = Vec::new();
+        for key in keys {
+            for address in self.table.find(*key)? {
+                let Some(holder) = folder.holder_of(address) else { return Err(Doubt) };
+                if key_of(&holder, address) != *key {
+                    return Err(Doubt);
+                }
+                let file = address.to_string().into();
+                held.push(Reservation { file, address: Some(address), holder });
+            }
+        }
+        Ok(held)
+    }
+
+    /// Finds the next address of a set's ring that is not taken and not withheld.
+    pub(crate) fn first_free(
+        &self,
+        folder: &Folder,
+        set: &RangeSet,
+        last: Option<IpAddr>,
+        is_withheld: &dyn Fn(IpAddr) -> bool,
+    ) -> Result<Option<IpAddr>, Doubt> {
+        for run in set.runs(last) {
+            match self.table.first_free(&run, |address| !is_withheld(address)) {
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    let mut ring = set.ring(last).map(|(address, _)| address);
+                    return Ok(ring.find(|one| !is_withheld(*one) && !folder.is_there(*one)));
+                }
+                found => return Ok(found?),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts the taken addresses of a set, all of whose addresses are taken.
+    pub(crate) fn used(&self, folder: &Folder, set: &RangeSet) -> Result<u128, Doubt> {
+        let mut used = 0;
+        for run in set.runs(None) {
+            match self.table.taken(&run) {
+                Ok(taken) => used += taken,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    let all = folder.addresses().map_err(|_| Doubt)?;
+                    let count = all.iter().filter(|one| set.range_of(**one).is_some()).count();
+                    return Ok(count.try_into().unwrap_or(u128::MAX));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(used)
+    }
+
+    /// Says that the folder is about to be changed.
+    pub(crate) fn open_seal(&mut self) {
+        self.is_open = true;
+    }
+
+    /// Says that the folder was changed in a way that the table was not told.
+    pub(crate) fn distrust(&mut self) {
+        self.is_wrong = true;
+    }
+
+    /// Notes what was reserved.
+    pub(crate) fn insert(&mut self, owner: &Owner, address: IpAddr) {
+        let entry = Entry { key: key_of_owner(owner), address };
+        self.is_wrong |= self.table.insert(entry).is_err();
+    }
+
+    /// Notes what was released. Of what it cannot tell of it cannot know whether more is left.
+    pub(crate) fn remove(&mut self, released: &Reservation) {
+        match released.address {
+            Some(address) => {
+                let entry = Entry { key: key_of(&released.holder, address), address };
+                self.is_wrong |= self.table.remove(entry).is_err();
+            }
+            None => self.is_wrong = true,
+        }
+    }
+
+    /// Puts the seal on the folder and into the table, if the folder was changed. Without an address there is no table.
+    pub(crate) fn seal(&mut self, folder: &Folder) {
+        let Some(path) = self.path.clone().filter(|_| self.is_open) else { return };
+        let sealed = !self.is_wrong && self.table.live() != 0 && {
+            let before = self.table.head().stamp.to_numbers()[3];
+            match (self.boot.take().or_else(boot), folder.seal(before)) {
+                (Some(boot), Some(stamp)) => {
+                    let is_written = self.table.is_written();
+                    let sealed = self.table.seal(&boot, stamp);
+                    sealed.is_ok_and(|bytes| is_written || write(&path, bytes).is_ok())
+                }
+                _ => false,
+            }
+        };
+        self.is_open = false;
+        if !sealed {
+            let _ = state::remove_file(&path);
+            if let Some(directory) = path.parent() {
+                // Fails while there are tables of other networks.
+                let _ = std::fs::remove_dir(directory);
+            }
+        }
+    }
+}
+
+/// Lists where an attachment's addresses may be, or its container's, without the lock and so without a promise.
+pub(crate) fn likely(path: Option<&Path>, owner: &Owner) -> Vec<IpAddr> {
+    let table = path.and_then(|path| open(path, OFlags::RDONLY)).and_then(Table::open);
+    let Some(table) = table else { return Vec::new() };
+    let keys = [key_of_owner(owner), key_of_container(&owner.container_id)];
+    keys.into_iter().filter_map(|key| table.find(key).ok()).flatten().collect()
+}
+
+/// The table and the folder do not agree, or the table cannot be read.
+#[derive(Debug)]
+pub(crate) struct Doubt;
+
+impl From<io::Error> for Doubt {
+    fn from(_: io::Error) -> Self {
+        Doubt
+    }
+}
+
+/// The key of an attachment.
+pub(crate) fn key_of_owner(owner: &Owner) -> Key {
+    key(&owner.to_content())
+}
+
+/// The key of a container, which the old format names.
+pub(crate) fn key_of_container(id: &str) -> Key {
+    key(id)
+}
+
+fn key_of(holder: &Holder, address: IpAddr) -> Key {
+    match holder {
+        Holder::Attachment(owner) => key_of_owner(owner),
+        Holder::Container(id) => key_of_container(id),
+        // A text that is nobody's.
+        Holder::Nobody | Holder::Unknown => key(&format!("\n{address}")),
+    }
+}
+
+fn key(text: &str) -> Key {
+    let digits = cni::owner::sha512_hex(text, 30);
+    u128::from_str_radix(&digits, 16).expect("they are hexadecimal digits") << 8
+}
+
+fn boot() -> Option<String> {
+    state::boot_id().ok().filter(|boot| !boot.is_empty())
+}
+
+fn open(path: &Path, access: OFlags) -> Option<File> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), state::FileError> {
+    // Replacing one needs a file that has a name meanwhile, which a killed process would leave.
+    let _ = state::remove_file(path);
+    let write = || state::write_atomic(path, bytes, FILE_MODE, state::Durability::Volatile);
+    match (write(), path.parent()) {
+        (Err(error), Some(directory)) if error.is_not_found() => {
+            state::create_directory(directory, DIRECTORY_MODE)?;
+            write()
+        }
+        (done, _) => done,
+    }
+}
