@@ -15,6 +15,7 @@ mod install;
 mod interop;
 mod linger;
 mod lint;
+mod many_addresses;
 mod oci_hook;
 mod oci_runtimes;
 mod output;

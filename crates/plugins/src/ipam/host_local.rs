@@ -45,7 +45,7 @@ impl Plugin for HostLocal {
             Some(path) => resolv::read(Path::new(path))?,
             None => cni::Dns::default(),
         };
-        let store = Store::new(&config.data_dir, call.network());
+        let store = store(call, &config.data_dir);
         let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
         let owner = Owner::from(call.attachment());
         let assigned = locked
@@ -56,7 +56,7 @@ impl Plugin for HostLocal {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let store = Store::new(&config::data_dir(call)?, call.network());
+        let store = store(call, &config::data_dir(call)?);
         let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
             return Ok(());
         };
@@ -66,11 +66,15 @@ impl Plugin for HostLocal {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::load(call)?;
-        let store = Store::new(&config.data_dir, call.network());
+        let store = store(call, &config.data_dir);
         let owner = Owner::from(call.attachment());
-        let all = store.reservations().map_err(|error| store_error(&error))?;
         let is_ours = |holder: &Holder| holder.is(&owner) || holder.is_container_of(&owner);
-        if !all.iter().any(|reservation| is_ours(&reservation.holder)) {
+        let previous = call.prev_result()?;
+        let expected: Vec<IpAddr> = previous
+            .iter()
+            .flat_map(|previous| previous.container_ips(&owner.ifname).map(|ip| ip.address.addr()))
+            .collect();
+        if !store.holds(&owner, &expected).map_err(|error| store_error(&error))? {
             return Err(Error::new(
                 codes::DRIFT,
                 format!(
@@ -80,15 +84,15 @@ impl Plugin for HostLocal {
             )
             .with_details(format!("looked in {}", store.directory().display())));
         }
-        let Some(previous) = call.prev_result()? else { return Ok(()) };
-        for ip in previous.container_ips(&owner.ifname) {
-            let address = ip.address.addr();
-            let in_ranges = config.ranges.sets().iter().any(|set| set.range_of(address).is_some());
-            let file = all.iter().find(|reservation| reservation.address == Some(address));
-            if let Some(file) = file.filter(|file| in_ranges && !is_ours(&file.holder)) {
+        for address in expected {
+            if config.ranges.sets().iter().all(|set| set.range_of(address).is_none()) {
+                continue;
+            }
+            let holder = store.holder_of(address).map_err(|error| store_error(&error))?;
+            if let Some(holder) = holder.filter(|holder| !is_ours(holder)) {
                 return Err(Error::new(
                     codes::DRIFT,
-                    format!("host-local: address {address} is reserved by {}", file.holder),
+                    format!("host-local: address {address} is reserved by {holder}"),
                 )
                 .with_details("two interfaces may use one address; detach and attach this one"));
             }
@@ -97,7 +101,7 @@ impl Plugin for HostLocal {
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let store = Store::new(&config::data_dir(call)?, call.network());
+        let store = store(call, &config::data_dir(call)?);
         let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
             return Ok(());
         };
@@ -127,7 +131,7 @@ impl Plugin for HostLocal {
         if let Some(path) = &config.resolv_conf {
             resolv::read(Path::new(path)).map_err(|error| unavailable(error.msg))?;
         }
-        let store = Store::new(&config.data_dir, call.network());
+        let store = store(call, &config.data_dir);
         let reserved = store.addresses().map_err(|error| unavailable(store_error(&error).msg))?;
         for (index, set) in config.ranges.sets().iter().enumerate() {
             let counts = |address: &&IpAddr| {
@@ -151,6 +155,11 @@ impl Plugin for HostLocal {
     ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
         config::unknown_keys(config)
     }
+}
+
+/// Names the network's folder, and where what is known of it is kept.
+fn store(call: &Call<'_>, data_dir: &Path) -> Store {
+    Store::new(data_dir, call.network()).with_index(&call.context().roots.addresses())
 }
 
 /// What to do about an empty pool.

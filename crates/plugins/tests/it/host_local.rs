@@ -16,14 +16,23 @@ use tempfile::TempDir;
 
 use crate::support::{Answer, Run};
 
-/// A folder of networks for one test. The plugin touches nothing else.
+/// A folder of networks for one test, and folders for state. The plugin touches nothing else.
 struct Place {
     dir: TempDir,
+    roots: state::Roots,
 }
 
 impl Place {
     fn new() -> Self {
-        Place { dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::tempdir().unwrap();
+        let roots = state::Roots::new(dir.path().join("our/run"), dir.path().join("our/lib"));
+        Place { dir, roots }
+    }
+
+    /// As a place where nothing can be known without reading it.
+    fn without_index() -> Self {
+        let roots = state::Roots::new("/dev/null/run", "/dev/null/lib");
+        Place { roots, ..Place::new() }
     }
 
     /// The folder of the network `n`.
@@ -63,7 +72,10 @@ impl Place {
     fn run(&self, verb: &str, ipam: Value) -> Run<'static> {
         let mut whole = json!({ "type": "host-local", "dataDir": self.dir.path() });
         whole.as_object_mut().unwrap().extend(ipam.as_object().unwrap().clone());
-        Run::bare("host-local", verb).netns("/nonexistent/netns").config(json!({ "ipam": whole }))
+        Run::bare("host-local", verb)
+            .netns("/nonexistent/netns")
+            .config(json!({ "ipam": whole }))
+            .roots(&self.roots)
     }
 
     fn add(&self, id: &str, ipam: Value) -> Answer {
@@ -89,7 +101,7 @@ fn addresses_of(result: &Value) -> Vec<&str> {
 fn call_within(run: Run<'_>, patience: Duration) -> cni::Error {
     let mut env = cni::CallEnv::default();
     let run = run.env(|its| env = its.clone());
-    let roots = state::Roots::new("/nonexistent/run", "/nonexistent/lib");
+    let roots = state::Roots::new("/dev/null/run", "/dev/null/lib");
     let executor = cni_invoke::Exec::new(Vec::new());
     let context = cni_plugin::Context {
         roots: &roots,

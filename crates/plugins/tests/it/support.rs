@@ -111,12 +111,13 @@ pub(crate) struct Run<'n> {
     env: CallEnv,
     config: Value,
     raw: Option<Vec<u8>>,
+    roots: Option<Roots>,
     on_machine: bool,
 }
 
 impl Run<'_> {
     /// Prepares a call on no host at all: for what is decided before anything is touched. Its folders for
-    /// state do not exist and `CNI_PATH` leads nowhere.
+    /// state cannot even be made and `CNI_PATH` leads nowhere.
     pub(crate) fn bare(plugin: &str, verb: &str) -> Run<'static> {
         let env = CallEnv {
             command: verb.to_owned(),
@@ -126,7 +127,14 @@ impl Run<'_> {
             ..CallEnv::default()
         };
         let config = json!({ "cniVersion": "1.1.0", "name": "n", "type": plugin });
-        Run { node: None, plugin: plugin.to_owned(), env, config, raw: None, on_machine: false }
+        let plugin = plugin.to_owned();
+        Run { node: None, plugin, env, config, raw: None, roots: None, on_machine: false }
+    }
+
+    /// Sets the folders for state.
+    pub(crate) fn roots(mut self, roots: &Roots) -> Self {
+        self.roots = Some(roots.clone());
+        self
     }
 
     /// Sets `CNI_NETNS` to the container's and `CNI_CONTAINERID` to its name.
@@ -245,12 +253,11 @@ impl Run<'_> {
     }
 
     fn respond(self, plugin: &dyn Plugin, stdin: &mut (dyn Read + Send)) -> Answer {
-        let Run { node, env, on_machine, .. } = self;
+        let Run { node, env, roots, on_machine, .. } = self;
         let called = format!("{} {}", env.command, plugin.name());
-        let roots = match node {
-            Some(node) => node.roots.clone(),
-            None => Roots::new("/nonexistent/run", "/nonexistent/lib"),
-        };
+        let roots = roots
+            .or_else(|| node.map(|node| node.roots.clone()))
+            .unwrap_or_else(|| Roots::new("/dev/null/run", "/dev/null/lib"));
         let mut respond = move || {
             let executor = executor(&roots);
             let context =

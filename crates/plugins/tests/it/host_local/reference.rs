@@ -52,7 +52,18 @@ fn each_releases_and_checks_what_the_other_reserved() {
     if !is_here("each_releases_and_checks_what_the_other_reserved") {
         return;
     }
-    let place = Place::new();
+    in_turns(&Place::new());
+}
+
+#[test]
+fn without_an_index_each_releases_and_checks_what_the_other_reserved() {
+    if !is_here("without_an_index_each_releases_and_checks_what_the_other_reserved") {
+        return;
+    }
+    in_turns(&Place::without_index());
+}
+
+fn in_turns(place: &Place) {
     let ipam =
         json!({ "ranges": [[{ "subnet": "192.0.2.0/29" }], [{ "subnet": "2001:db8::/64" }]] });
     let run = |verb: &str, id: &str| place.run(verb, ipam.clone()).id(id);
@@ -101,6 +112,47 @@ fn both_at_once_never_give_the_same_address() {
         .collect();
     let got: BTreeSet<String> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert_eq!(got.len(), 40);
+}
+
+/// Whatever the reference does between two calls of ours, or while one waits for its lock: each finds what is there.
+#[test]
+fn what_the_reference_did_is_noticed_however_soon() {
+    if !is_here("what_the_reference_did_is_noticed_however_soon") {
+        return;
+    }
+    let place = Place::new();
+    let range =
+        json!({ "ranges": [[{ "subnet": "192.0.2.0/26" }], [{ "subnet": "2001:db8::/64" }]] });
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let calls = |turn: usize| {
+                let run =
+                    |verb: &str| place.run(verb, range.clone()).id(&format!("c{thread}-{turn}"));
+                [run("ADD"), run("ADD"), run("DEL")]
+            };
+            let calls: Vec<_> = (0..12).map(calls).collect();
+            std::thread::spawn(move || {
+                for (turn, [first, again, del]) in calls.into_iter().enumerate() {
+                    // Made by one, refused and released by the other, and the other way round.
+                    if (turn + thread) % 2 == 0 {
+                        reference(first).unwrap();
+                        let refused = ours(again).unwrap_err();
+                        assert!(refused.contains("duplicate allocation"), "{refused}");
+                        ours(del).unwrap();
+                    } else {
+                        ours(first).unwrap();
+                        let refused = reference(again).unwrap_err();
+                        assert!(refused.contains("duplicate allocation"), "{refused}");
+                        reference(del).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(place.addresses(), [""; 0]);
 }
 
 #[test]
