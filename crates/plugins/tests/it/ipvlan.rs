@@ -8,27 +8,15 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
+use crate::support::on_parent::{self, host};
 use crate::support::{Node, Run, versions};
-
-/// A host with parent `p0`, whose other end `p1` is the outside's.
-fn host(name: &str) -> Node {
-    let node = Node::new(name);
-    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
-    node
-}
 
 fn ipvlan<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("ipvlan", verb).to(container).config(fixed::ipam()).config(json!({ "master": "p0" }))
 }
 
 fn attach(node: &Node, container: &Container, last: u8, config: Value) -> Value {
-    fixed::answers(
-        node,
-        &json!({ "ips": [
-            { "address": format!("10.1.0.{last}/24"), "gateway": "10.1.0.1" },
-            { "address": format!("fd00:1::{last}/64"), "gateway": "fd00:1::1" },
-        ], "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }] }),
-    );
+    fixed::answers(node, &on_parent::with_default_routes(last));
     ipvlan(node, "ADD", container).config(config).call().ok()
 }
 
@@ -102,18 +90,10 @@ fn vm_the_link_is_as_reported() {
     let node = host("ipvlan-result");
     let c1 = node.container("c1");
     let result = attach(&node, &c1, 2, json!({ "mtu": 1400 }));
-    let interfaces = result["interfaces"].as_array().unwrap();
-    assert_eq!(interfaces.len(), 1, "{result}");
-    assert!(result["ips"].as_array().unwrap().iter().all(|ip| ip["interface"] == 0), "{result}");
-    let shown = link(&c1, "eth0");
-    assert_eq!(shown["address"], interfaces[0]["mac"]);
-    assert_eq!(shown["address"], link(&node.lab, "p0")["address"], "the parent's own");
-    assert_eq!((&shown["mtu"], &interfaces[0]["mtu"]), (&json!(1400), &json!(1400)));
-    assert_eq!(shown["ifalias"], "netwright:n/c1/eth0");
+    let shown = on_parent::one_link_as_reported(&node, &c1, &result);
     assert_eq!(shown["linkinfo"]["info_data"]["mode"], "l2");
     assert_eq!(c1.sh("cat /proc/sys/net/ipv4/conf/eth0/arp_notify"), "1\n");
     assert_eq!(c1.sh("cat /proc/sys/net/ipv6/conf/eth0/ndisc_notify"), "1\n");
-    assert!(!c1.sh("ip -6 addr show eth0 scope global").contains("tentative"));
 }
 
 #[test]
@@ -238,14 +218,7 @@ fn vm_a_failed_add_leaves_nothing() {
     testkit::require!("root", "ipvlan");
     let node = host("ipvlan-undo");
     let c1 = node.container("c1");
-    let before = Snapshot::take(&node.lab);
-    let add = || ipvlan(&node, "ADD", &c1).call();
-    fixed::fails(&node, "ADD", &json!({ "code": 11, "msg": "pool is empty" }));
-    add().fails(11, "pool is empty");
-    fixed::gives(&node, &json!([]));
-    add().fails(7, "IPAM plugin returned missing IP config");
-    assert!(!succeeds(&c1, "ip link show eth0"));
-    before.assert_same(&Snapshot::take(&node.lab));
+    on_parent::a_failed_add_leaves_nothing(&node, &c1, || ipvlan(&node, "ADD", &c1).call());
     let run = node.roots.run.display();
     let left = format!("find {run}/shared {run}/owners -type f 2>/dev/null || true");
     assert_eq!(node.sh(&left), "");

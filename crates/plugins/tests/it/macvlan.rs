@@ -9,14 +9,8 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
+use crate::support::on_parent::{self, host};
 use crate::support::{Node, Run};
-
-/// A host with parent `p0`, whose other end `p1` is the outside's.
-fn host(name: &str) -> Node {
-    let node = Node::new(name);
-    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
-    node
-}
 
 fn macvlan<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("macvlan", verb).to(container).config(json!({ "master": "p0" }))
@@ -24,13 +18,7 @@ fn macvlan<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
 
 /// Attaches a container with this last number in its addresses.
 fn attach(node: &Node, container: &Container, last: u8, config: Value) -> Value {
-    fixed::gives(
-        node,
-        &json!([
-            { "address": format!("10.1.0.{last}/24"), "gateway": "10.1.0.1" },
-            { "address": format!("fd00:1::{last}/64"), "gateway": "fd00:1::1" },
-        ]),
-    );
+    fixed::gives(node, &on_parent::addresses(last));
     macvlan(node, "ADD", container).config(fixed::ipam()).config(config).call().ok()
 }
 

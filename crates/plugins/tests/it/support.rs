@@ -12,6 +12,7 @@
 pub(crate) mod fixed;
 pub(crate) mod kill;
 pub(crate) mod matrix;
+pub(crate) mod on_parent;
 pub(crate) mod versions;
 
 use std::ffi::OsString;

@@ -7,27 +7,15 @@ use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::fixed::{self, link, succeeds};
+use crate::support::on_parent::{self, host};
 use crate::support::{Node, Run, versions};
-
-/// A host with parent `p0`, whose other end `p1` is the switch's.
-fn host(name: &str) -> Node {
-    let node = Node::new(name);
-    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
-    node
-}
 
 fn vlan<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("vlan", verb).to(container).config(fixed::ipam()).config(json!({ "master": "p0" }))
 }
 
 fn attach(node: &Node, container: &Container, id: u16, last: u8, config: Value) -> Value {
-    fixed::gives(
-        node,
-        &json!([
-            { "address": format!("10.1.0.{last}/24"), "gateway": "10.1.0.1" },
-            { "address": format!("fd00:1::{last}/64"), "gateway": "fd00:1::1" },
-        ]),
-    );
+    fixed::gives(node, &on_parent::addresses(last));
     vlan(node, "ADD", container).config(json!({ "vlanId": id })).config(config).call().ok()
 }
 
@@ -100,17 +88,9 @@ fn vm_the_link_is_as_reported() {
     let node = host("vlan-result");
     let c1 = node.container("c1");
     let result = attach(&node, &c1, 5, 2, json!({ "mtu": 1400 }));
-    let interfaces = result["interfaces"].as_array().unwrap();
-    assert_eq!(interfaces.len(), 1, "{result}");
-    assert!(result["ips"].as_array().unwrap().iter().all(|ip| ip["interface"] == 0), "{result}");
-    let shown = link(&c1, "eth0");
-    assert_eq!(shown["address"], interfaces[0]["mac"]);
-    assert_eq!(shown["address"], link(&node.lab, "p0")["address"], "the parent's own");
-    assert_eq!((&shown["mtu"], &interfaces[0]["mtu"]), (&json!(1400), &json!(1400)));
-    assert_eq!(shown["ifalias"], "netwright:n/c1/eth0");
+    let shown = on_parent::one_link_as_reported(&node, &c1, &result);
     assert_eq!(shown["linkinfo"]["info_data"]["id"], 5);
     assert_eq!(shown["linkinfo"]["info_data"]["protocol"], "802.1Q");
-    assert!(!c1.sh("ip -6 addr show eth0 scope global").contains("tentative"));
 
     let c2 = node.container("c2");
     attach(&node, &c2, 5, 3, json!({ "vlanProtocol": "802.1ad" }));
@@ -138,13 +118,7 @@ fn vm_containers_talk_in_their_vlans() {
     );
     let (c1, c2, c3) = (node.container("c1"), node.container("c2"), node.container("c3"));
     for (container, parent, id, last) in [(&c1, "p0", 5, 2), (&c2, "p1", 5, 3), (&c3, "p1", 6, 4)] {
-        fixed::answers(
-            &node,
-            &json!({ "ips": [
-                { "address": format!("10.1.0.{last}/24"), "gateway": "10.1.0.1" },
-                { "address": format!("fd00:1::{last}/64"), "gateway": "fd00:1::1" },
-            ], "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }] }),
-        );
+        fixed::answers(&node, &on_parent::with_default_routes(last));
         let keys = json!({ "master": parent, "vlanId": id });
         vlan(&node, "ADD", container).config(keys).call().ok();
     }
@@ -194,14 +168,8 @@ fn vm_the_delegates_code_is_kept_and_nothing_stays() {
     testkit::require!("root", "vlan");
     let node = host("vlan-undo");
     let c1 = node.container("c1");
-    let before = Snapshot::take(&node.lab);
-    fixed::fails(&node, "ADD", &json!({ "code": 11, "msg": "pool is empty" }));
     let add = || vlan(&node, "ADD", &c1).config(json!({ "vlanId": 5 })).call();
-    add().fails(11, "pool is empty");
-    fixed::gives(&node, &json!([]));
-    add().fails(7, "IPAM plugin returned missing IP config");
-    assert!(!succeeds(&c1, "ip link show eth0"));
-    before.assert_same(&Snapshot::take(&node.lab));
+    on_parent::a_failed_add_leaves_nothing(&node, &c1, add);
 }
 
 #[test]
