@@ -1,0 +1,74 @@
+//! With many attachments on the host: what ours takes, beside what the same costs the kernel.
+
+use std::time::{Duration, Instant};
+
+use kernel::netns::Netns;
+use kernel::route::{AddressOptions, Change, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer};
+use testkit::{Container, Lab, Place as _};
+
+use crate::spread::Spread;
+use crate::subject::{Bench, Subject, ports_of};
+
+/// What a bridge holds: the kernel's limit is 1,023 ports.
+const PER_BRIDGE: usize = 900;
+const ROUNDS: usize = 21;
+/// Between two measurements: what one leaves to the kernel is not the next one's.
+const SETTLE: Duration = Duration::from_millis(100);
+
+pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
+    println!(
+        "\n| held on the host | ADD, ms | DEL, ms | the kernel alone: make, ms | delete, ms |"
+    );
+    println!("|---|---|---|---|---|");
+    let mut held: Vec<Container> = Vec::new();
+    for &size in sizes {
+        while held.len() < size {
+            let container = lab.container(&format!("held{}", held.len()));
+            let bench = Bench::new(lab, ours, &ports_of(held.len() / PER_BRIDGE));
+            bench.add(&container, 0);
+            held.push(container);
+        }
+        // The kernel is busy with all those namespaces for a while.
+        std::thread::sleep(Duration::from_secs(5));
+        let bench = Bench::new(lab, ours, &ports_of(size.saturating_sub(1) / PER_BRIDGE));
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        for round in 0..ROUNDS {
+            let container = lab.container(&format!("one{round}"));
+            std::thread::sleep(SETTLE);
+            let attached = bench.add(&container, 0);
+            std::thread::sleep(SETTLE);
+            let del = bench.again("DEL", &container, &attached);
+            std::thread::sleep(SETTLE);
+            let [make, delete] = lab.enter(|| bare(&container));
+            for (all, one) in times.iter_mut().zip([attached.took, del, make, delete]) {
+                all.push(one);
+            }
+        }
+        let [add, del, make, delete] = times.map(|times| Spread::of(&times));
+        println!("| {size} | {add} | {del} | {make} | {delete} |");
+    }
+}
+
+/// A pair, one end on a bridge of its own, the other in the container with an address: made, and out of sight.
+fn bare(container: &Container) -> [Duration; 2] {
+    let netns = Netns::open(&container.netns()).expect("the container is there");
+    let mut host = RouteSocket::open().expect("netlink can be opened");
+    let peer = VethPeer { netns: Some(netns.clone()), ..VethPeer::new("bare0") };
+    let started = Instant::now();
+    let made = host.create_link(&NewLink::new("bare1", LinkKind::Veth(peer))).expect("a pair");
+    let mut inside = RouteSocket::open_in(&netns).expect("netlink can be opened");
+    let ifindex = made.peer_index.expect("a pair has two ends");
+    let address = "10.255.0.2/24".parse().expect("an address");
+    let changes = [
+        Change::AddAddress { ifindex, address, options: AddressOptions::default() },
+        Change::SetLink { ifindex, set: LinkSet::default().up(true) },
+    ];
+    inside.apply(&changes).expect("an address");
+    host.apply(&[Change::SetLink { ifindex: made.index, set: LinkSet::default().up(true) }])
+        .expect("up");
+    let make = started.elapsed();
+    std::thread::sleep(SETTLE);
+    let started = Instant::now();
+    host.delete_link(made.index).expect("the pair is there");
+    [make, started.elapsed()]
+}

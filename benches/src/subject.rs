@@ -1,0 +1,214 @@
+//! Who is measured on what, and one attachment of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cni::{CallEnv, Injection, PluginConfig};
+use cni_invoke::{Exec, Executor, Request, find};
+use serde_json::value::RawValue;
+use testkit::{Container, Lab, Place};
+
+/// The newest version that Debian's plugins speak.
+const CNI_VERSION: &str = "1.0.0";
+
+/// The plugins that the cases use.
+pub(crate) const PLUGINS: [&str; 7] =
+    ["bridge", "chain", "firewall", "host-local", "portmap", "ptp", "tuning"];
+
+/// A set of plugins to be measured.
+pub(crate) struct Subject {
+    pub(crate) name: &'static str,
+    pub(crate) bin: PathBuf,
+    /// Whether it has the plugin `chain`.
+    pub(crate) is_ours: bool,
+}
+
+/// A network to attach to.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Also the second byte of its subnet.
+    number: u8,
+    interface: &'static str,
+    masquerade: bool,
+    dual: bool,
+    /// With portmap, firewall and tuning behind it, and one port.
+    chained: bool,
+    /// Ours in one process.
+    together: bool,
+}
+
+const PLAIN: Case = Case {
+    name: "bridge",
+    number: 1,
+    interface: "bridge",
+    masquerade: false,
+    dual: false,
+    chained: false,
+    together: false,
+};
+
+pub(crate) const CHAIN: Case =
+    Case { name: "chain of four, one port", number: 5, masquerade: true, chained: true, ..PLAIN };
+
+pub(crate) const CASES: [Case; 6] = [
+    PLAIN,
+    Case { name: "bridge, dual stack", number: 2, dual: true, ..PLAIN },
+    Case { name: "bridge + masquerade", number: 3, masquerade: true, ..PLAIN },
+    Case { name: "ptp + masquerade", number: 4, interface: "ptp", masquerade: true, ..PLAIN },
+    CHAIN,
+    Case { name: "the same, ours in one process", number: 6, together: true, ..CHAIN },
+];
+
+/// One of several bridges, for more attachments than a bridge has ports.
+pub(crate) fn ports_of(bridge: usize) -> Case {
+    Case { number: 10 + u8::try_from(bridge).expect("a few bridges"), ..PLAIN }
+}
+
+impl Case {
+    fn interface(&self, subject: &Subject, data: &Path) -> String {
+        let third = u16::from(self.number) * 2 + u16::from(subject.is_ours);
+        let v6 = if self.dual {
+            format!(r#",[{{"subnet":"fd00:{third}::/64"}}]"#)
+        } else {
+            String::new()
+        };
+        let own = if self.interface == "bridge" {
+            format!(r#""bridge":"b{third}","isDefaultGateway":true"#)
+        } else {
+            r#""mtu":1500"#.to_owned()
+        };
+        format!(
+            r#"{{"type":"{}",{own},"ipMasq":{},
+               "ipam":{{"type":"host-local","dataDir":{data:?},"ranges":[[{{"subnet":"10.{third}.0.0/16"}}]{v6}],
+                        "routes":[{{"dst":"0.0.0.0/0"}}]}}}}"#,
+            self.interface, self.masquerade
+        )
+    }
+
+    fn plugins(&self, subject: &Subject, data: &Path) -> Vec<PluginConfig> {
+        let mut plugins = vec![self.interface(subject, data)];
+        if self.chained {
+            plugins.extend(
+                [
+                    r#"{"type":"portmap","capabilities":{"portMappings":true}}"#,
+                    r#"{"type":"firewall"}"#,
+                    r#"{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"mtu":1400}"#,
+                ]
+                .map(str::to_owned),
+            );
+        }
+        if self.together && subject.is_ours {
+            let inner = plugins.join(",");
+            let outer = r#""type":"chain","capabilities":{"portMappings":true}"#;
+            plugins = vec![format!(r#"{{{outer},"plugins":[{inner}]}}"#)];
+        }
+        let parse = |json: &String| PluginConfig::parse(json.as_bytes()).expect("a case is valid");
+        plugins.iter().map(parse).collect()
+    }
+}
+
+/// One subject on one case, ready to attach.
+pub(crate) struct Bench<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) subject: &'a Subject,
+    network: String,
+    plugins: Vec<PluginConfig>,
+    exec: Exec,
+}
+
+/// An attachment that was made, and what it took.
+pub(crate) struct Attached {
+    pub(crate) took: Duration,
+    result: Box<RawValue>,
+    port: u16,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(lab: &'a Lab, subject: &'a Subject, case: &Case) -> Self {
+        let data = lab.dir().join(subject.name);
+        Bench {
+            lab,
+            subject,
+            network: format!("bench-{}-{}", subject.name, case.number),
+            plugins: case.plugins(subject, &data),
+            exec: Exec::new(std::env::vars_os()),
+        }
+    }
+
+    fn call(
+        &self,
+        verb: &str,
+        container: &Container,
+        plugin: &PluginConfig,
+        previous: Option<&RawValue>,
+        port: u16,
+    ) -> Result<Vec<u8>, String> {
+        let value = format!(r#"[{{"hostPort":{port},"containerPort":80,"protocol":"tcp"}}]"#);
+        let value = RawValue::from_string(value).expect("a list of ports is JSON");
+        let capabilities = BTreeMap::from([("portMappings".to_owned(), value)]);
+        let injection = Injection {
+            capability_args: Some(&capabilities),
+            prev_result: previous,
+            valid_attachments: None,
+        };
+        let env = CallEnv {
+            command: verb.to_owned(),
+            container_id: container.name().to_owned(),
+            netns: container.netns().display().to_string(),
+            ifname: "eth0".to_owned(),
+            path: self.subject.bin.display().to_string(),
+            ..CallEnv::default()
+        };
+        let request =
+            Request { env, stdin: plugin.request(&self.network, CNI_VERSION, &injection) };
+        let bin = std::slice::from_ref(&self.subject.bin);
+        let executable = find(&plugin.plugin_type, bin).map_err(|error| error.to_string())?;
+        let output = self.exec.call(&executable, &request, None).map_err(|e| e.to_string())?;
+        output.into_stdout().map_err(|error| {
+            format!("{} {verb} of {}: {error}", self.subject.name, plugin.plugin_type)
+        })
+    }
+
+    /// Runs in the lab.
+    pub(crate) fn add_here(&self, container: &Container, port: u16) -> Result<Attached, String> {
+        let started = Instant::now();
+        let mut result: Option<Box<RawValue>> = None;
+        for plugin in &self.plugins {
+            let stdout = self.call("ADD", container, plugin, result.as_deref(), port)?;
+            result = Some(serde_json::from_slice(&stdout).map_err(|error| error.to_string())?);
+        }
+        let took = started.elapsed();
+        Ok(Attached { took, result: result.ok_or("a chain is not empty")?, port })
+    }
+
+    /// Runs in the lab. Every plugin is called; the first failure counts.
+    pub(crate) fn again_here(
+        &self,
+        verb: &str,
+        container: &Container,
+        attached: &Attached,
+    ) -> Result<Duration, String> {
+        let started = Instant::now();
+        let mut failed = None;
+        let call =
+            |plugin| self.call(verb, container, plugin, Some(&attached.result), attached.port);
+        let order: Vec<_> = match verb {
+            "DEL" => self.plugins.iter().rev().collect(),
+            _ => self.plugins.iter().collect(),
+        };
+        for plugin in order {
+            failed = failed.or(call(plugin).err());
+        }
+        failed.map_or(Ok(started.elapsed()), Err)
+    }
+
+    pub(crate) fn add(&self, container: &Container, port: u16) -> Attached {
+        self.lab.enter(|| self.add_here(container, port)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) fn again(&self, verb: &str, container: &Container, attached: &Attached) -> Duration {
+        let did = self.lab.enter(|| self.again_here(verb, container, attached));
+        did.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
