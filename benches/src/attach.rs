@@ -37,9 +37,10 @@ use spread::Spread;
 use subject::{Bench, CASES, Case, PLUGINS, Subject};
 
 const ROUNDS: usize = 40;
-/// How long the kernel is given to take down a namespace, which holds the lock for links meanwhile: what one
-/// subject leaves to the kernel must not be charged to the next.
+/// How long the kernel is given after a call: what one subject leaves to it must not be charged to the next.
 const SETTLE: Duration = Duration::from_millis(80);
+/// And after many namespaces have come or gone.
+const QUIET: Duration = Duration::from_secs(2);
 const REFERENCE: &str = "/usr/lib/cni";
 const VERBS: [&str; 3] = ["ADD", "CHECK", "DEL"];
 
@@ -128,18 +129,21 @@ fn measure(lab: &Lab, subjects: &[Subject; 2], case: &Case, rounds: usize) -> Ve
             (bench, container, attached)
         })
         .collect();
+    // Made before and removed afterwards, all of them: the end of a namespace keeps the kernel busy, with the lock for links.
+    let containers: Vec<_> = (0..rounds * 2).map(|n| lab.container(&format!("c{n}"))).collect();
+    std::thread::sleep(QUIET);
     let mut times: [[Vec<Duration>; 3]; 2] = Default::default();
     for round in 0..rounds {
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for which in order {
             let bench = &benches[which];
-            let container = lab.container(&format!("c{round}x{which}"));
+            let container = &containers[round * 2 + which];
             let port = 30_000 + u16::try_from(which).unwrap_or_default();
             std::thread::sleep(SETTLE);
-            let attached = bench.add(&container, port);
+            let attached = bench.add(container, port);
             std::thread::sleep(SETTLE);
-            let check = bench.again("CHECK", &container, &attached);
-            let del = bench.again("DEL", &container, &attached);
+            let check = bench.again("CHECK", container, &attached);
+            let del = bench.again("DEL", container, &attached);
             for (all, one) in times[which].iter_mut().zip([attached.took, check, del]) {
                 all.push(one);
             }
@@ -148,6 +152,8 @@ fn measure(lab: &Lab, subjects: &[Subject; 2], case: &Case, rounds: usize) -> Ve
     for (bench, container, attached) in resident {
         bench.again("DEL", &container, &attached);
     }
+    drop(containers);
+    std::thread::sleep(QUIET);
     let [ours, theirs] = times.map(|verbs| verbs.map(|times| Spread::of(&times)));
     let lines = VERBS.iter().zip(ours.iter().zip(&theirs));
     let pair = |(verb, (ours, theirs)): (&&str, (&Spread, &Spread))| {

@@ -73,15 +73,15 @@ impl Case {
         } else {
             String::new()
         };
-        let own = if self.interface == "bridge" {
-            format!(r#""bridge":"b{third}","isDefaultGateway":true"#)
+        let (own, routes) = if self.interface == "bridge" {
+            (format!(r#""bridge":"b{third}","isDefaultGateway":true"#), "")
         } else {
-            r#""mtu":1500"#.to_owned()
+            (r#""mtu":1500"#.to_owned(), r#"{"dst":"0.0.0.0/0"}"#)
         };
         format!(
             r#"{{"type":"{}",{own},"ipMasq":{},
                "ipam":{{"type":"host-local","dataDir":{data:?},"ranges":[[{{"subnet":"10.{third}.0.0/16"}}]{v6}],
-                        "routes":[{{"dst":"0.0.0.0/0"}}]}}}}"#,
+                        "routes":[{routes}]}}}}"#,
             self.interface, self.masquerade
         )
     }

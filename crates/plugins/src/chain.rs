@@ -135,7 +135,8 @@ impl<'c> Links<'c> {
             }
             plugins.push(plugin);
         }
-        if plugins.is_empty() {
+        // What has no plugin has made nothing: there is nothing to remove.
+        if plugins.is_empty() && !matches!(call.command(), Command::Del | Command::Gc) {
             return Err(no_plugins());
         }
         let links = Links { call, plugins, capability_args: raw.runtime_config };

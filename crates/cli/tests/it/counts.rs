@@ -189,3 +189,27 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     let found = Host::new("counts-chain").attach_and_detach(together);
     hold(&found, &[("chain ADD", [505, 37, 78, 0]), ("chain DEL", [450, 32, 58, 2])]);
 }
+/// With many others on the host, a call asks for what it asks for with few.
+#[test]
+fn a_call_asks_the_same_beside_many_others() {
+    testkit::require!("root", "program:strace");
+    let host = Host::new("counts-many");
+    let few = host.attach_and_detach(|port| vec![bridge(port)]);
+    let others: Vec<_> = (0..40)
+        .map(|number| {
+            let container = host.lab.container(&format!("other{number}"));
+            host.call(&bridge(0), "ADD", &container, None);
+            container
+        })
+        .collect();
+    let c2 = host.lab.container("c2");
+    let (add, result) = host.call(&bridge(0), "ADD", &c2, None);
+    let (del, _) = host.call(&bridge(0), "DEL", &c2, Some(&result));
+    println!("{few:#?} {add:#?} {del:#?}");
+    for (now, (verb, then)) in [(add, &few[0]), (del, &few[1])] {
+        assert!(now.netlink <= then.netlink, "{verb}: {now:?}, was {then:?}");
+        // What a busy node adds is a try or two for a lock.
+        assert!(now.calls * 10 <= then.calls * 11, "{verb}: {now:?}, was {then:?}");
+    }
+    drop(others);
+}

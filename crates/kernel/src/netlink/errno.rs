@@ -124,11 +124,19 @@ mod tests {
         assert_eq!(Errno(4095).to_string(), "error number 4095");
     }
 
+    fn is_glibc() -> bool {
+        std::io::Error::from_raw_os_error(5).to_string().starts_with("Input/output error")
+    }
+
     #[test]
     fn the_table_is_sorted_and_agrees_with_the_system() {
         assert!(NAMES.windows(2).all(|pair| pair[0].0 < pair[1].0));
         for &(number, _, words) in NAMES.iter().filter(|entry| entry.0 != 96) {
             let system = std::io::Error::from_raw_os_error(number).to_string().to_lowercase();
+            // The words are glibc's; other C libraries have their own.
+            if !is_glibc() {
+                continue;
+            }
             assert_eq!(system, format!("{words} (os error {number})"));
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long the link of a container that has ended may keep its hardware address.
-const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The pause between looks at that.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);

@@ -108,7 +108,7 @@ fn who_has_a_device_is_known_without_a_look_at_every_record() {
     }
     let owners = node.roots.run.join("owners");
     let read = |container: &Container| {
-        let options = ["-e", "trace=openat"].map(str::to_owned);
+        let options = ["-e", "trace=open,openat"].map(str::to_owned);
         let add = run(&node, "ADD", container).without("ipam");
         let (status, trace) = kill::traced(&node, add, &options);
         assert!(status.success(), "{status}: {trace}");
