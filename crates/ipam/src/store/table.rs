@@ -35,8 +35,8 @@ const CHUNK: u64 = 16;
 const SPAN: u128 = 4096;
 const BITMAP: usize = 512;
 const BLOCK: usize = 16 + BITMAP;
-/// The smallest tables.
-const FEWEST: u64 = 32;
+/// Slots of the smallest tables: with few addresses held, a new table is needed once in a hundred calls.
+const FEWEST: u64 = 128;
 /// Blocks cost memory where addresses are strewn over an IPv6 subnet, and are of no use there: nothing is crowded. With
 /// more than this there are none.
 const MOST_BLOCKS: usize = 4096;
