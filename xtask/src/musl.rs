@@ -20,8 +20,7 @@ const LACKING: &str = include_str!("musl.c");
 
 /// Without position independence: it saves relocations at every start, and a plugin starts often. Hashes of a few dozen bytes
 /// are not worth asking the processor what it can: three questions that trap in a virtual machine.
-const STATIC: &str =
-    "-C target-feature=+crt-static -C relocation-model=static --cfg sha2_backend=\"soft\"";
+const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static -C link-arg=-Wl,-z,noseparate-code --cfg sha2_backend=\"soft\"";
 
 /// What programs of cargo need so that the result is linked so.
 #[derive(Debug)]

@@ -38,6 +38,11 @@ use dispatch::Role;
 use shell::{Shell, Stdio};
 use world::World;
 
+/// A plugin's call allocates a few hundred times and ends: musl's allocator asks the kernel for each size by itself, this one
+/// for 64 KiB at a time.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// The version of this build.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
