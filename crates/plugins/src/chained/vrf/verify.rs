@@ -2,7 +2,8 @@
 
 use cni::Error;
 use cni_plugin::{Call, codes};
-use kernel::route::{LinkKind, NewLink, RouteSocket};
+use ipnet::IpNet;
+use kernel::route::{LinkKind, NewLink, Route, RouteSocket, TABLE_MAIN};
 
 use super::config::Config;
 use super::{NO_PREVIOUS, node};
@@ -45,8 +46,14 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
     let ips: Vec<_> = result.container_ips(ifname).collect();
     container::check(&mut socket, link.index, ifname, &ips, &result.routes)?;
+    // What ADD moved, and not what somebody after us added: CNI 1.1.0 §2 "CHECK".
+    let moved = |to: &IpNet| {
+        result.routes.iter().any(|route| route.dst.trunc() == *to)
+            || ips.iter().any(|ip| ip.address.trunc() == *to)
+    };
     let left = node::routes_of(&mut socket, link.index)?;
-    match left.iter().find(|route| route.table == kernel::route::TABLE_MAIN) {
+    let astray = |route: &&Route| route.table == TABLE_MAIN && moved(&route.destination);
+    match left.iter().find(astray) {
         Some(route) => Err(drift(format!("route {route} is not in the table of VRF {name:?}"))),
         None => Ok(()),
     }
