@@ -44,7 +44,7 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
                 all.push(one);
             }
         }
-        let [add, del, make, delete] = times.map(|times| Spread::of(&times));
+        let [add, del, make, delete] = times.map(|times| Spread::of(&times).unwrap_or_default());
         println!("| {size} | {add} | {del} | {make} | {delete} |");
     }
 }

@@ -12,11 +12,12 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn of(times: &[Duration]) -> Self {
+    /// `None` of nothing.
+    pub(crate) fn of(times: &[Duration]) -> Option<Self> {
         let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_by(f64::total_cmp);
-        let at = |quarter: usize| sorted[(sorted.len() - 1) * quarter / 4];
-        Spread { low: at(1), median: at(2), high: at(3) }
+        let at = |quarter: usize| sorted.get(sorted.len().checked_sub(1)? * quarter / 4).copied();
+        Some(Spread { low: at(1)?, median: at(2)?, high: at(3)? })
     }
 }
 

@@ -207,8 +207,16 @@ impl<'a> Bench<'a> {
         self.lab.enter(|| self.add_here(container, port)).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    pub(crate) fn try_again(
+        &self,
+        verb: &str,
+        container: &Container,
+        attached: &Attached,
+    ) -> Result<Duration, String> {
+        self.lab.enter(|| self.again_here(verb, container, attached))
+    }
+
     pub(crate) fn again(&self, verb: &str, container: &Container, attached: &Attached) -> Duration {
-        let did = self.lab.enter(|| self.again_here(verb, container, attached));
-        did.unwrap_or_else(|error| panic!("{error}"))
+        self.try_again(verb, container, attached).unwrap_or_else(|error| panic!("{error}"))
     }
 }
