@@ -64,6 +64,7 @@ impl Linked {
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
         Program::new(&format!("{cargo} --target {}{rest}", self.triple))
             .variable("RUSTFLAGS", self.flags.clone())
+            .variable("RUSTDOCFLAGS", self.flags.clone())
     }
 
     /// Where such programs build.
