@@ -33,6 +33,10 @@ impl Release {
 /// Where `cargo xtask setup` unpacks: beside what cargo builds, where the running test is.
 fn unpacked() -> PathBuf {
     let own = env::current_exe().unwrap_or_default();
-    // target/debug/deps/it-0123456789abcdef
-    own.ancestors().nth(3).unwrap_or(Path::new("target")).join("reference")
+    // target/debug/deps/it-0123456789abcdef, or target/x86_64-unknown-linux-gnu/debug/deps/…
+    let target = own.ancestors().skip(3).take(2).map(|folder| folder.join("reference"));
+    target
+        .into_iter()
+        .find(|folder| folder.is_dir())
+        .unwrap_or_else(|| Path::new("target/reference").to_owned())
 }
