@@ -8,7 +8,7 @@
 //! Every round attaches, checks and detaches one container with each subject and each case, in an order that changes
 //! from round to round, so that whatever else the machine does hits all of them alike. A resident
 //! attachment of each subject keeps bridges and tables in place, as on a node that is in use. Times are of whole
-//! processes, from starting the first plugin to the end of the last, and to the end of what it wrote. Medians and quartiles
+//! processes, each from its start to its end, with files for standard input and output. Medians and quartiles
 //! are printed, and how many times faster ours are. `--crowd` attaches 8 and 64 at once; `--scale` measures with so many
 //! attachments on the host, beside what the same costs the kernel.
 

@@ -1,11 +1,13 @@
 //! Who is measured on what, and one attachment of it.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cni::{CallEnv, Injection, PluginConfig};
-use cni_invoke::{Exec, Executor, Request, find};
+use cni_invoke::find;
 use serde_json::value::RawValue;
 use testkit::{Container, Lab, Place};
 
@@ -114,7 +116,6 @@ pub(crate) struct Bench<'a> {
     pub(crate) subject: &'a Subject,
     network: String,
     plugins: Vec<PluginConfig>,
-    exec: Exec,
 }
 
 /// An attachment that was made, and what it took.
@@ -132,10 +133,12 @@ impl<'a> Bench<'a> {
             subject,
             network: format!("bench-{}-{}", subject.name, case.number),
             plugins: case.plugins(subject, &data),
-            exec: Exec::new(std::env::vars_os()),
         }
     }
 
+    /// Calls one plugin, with files for standard input and output: what is timed is a process from its start to its end, not
+    /// the pipes and wake-ups of whoever calls it.
+    #[expect(clippy::disallowed_methods, reason = "the reference's plugins are started too")]
     fn call(
         &self,
         verb: &str,
@@ -143,7 +146,7 @@ impl<'a> Bench<'a> {
         plugin: &PluginConfig,
         previous: Option<&RawValue>,
         port: u16,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<(Duration, Vec<u8>), String> {
         let value = format!(r#"[{{"hostPort":{port},"containerPort":80,"protocol":"tcp"}}]"#);
         let value = RawValue::from_string(value).expect("a list of ports is JSON");
         let capabilities = BTreeMap::from([("portMappings".to_owned(), value)]);
@@ -160,25 +163,38 @@ impl<'a> Bench<'a> {
             path: self.subject.bin.display().to_string(),
             ..CallEnv::default()
         };
-        let request =
-            Request { env, stdin: plugin.request(&self.network, CNI_VERSION, &injection) };
         let bin = std::slice::from_ref(&self.subject.bin);
         let executable = find(&plugin.plugin_type, bin).map_err(|error| error.to_string())?;
-        let output = self.exec.call(&executable, &request, None).map_err(|e| e.to_string())?;
-        output.into_stdout().map_err(|error| {
-            format!("{} {verb} of {}: {error}", self.subject.name, plugin.plugin_type)
-        })
+        let file = |kind: &str| {
+            self.lab.dir().join(format!("{}-{}.{kind}", self.subject.name, container.name()))
+        };
+        let (input, output) = (file("in"), file("out"));
+        let told = |error: std::io::Error| error.to_string();
+        fs::write(&input, plugin.request(&self.network, CNI_VERSION, &injection)).map_err(told)?;
+        let mut command = Command::new(executable);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(env.to_vars());
+        command.stdin(File::open(&input).map_err(told)?);
+        command.stdout(File::create(&output).map_err(told)?);
+        let started = Instant::now();
+        let status = command.status().map_err(told)?;
+        let took = started.elapsed();
+        let said = fs::read(&output).map_err(told)?;
+        if status.success() {
+            return Ok((took, said));
+        }
+        let said = String::from_utf8_lossy(&said).into_owned();
+        Err(format!("{} {verb} of {}: {said}", self.subject.name, plugin.plugin_type))
     }
 
     /// Runs in the lab.
     pub(crate) fn add_here(&self, container: &Container, port: u16) -> Result<Attached, String> {
-        let started = Instant::now();
+        let mut took = Duration::ZERO;
         let mut result: Option<Box<RawValue>> = None;
         for plugin in &self.plugins {
-            let stdout = self.call("ADD", container, plugin, result.as_deref(), port)?;
+            let (time, stdout) = self.call("ADD", container, plugin, result.as_deref(), port)?;
+            took += time;
             result = Some(serde_json::from_slice(&stdout).map_err(|error| error.to_string())?);
         }
-        let took = started.elapsed();
         Ok(Attached { took, result: result.ok_or("a chain is not empty")?, port })
     }
 
@@ -189,7 +205,7 @@ impl<'a> Bench<'a> {
         container: &Container,
         attached: &Attached,
     ) -> Result<Duration, String> {
-        let started = Instant::now();
+        let mut took = Duration::ZERO;
         let mut failed = None;
         let call =
             |plugin| self.call(verb, container, plugin, Some(&attached.result), attached.port);
@@ -198,9 +214,12 @@ impl<'a> Bench<'a> {
             _ => self.plugins.iter().collect(),
         };
         for plugin in order {
-            failed = failed.or(call(plugin).err());
+            match call(plugin) {
+                Ok((time, _)) => took += time,
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        failed.map_or(Ok(started.elapsed()), Err)
+        failed.map_or(Ok(took), Err)
     }
 
     pub(crate) fn add(&self, container: &Container, port: u16) -> Attached {
