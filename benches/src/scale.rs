@@ -49,7 +49,7 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
     }
 }
 
-/// A pair, one end on a bridge of its own, the other in the container with an address: made, and out of sight.
+/// A pair, one end on the host, the other in the container with an address: made, and out of sight.
 fn bare(container: &Container) -> [Duration; 2] {
     let netns = Netns::open(&container.netns()).expect("the container is there");
     let mut host = RouteSocket::open().expect("netlink can be opened");

@@ -18,7 +18,8 @@ const LINKER: &str = "musl-gcc";
 
 const LACKING: &str = include_str!("musl.c");
 
-/// Without position independence: it saves relocations at every start, and a plugin starts often. Hashes of a few dozen bytes
+/// Without position independence: it saves relocations at every start, and a plugin starts often. Segments
+/// share pages, which are fewer to fault in then. Hashes of a few dozen bytes
 /// are not worth asking the processor what it can: three questions that trap in a virtual machine.
 const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static -C link-arg=-Wl,-z,noseparate-code --cfg sha2_backend=\"soft\"";
 
