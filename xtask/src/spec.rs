@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::run::root;
 
+/// The document whose tables say which test shows which promise.
+const GUARANTEES: &str = "docs/guarantees.md";
+
 /// The words for how binding a rule is (RFC 2119).
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
 
@@ -56,11 +59,39 @@ pub(crate) fn check() -> Result<String, String> {
     if tested == 0 {
         problems.push("docs/spec holds no rule with a test".to_owned());
     }
+    let promises = read(&root.join(GUARANTEES))?;
+    let (promised, broken) = judge_promises(&promises, &tests);
+    problems.extend(broken.into_iter().map(|what| format!("{GUARANTEES}:{what}")));
     if problems.is_empty() {
-        Ok(format!("{} rules: {tested} with tests, {reasoned} with a reason", tested + reasoned))
+        let rules = tested + reasoned;
+        Ok(format!(
+            "{rules} rules: {tested} with tests, {reasoned} with a reason; {promised} promises"
+        ))
     } else {
-        Err(format!("{} problems in docs/spec\n{}", problems.len(), problems.join("\n")))
+        Err(format!("{} problems in docs\n{}", problems.len(), problems.join("\n")))
     }
+}
+
+/// Counts the rows of a document's tables, and says what is wrong with them, each as `LINE: PROBLEM`: a promise names
+/// the tests that show it.
+fn judge_promises(document: &str, tests: &BTreeSet<String>) -> (usize, Vec<String>) {
+    let (mut rows, mut problems) = (0, Vec::new());
+    for (line, number) in document.lines().zip(1..) {
+        let Some(row) = line.strip_prefix("| ") else { continue };
+        if row.starts_with("promise |") {
+            continue;
+        }
+        rows += 1;
+        let shown_by = row.trim_end_matches([' ', '|']).rsplit_once(" | ").map_or("", |row| row.1);
+        let names: Vec<_> = names_in(shown_by).collect();
+        if names.is_empty() {
+            problems.push(format!("{number}: a promise without a test"));
+        }
+        for name in names.iter().filter(|name| !tests.contains(**name)) {
+            problems.push(format!("{number}: there is no test {name}"));
+        }
+    }
+    (rows, problems)
 }
 
 /// Says what is wrong with rules, each as `LINE: ID: PROBLEM`.
@@ -266,13 +297,23 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use super::{judge, module_of, names_in, parse, tests_in};
+    use super::{judge, judge_promises, module_of, names_in, parse, tests_in};
 
     const RULE: &str = "[[rule]]\nid = \"a\"\nsection = \"s\"\nlevel = \"MUST\"\ntext = \"t\"\n";
 
     fn problems(ledger: &str) -> Vec<String> {
         let tests = BTreeSet::from(["c::m::there".to_owned(), "c::m::too".to_owned()]);
         judge(&parse(ledger).unwrap(), &tests)
+    }
+
+    #[test]
+    fn promises_name_their_tests() {
+        let tests = BTreeSet::from(["c::m::there".to_owned()]);
+        let text = "# Words\n\n| promise | shown by |\n|---|---|\n| good | `c::m::there` |\n| none | words |\n\
+                    | one, `c::m::there` | `c::m::gone` |\n";
+        let (rows, problems) = judge_promises(text, &tests);
+        assert_eq!(rows, 3);
+        assert_eq!(problems, ["6: a promise without a test", "7: there is no test c::m::gone"]);
     }
 
     #[test]
