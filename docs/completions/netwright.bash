@@ -267,7 +267,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__conformance)
-            opts="-v -o -h --bin-dir --plugin --case --config --list --report --report-file --verbose --workers --serve-case --output --timeout --conf-dir --help"
+            opts="-v -o -h --bin-dir --plugin --case --config --list --report --report-file --verbose --workers --call-timeout --serve-case --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -323,6 +323,10 @@ _netwright() {
                     return 0
                     ;;
                 --workers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --call-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -36,7 +36,7 @@ cargo xtask COMMAND
   dist              build the static executables: target/dist/netwright and netwrightd
   deps              check licences, forbidden crates, duplicates and layers
   spec              check that each rule in docs/spec has a test that exists, or a reason
-  vm [-p PACKAGE] [-- FILTER…]
+  vm [--full] [-p PACKAGE] [-- FILTER…]
                     run in a virtual machine the tests with vm_ in their names, or those that match
   vm --sh SCRIPT    run a shell script there
 ";
@@ -54,13 +54,9 @@ fn main() -> ExitCode {
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),
-        ["vm"] => vm::command("--workspace", &[]),
         ["vm", "--sh", script] => vm::shell(script),
-        ["vm", "--", filters @ ..] => vm::command("--workspace", filters),
-        ["vm", "-p", package] => vm::command(&format!("--package {package}"), &[]),
-        ["vm", "-p", package, "--", filters @ ..] => {
-            vm::command(&format!("--package {package}"), filters)
-        }
+        ["vm", "--full", chosen @ ..] => vm::command(ci::Extent::Full, chosen),
+        ["vm", chosen @ ..] => vm::command(ci::Extent::EveryChange, chosen),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

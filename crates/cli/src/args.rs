@@ -335,6 +335,9 @@ pub(crate) struct Conformance {
     /// How many cases are run beside each other [default: two a processor, at most 8].
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<usize>,
+    /// How long a call of a plugin may take, for slow machines; a case may take six times that [default: 10].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) call_timeout: Option<u32>,
     /// Be the process of one case.
     #[arg(long, hide = true)]
     pub(crate) serve_case: bool,

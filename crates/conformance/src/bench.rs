@@ -30,7 +30,7 @@ pub(crate) const IFNAME: &str = "eth0";
 /// A variable of nobody's that a delegating plugin has to pass on.
 pub(crate) const MARK: (&str, &str) = ("CONFORMANCE_MARK", "passed on");
 
-/// How long a call may take. IPv6's detection of duplicates takes seconds where a plugin waits for it.
+/// How long a call may take if nobody says otherwise. IPv6's detection of duplicates takes seconds where a plugin waits for it.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The most a plugin may print.
@@ -56,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) case: String,
     /// Where plugins find programs.
     pub(crate) path: String,
+    /// How long a call may take.
+    pub(crate) call_timeout: Duration,
 }
 
 /// What a call cost.
@@ -477,6 +479,7 @@ impl Ask<'_> {
                 .map(|(key, value)| (key.into(), value.into()))
                 .collect(),
             question: [&[self.verb][..], &self.notes].concat().join(" "),
+            deadline: self.bench.job.call_timeout,
         }
     }
 
@@ -515,6 +518,7 @@ pub(crate) struct Detached {
     stdin: Vec<u8>,
     environment: Vec<(OsString, OsString)>,
     question: String,
+    deadline: Duration,
 }
 
 impl Detached {
@@ -525,7 +529,7 @@ impl Detached {
             arguments: &[],
             environment: &self.environment,
             stdin: &self.stdin,
-            deadline: CALL_DEADLINE,
+            deadline: self.deadline,
             limit: CALL_LIMIT,
         };
         Answer { finished: program.run(), question: self.question.clone() }

@@ -13,6 +13,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod again;
 mod answer;
 mod bench;
 mod case;
@@ -28,6 +29,7 @@ mod runner;
 mod schedule;
 mod shape;
 mod snapshot;
+mod subjects;
 mod traffic;
 
 pub use bench::Bench;

@@ -1,8 +1,6 @@
 //! Running cases: each in a process of its own, several beside each other.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -12,17 +10,19 @@ use rustix::thread::UnshareFlags;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::bench::Job;
+use crate::again::Again;
+use crate::bench::{CALL_DEADLINE, Job};
 use crate::case::{Case, Kind, Verdict};
 use crate::child::Reply;
 use crate::process::{Finished, Program};
 use crate::profile::Profile;
 use crate::report::{CaseReport, PluginReport, Report};
 use crate::schedule::Schedule;
+use crate::subjects::{plugin_object, plugins_in};
 use crate::{cases, lab};
 
-/// The longest a case may take; a plugin that hangs at every call is told after a few.
-const CASE_DEADLINE: Duration = Duration::from_secs(60);
+/// The longest a case may take, in calls that take as long as they may; a plugin that hangs at every call is told after a few.
+const CASE_DEADLINE_CALLS: u32 = 6;
 
 /// The most a case's process may answer.
 const CASE_LIMIT: usize = 16 << 20;
@@ -32,9 +32,6 @@ const WORKERS_PER_CORE: usize = 2;
 
 /// The most of them: namespaces are taken apart by one thread of the kernel.
 const MOST_WORKERS: usize = 8;
-
-/// Executables that stand beside plugins and are none.
-const NO_PLUGINS: [&str; 4] = ["netwright", "netwrightd", "cnitool", "."];
 
 /// How the process of a case is started: a program that ends up in [`serve_case`](crate::serve_case).
 #[derive(Debug, Clone)]
@@ -56,6 +53,8 @@ pub struct Suite {
     config: Option<Value>,
     path: String,
     workers: usize,
+    call_timeout: Duration,
+    again: Again,
 }
 
 /// The suite cannot be run as asked.
@@ -116,9 +115,18 @@ impl Suite {
         }
         let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let workers = (workers * WORKERS_PER_CORE).min(MOST_WORKERS);
-        let cases = cases::cases().collect();
-        let (bin_dir, path) = (bin_dir.to_owned(), path.to_owned());
-        Ok(Suite { launcher, bin_dir, behind, plugins, cases, config: None, path, workers })
+        Ok(Suite {
+            launcher,
+            bin_dir: bin_dir.to_owned(),
+            behind,
+            plugins,
+            cases: cases::cases().collect(),
+            config: None,
+            path: path.to_owned(),
+            workers,
+            call_timeout: CALL_DEADLINE,
+            again: Again::new(),
+        })
     }
 
     /// Runs these plugins only.
@@ -153,11 +161,11 @@ impl Suite {
     }
 
     /// Configures plugins as this network list, or single plugin's configuration, does; those that it does not name are
-    /// not run.
+    /// not run. `file` is where it stands, for the command that runs a case again.
     ///
     /// # Errors
     /// [`SuiteError::Config`].
-    pub fn config(mut self, text: &[u8]) -> Result<Self, SuiteError> {
+    pub fn config(mut self, file: &Path, text: &[u8]) -> Result<Self, SuiteError> {
         let wrong = |problem: String| SuiteError::Config { problem };
         let config: Value =
             serde_json::from_slice(text).map_err(|error| wrong(format!("is not JSON: {error}")))?;
@@ -170,6 +178,7 @@ impl Suite {
         }
         self.plugins = plugins;
         self.config = Some(config);
+        self.again.option("--config", &file.display().to_string());
         Ok(self)
     }
 
@@ -177,6 +186,21 @@ impl Suite {
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
+        self
+    }
+
+    /// How long a call of a plugin may take: more than ten seconds on a slow machine. A case may take six times that.
+    #[must_use]
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self.again.option("--call-timeout", &timeout.as_secs().to_string());
+        self
+    }
+
+    /// How the program is called that runs the suite, for the command that runs a case again; otherwise `netwright`.
+    #[must_use]
+    pub fn called_as(mut self, program: &str) -> Self {
+        self.again.program(program);
         self
     }
 
@@ -255,6 +279,7 @@ impl Suite {
             kind,
             case: case.id.to_owned(),
             path: self.path.clone(),
+            call_timeout: self.call_timeout,
         };
         let job = serde_json::to_vec(&job).unwrap_or_default();
         let finished = self.in_pid_namespace(&job);
@@ -266,15 +291,8 @@ impl Suite {
         let mut done = CaseReport::new(case, verdict);
         done.millis = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
         done.broken = broken;
-        done.again = self.command(plugin, case.id);
+        done.again = self.again.line(&self.bin_dir, plugin, case.id);
         (done, costs)
-    }
-
-    /// The command that runs one case again.
-    fn command(&self, plugin: &str, case: &str) -> String {
-        let dir = self.bin_dir.display();
-        let config = if self.config.is_some() { " --config FILE" } else { "" };
-        format!("netwright conformance --bin-dir {dir} --plugin {plugin}{config} --case {case}")
     }
 
     /// Runs a case's process as the first of a new PID namespace: with it, every process that a plugin left goes. The
@@ -291,7 +309,7 @@ impl Suite {
                 arguments: &self.launcher.arguments,
                 environment: &[("PATH".into(), (&self.path).into())],
                 stdin: job,
-                deadline: CASE_DEADLINE,
+                deadline: self.call_timeout.saturating_mul(CASE_DEADLINE_CALLS),
                 limit: CASE_LIMIT,
             };
             program.run()
@@ -308,83 +326,5 @@ fn no_reply(finished: &Finished) -> Verdict {
         expected: "the case comes to an end".to_owned(),
         found: trouble.unwrap_or_else(|| format!("its process ended with {code:?}: {stderr}")),
         evidence: Vec::new(),
-    }
-}
-
-/// Lists the plugins of a folder, and the folders that its links lead to.
-fn plugins_in(dir: &Path) -> Result<(Vec<String>, Vec<PathBuf>), SuiteError> {
-    let failed = |source| SuiteError::Folder { dir: dir.to_owned(), source };
-    let (mut plugins, mut behind) = (Vec::new(), Vec::new());
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let executable = fs::metadata(entry.path())
-            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
-        if !executable || name.starts_with('.') || NO_PLUGINS.contains(&name.as_str()) {
-            continue;
-        }
-        if let Ok(target) = fs::canonicalize(entry.path())
-            && let Some(folder) = target.parent()
-            && folder != dir
-        {
-            behind.push(folder.to_owned());
-        }
-        plugins.push(name);
-    }
-    plugins.sort();
-    behind.sort();
-    behind.dedup();
-    Ok((plugins, behind))
-}
-
-/// Finds a plugin's object in a network list, or in the configuration of a single plugin, and what it shows the plugin
-/// to be.
-fn plugin_object(config: &Value, plugin: &str) -> Option<(Value, Kind)> {
-    let of = |object: &Value, first: bool| {
-        if object["ipam"]["type"] == plugin {
-            return Some((object.clone(), Kind::Ipam));
-        }
-        let kind = if first { Kind::Interface } else { Kind::Chained };
-        (object["type"] == plugin).then(|| (object.clone(), kind))
-    };
-    let (mut object, kind) = match config["plugins"].as_array() {
-        Some(list) => list.iter().enumerate().find_map(|(at, object)| of(object, at == 0))?,
-        None => of(config, true)?,
-    };
-    for key in ["cniVersion", "name"] {
-        object.as_object_mut()?.remove(key);
-    }
-    Some((object, kind))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_list_shows_what_a_plugin_is() {
-        let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": [
-            { "type": "first", "ipam": { "type": "addresses" }, "name": "x" },
-            { "type": "second", "x": 1 },
-        ] });
-        let (object, kind) = plugin_object(&list, "second").unwrap();
-        assert_eq!((object, kind), (json!({ "type": "second", "x": 1 }), Kind::Chained));
-        assert_eq!(plugin_object(&list, "first").unwrap().1, Kind::Interface);
-        assert_eq!(plugin_object(&list, "addresses").unwrap().1, Kind::Ipam);
-        assert!(plugin_object(&list, "third").is_none());
-        let single = json!({ "name": "n", "type": "only" });
-        assert_eq!(plugin_object(&single, "only").unwrap().0, json!({ "type": "only" }));
-    }
-
-    #[test]
-    fn only_executables_are_plugins() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, mode) in [("b", 0o755), ("a", 0o755), ("text", 0o644), ("netwright", 0o755)] {
-            let file = dir.path().join(name);
-            fs::write(&file, "").unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        }
-        assert_eq!(plugins_in(dir.path()).unwrap().0, ["a", "b"]);
     }
 }

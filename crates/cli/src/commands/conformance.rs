@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cni::code;
 use conformance::{CaseReport, Launcher, Level, Suite, SuiteError};
@@ -138,13 +139,29 @@ fn plan(args: &Conformance, world: &World, dir: &Path) -> Result<Suite, SuiteErr
     };
     let path = world.variable("PATH").unwrap_or_else(|| PATH.to_owned());
     let mut suite = Suite::new(launcher, dir, &path)?.plugins(&args.plugin)?.cases(&args.case)?;
+    suite = suite.called_as(&own_name(&path));
     if let Some(file) = &args.config {
-        suite = suite.config(&read(&world.absolute(file))?)?;
+        let file = world.absolute(file);
+        suite = suite.config(&file, &read(&file)?)?;
+    }
+    if let Some(seconds) = args.call_timeout {
+        suite = suite.call_timeout(Duration::from_secs(seconds.into()));
     }
     Ok(match args.workers {
         Some(workers) => suite.workers(workers),
         None => suite,
     })
+}
+
+/// What a person types to call this executable: its name where the shell finds it by that.
+fn own_name(path: &str) -> String {
+    const NAME: &str = "netwright";
+    let Ok(own) = fs::read_link("/proc/self/exe") else { return NAME.to_owned() };
+    let found = path.split(':').map(|dir| Path::new(dir).join(NAME)).find(|file| file.exists());
+    match found.and_then(|file| file.canonicalize().ok()) {
+        Some(found) if found == own => NAME.to_owned(),
+        _ => own.display().to_string(),
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, SuiteError> {

@@ -105,7 +105,31 @@ fn a_failure_says_how_to_see_it_again() {
     let said = scratch.call(&["conformance", "--bin-dir", dir]);
     assert_eq!(said.code, 1, "{}", said.stderr);
     let again =
-        format!("netwright conformance --bin-dir {dir} --plugin wrong --case version-answers");
+        format!("{EXECUTABLE} conformance --bin-dir {dir} --plugin wrong --case version-answers");
     assert!(said.stderr.contains("FAIL wrong version-answers"), "{}", said.stderr);
     assert!(said.stderr.contains(&again), "{}", said.stderr);
+    let line = said.stderr.lines().find_map(|line| line.trim().strip_prefix("again:"));
+    let line = line.unwrap().trim();
+    let pasted = scratch.shell(line);
+    assert_eq!(pasted.code, 1, "{line}: {}", pasted.stderr);
+    assert!(pasted.stderr.contains("FAIL wrong version-answers"), "{line}: {}", pasted.stderr);
+}
+
+/// A slow machine is given more time, and an impatient person less; the command to see it again says so.
+#[test]
+fn a_call_has_as_long_as_asked() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let plugin = scratch.write("slow/slow", "#!/bin/sh\nexec sleep 600\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&plugin, mode).unwrap();
+    let dir = plugin.parent().unwrap().to_str().unwrap();
+    let call = ["conformance", "--bin-dir", dir, "--case", "version-answers", "--call-timeout"];
+    let said = scratch.call(&[&call[..], &["1"]].concat()).failed(1);
+    assert!(said.stderr.contains("it did not end within 1 s and was killed"), "{}", said.stderr);
+    assert!(said.stderr.contains(" --call-timeout 1 --case version-answers"), "{}", said.stderr);
+    for wrong in ["0", "3601", "1.5", "many"] {
+        let said = scratch.call(&[&call[..], &[wrong]].concat()).failed(2);
+        assert!(said.stderr.contains("--call-timeout"), "{}", said.stderr);
+    }
 }

@@ -66,6 +66,14 @@ impl Scratch {
     pub(crate) fn call(&self, args: &[&str]) -> Said {
         said(self.command(args))
     }
+
+    /// What a person sees who pastes a line into a shell.
+    #[expect(clippy::disallowed_methods, reason = "the line is what is tested")]
+    pub(crate) fn shell(&self, line: &str) -> Said {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        said(command)
+    }
 }
 
 /// A call inside a laboratory, with the environment a person there would have.

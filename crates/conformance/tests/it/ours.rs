@@ -1,6 +1,7 @@
 //! Our own plugins.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use conformance::{Level, Verdict};
 
@@ -20,13 +21,25 @@ fn our_plugins_keep_every_must() {
 /// In how many parts the suite is run in the virtual machine, which is slow, and where a test's time is short.
 const PARTS: usize = 4;
 
+/// How long a call may take there: a processor is emulated, and shared with whatever else runs.
+const SLOW: Duration = Duration::from_secs(60);
+
 /// Nothing is left out because a kernel lacks something, and nothing fails but what is known.
 #[track_caller]
 fn keeps_everything(plugin: &str, part: usize, known: &[&str]) {
     let dir = folder(&[plugin], "none");
     let all: Vec<String> = conformance::cases().map(|case| case.id.to_owned()).collect();
     let cases: Vec<String> = all.into_iter().skip(part).step_by(PARTS).collect();
-    let report = run(&suite(dir.path()).workers(2).cases(&cases).unwrap());
+    let suite = suite(dir.path()).workers(2).call_timeout(SLOW).cases(&cases).unwrap();
+    let started = Instant::now();
+    let report = run(&suite);
+    let longest =
+        report.plugins[0].costs.iter().map(|(verb, cost)| (cost.longest_micros, verb)).max();
+    println!(
+        "MEASURED {plugin}, part {part}: {} cases in {:.0} s, longest call {longest:?} µs",
+        cases.len(),
+        started.elapsed().as_secs_f64()
+    );
     let failed = failures(&report);
     let unknown: Vec<_> = failed.iter().filter(|case| !known.contains(&case.as_str())).collect();
     assert!(unknown.is_empty(), "{}", told(&report));
@@ -89,13 +102,14 @@ fn a_configuration_of_the_users_is_used() {
     let dir = folder(&["bridge", "host-local", "tuning"], "none");
     let config = br#"{ "cniVersion": "1.0.0", "name": "mine", "plugins": [
         { "type": "bridge", "bridge": "mine0", "ipam": { "type": "host-local", "subnet": "10.5.0.0/24" } } ] }"#;
-    let suite = suite(dir.path()).config(config).unwrap();
+    let suite = suite(dir.path()).config(Path::new("mine.conflist"), config).unwrap();
     let suite = suite.cases(&["add-succeeds".to_owned(), "delegate-called".to_owned()]).unwrap();
     let report = run(&suite);
     let names: Vec<_> = report.plugins.iter().map(|plugin| plugin.plugin.as_str()).collect();
     assert_eq!(names, ["bridge", "host-local"]);
     let [added, delegated] = &report.plugins[0].cases[..] else { panic!("two cases") };
     assert_eq!(added.verdict, Verdict::Passed);
+    assert!(added.again.contains(" --config mine.conflist --case "), "{}", added.again);
     assert!(matches!(delegated.verdict, Verdict::NotApplicable { .. }));
 }
 
@@ -112,6 +126,6 @@ fn what_cannot_be_run_is_said() {
     assert!(error.contains("\"brigde\"") && error.contains("there is: bridge"), "{error}");
     let error = suite(dir.path()).cases(&["no-case".to_owned()]).unwrap_err().to_string();
     assert!(error.contains("no-case"), "{error}");
-    let error = suite(dir.path()).config(b"{").unwrap_err().to_string();
+    let error = suite(dir.path()).config(Path::new("mine"), b"{").unwrap_err().to_string();
     assert!(error.contains("not JSON"), "{error}");
 }
