@@ -1,0 +1,109 @@
+//! The messages of `IpamDriver` (moby libnetwork/ipams/remote/api).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The key of [`RequestAddress::options`] that says what an address is for.
+pub const ADDRESS_TYPE: &str = "RequestAddressType";
+/// Its value for a gateway, and the key of [`Pool::data`] under which a pool brings its own.
+pub const GATEWAY: &str = "com.docker.network.gateway";
+/// The key of [`RequestAddress::options`] with the container's name (recent engines only).
+pub const ENDPOINT_NAME: &str = "com.docker.network.endpoint.name";
+/// The key of [`RequestAddress::options`] with the hardware address, for drivers that require it.
+pub const ENDPOINT_MAC: &str = "com.docker.network.endpoint.macaddress";
+
+/// The answer to `GetCapabilities`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// An address is asked for with the hardware address it is for.
+    #[serde(rename = "RequiresMACAddress")]
+    pub requires_mac_address: bool,
+    /// What is held is asked for again when the engine starts.
+    #[serde(rename = "RequiresRequestReplay")]
+    pub requires_request_replay: bool,
+}
+
+/// The answer to `GetDefaultAddressSpaces`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AddressSpaces {
+    /// For networks of this node.
+    pub local_default_address_space: String,
+    /// For networks of a cluster.
+    pub global_default_address_space: String,
+}
+
+/// Takes a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RequestPool {
+    /// Where pools must not overlap.
+    pub address_space: String,
+    /// The pool; any when empty.
+    pub pool: String,
+    /// The part of it that is handed out.
+    pub sub_pool: String,
+    /// What the user said with `--ipam-opt`.
+    pub options: BTreeMap<String, String>,
+    /// An IPv6 pool is wanted.
+    #[serde(rename = "V6")]
+    pub v6: bool,
+}
+
+/// The answer to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Pool {
+    /// What it is called from now on.
+    #[serde(rename = "PoolID")]
+    pub pool_id: String,
+    /// The pool.
+    pub pool: String,
+    /// What comes with it, the gateway for one.
+    pub data: BTreeMap<String, String>,
+}
+
+/// Gives a pool back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReleasePool {
+    /// The pool.
+    #[serde(rename = "PoolID")]
+    pub pool_id: String,
+}
+
+/// Takes an address.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RequestAddress {
+    /// The pool.
+    #[serde(rename = "PoolID")]
+    pub pool_id: String,
+    /// The address; any when empty.
+    pub address: String,
+    /// See [`ADDRESS_TYPE`] and the keys beside it.
+    pub options: BTreeMap<String, String>,
+}
+
+/// The answer to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Address {
+    /// The address with its prefix length.
+    pub address: String,
+    /// What comes with it.
+    pub data: BTreeMap<String, String>,
+}
+
+/// Gives an address back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ReleaseAddress {
+    /// The pool.
+    #[serde(rename = "PoolID")]
+    pub pool_id: String,
+    /// The address, without a prefix length.
+    pub address: String,
+}
