@@ -5,7 +5,7 @@
 //! because somebody quit a pager would be worse than text that nobody reads.
 
 use std::fmt::Display;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -43,6 +43,7 @@ pub(crate) struct Shell {
     errors: Arc<Mutex<Box<dyn Write + Send>>>,
     terminal: bool,
     colour: bool,
+    lost: bool,
     /// How data is written.
     pub(crate) format: Format,
 }
@@ -64,6 +65,7 @@ impl Shell {
             errors: Arc::new(Mutex::new(stdio.errors)),
             terminal: stdio.terminal,
             colour: stdio.colour,
+            lost: false,
             format: Format::Text,
         }
     }
@@ -99,13 +101,21 @@ impl Shell {
         }
     }
 
-    /// Writes bytes to standard output as they are.
+    /// Writes bytes to standard output as they are. That nobody reads any more is no trouble; that they cannot be kept is.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         let Some(output) = &mut self.output else { return };
-        if output.write_all(bytes).and_then(|()| output.flush()).is_err() {
-            // Nobody reads any more, or the disk is full: there is no better place to say so.
+        if let Err(error) = output.write_all(bytes).and_then(|()| output.flush()) {
             self.output = None;
+            if error.kind() != ErrorKind::BrokenPipe {
+                self.lost = true;
+                self.say(format_args!("error: write to standard output\ncause: {error}"));
+            }
         }
+    }
+
+    /// Whether something was not written to standard output although somebody wanted it.
+    pub(crate) fn lost(&self) -> bool {
+        self.lost
     }
 
     /// Writes a message to standard error.

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Cost, Job};
@@ -21,8 +22,10 @@ pub(crate) struct Reply {
 /// Runs the case that standard input names and writes what became of it to standard output.
 ///
 /// For the process that [`Launcher`](crate::Launcher) starts, which must not have started threads. It is turned into a private
-/// machine and does not come back.
+/// machine and does not come back. It ends with the suite, however that ends, and takes along whatever its plugin started.
 pub fn serve_case(stdin: &mut dyn Read, stdout: &mut dyn Write) -> ExitCode {
+    // Where that is refused it ends by the calls' deadlines.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let reply = match read(stdin) {
         Ok(job) => run(job),
         Err(error) => broken(&error),

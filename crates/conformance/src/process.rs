@@ -17,6 +17,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 /// child keeps it open keeps the runtime waiting.
 const LINGER: Duration = Duration::from_millis(500);
 
+/// What a process may hold before it has become the program.
+const NOT_YET_KIB: u64 = 64;
+
 /// How often the memory of a running program is looked at.
 const SAMPLE: Duration = Duration::from_millis(2);
 
@@ -258,7 +261,8 @@ fn read_some(pipe: &mut Option<OwnedFd>, text: &mut Vec<u8>, limit: usize) -> io
 fn peak_of(status_file: &str) -> u64 {
     let text = fs::read_to_string(status_file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+    let peak = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    peak.filter(|peak| NOT_YET_KIB < *peak).unwrap_or_default()
 }
 
 fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! `conformance`: do these plugins keep the specification?
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::Outcome;
 use crate::args::{Conformance, ReportFormat};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::nearest::nearest;
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
 
@@ -69,24 +70,32 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     }
     let plans: Result<Vec<Suite>, SuiteError> =
         folders.iter().map(|dir| plan(args, world, dir)).collect();
+    let plans = plans.map_err(refused)?;
+    // Before the minutes that it takes, not after.
+    let file = args.report_file.as_ref().map(|file| world.absolute(file));
+    let file = file.map(|file| open(&file).map(|opened| (file, opened))).transpose()?;
     let mut reports = Vec::new();
-    for suite in plans.map_err(refused)? {
+    for suite in plans {
         reports.push(run(&suite, args.verbose, shell)?);
     }
     let text = match &reports[..] {
         [report] => written(report, format),
         all => beside_each_other(&folders, all),
     };
-    match &args.report_file {
-        Some(file) => write(&world.absolute(file), &text)?,
-        None => shell.raw(text.as_bytes()),
-    }
+    let written = match file {
+        Some((path, file)) => write(&path, file, &text),
+        None => {
+            shell.raw(text.as_bytes());
+            Ok(())
+        }
+    };
     for report in &reports {
-        if format.is_some() || 1 < reports.len() {
+        if format.is_some() || 1 < reports.len() || written.is_err() {
             shell.say(report.table().trim_end());
         }
         shell.say(summary(report));
     }
+    written?;
     Ok(if reports.iter().all(conformance::Report::conforms) {
         ExitCode::SUCCESS
     } else if reports.iter().any(conformance::Report::is_broken) {
@@ -99,7 +108,7 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
 /// Runs the suite on one folder, with its failures told as they come, and how far it is after each tenth.
 fn run(suite: &Suite, verbose: bool, shell: &mut Shell) -> Result<conformance::Report, Failure> {
     let all = suite.len();
-    shell.say(format_args!("{all} cases"));
+    shell.say(format_args!("{all} case{}", if all == 1 { "" } else { "s" }));
     let say = shell.sink();
     let (done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let progress = |plugin: &str, case: &CaseReport| {
@@ -173,9 +182,21 @@ fn read(file: &Path) -> Result<Vec<u8>, SuiteError> {
     }
 }
 
-fn write(file: &PathBuf, text: &str) -> Result<(), Failure> {
-    fs::write(file, text)
-        .map_err(|error| Failure::new(code::IO_FAILURE, format!("write {file:?}")).because(error))
+/// Opens the file of the report; what is in it stays until there is something new.
+fn open(path: &Path) -> Result<fs::File, Failure> {
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map_err(|error| unwritten(path, error))
+}
+
+fn write(path: &Path, mut file: fs::File, text: &str) -> Result<(), Failure> {
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+    let emptied = if regular { file.set_len(0) } else { Ok(()) };
+    let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+    written.map_err(|error| unwritten(path, error))
+}
+
+fn unwritten(path: &Path, error: io::Error) -> Failure {
+    Failure::new(code::IO_FAILURE, format!("write {path:?}")).because(error)
 }
 
 /// What is wrong with the request is the command line's fault; what is wrong with the machine is not.
@@ -184,6 +205,16 @@ fn refused(error: SuiteError) -> Failure {
         return Failure::of(code::IO_FAILURE, &error).hint("run it as root");
     }
     let mut failure = Failure::usage(error.to_string());
+    let meant = match &error {
+        SuiteError::NoSuchCase { case } => nearest(case, conformance::cases().map(|case| case.id)),
+        SuiteError::NoSuchPlugin { plugin, there, .. } => {
+            nearest(plugin, there.iter().map(String::as_str))
+        }
+        _ => None,
+    };
+    if let Some(meant) = meant {
+        failure = failure.hint(format!("did you mean {meant:?}?"));
+    }
     if let Some(cause) = std::error::Error::source(&error) {
         failure = failure.because(cause);
     }

@@ -22,7 +22,7 @@ use clap::error::ErrorKind;
 use serde::Serialize;
 
 use crate::args::{Command, CommandLine};
-use crate::failure::{EXIT_USAGE, Failure};
+use crate::failure::{EXIT_ENVIRONMENT, EXIT_USAGE, Failure};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
 
@@ -58,10 +58,14 @@ pub(crate) fn main(
         }
         Some(command) => dispatch(command, &line, world, shell),
     };
-    outcome.unwrap_or_else(|failure| {
-        shell.fail(&failure);
-        failure.exit_code()
-    })
+    match outcome {
+        Ok(code) if code == ExitCode::SUCCESS && shell.lost() => ExitCode::from(EXIT_ENVIRONMENT),
+        Ok(code) => code,
+        Err(failure) => {
+            shell.fail(&failure);
+            failure.exit_code()
+        }
+    }
 }
 
 fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Shell) -> Outcome {

@@ -1,6 +1,10 @@
 //! `netwright conformance` as people call it. What the suite finds is tested in its own crate.
 
 use std::os::unix::fs::symlink;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{EXECUTABLE, Scratch};
 
@@ -24,7 +28,9 @@ fn what_cannot_be_asked_is_a_wrong_command_line() {
         (vec!["--bin-dir", empty.to_str().unwrap()], "there is no plugin in"),
         (vec!["--bin-dir", "/nowhere"], "read the folder of plugins \"/nowhere\""),
         (vec!["--bin-dir", &dir, "--plugin", "bridge"], "there is: host-local"),
+        (vec!["--bin-dir", &dir, "--plugin", "hostlocal"], "did you mean \"host-local\"?"),
         (vec!["--bin-dir", &dir, "--case", "none"], "there is no case \"none\""),
+        (vec!["--bin-dir", &dir, "--case", "del-twic"], "did you mean \"del-twice\"?"),
         (vec!["--bin-dir", &dir, "--config", config], "the configuration is not JSON"),
         (vec![], "--bin-dir <DIR>"),
     ] {
@@ -66,7 +72,70 @@ fn one_case_is_run_and_told_in_each_format() {
     let to_file = ["--report", "junit", "--report-file", file.to_str().unwrap()];
     let said = scratch.call(&[&call[..], &to_file].concat()).succeeded();
     assert_eq!(said.stdout, "");
-    assert!(std::fs::read_to_string(file).unwrap().ends_with("</testsuites>\n"));
+    assert!(std::fs::read_to_string(&file).unwrap().ends_with("</testsuites>\n"));
+    let shorter = ["--report", "md", "--report-file", file.to_str().unwrap()];
+    scratch.call(&[&call[..], &shorter].concat()).succeeded();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("# Conformance of ") && !text.contains("<testsuite"), "{text}");
+}
+
+/// A report that cannot be written is said before anything is run; one that is lost, with the table.
+#[test]
+fn a_report_that_cannot_be_written_is_said() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let dir = folder(&scratch);
+    let call = ["conformance", "--bin-dir", &dir, "--case", "version-answers", "--report-file"];
+    let said = scratch.call(&[&call[..], &["/nowhere/report"]].concat()).failed(3);
+    assert!(said.stderr.starts_with("error: write \"/nowhere/report\"\n"), "{}", said.stderr);
+    assert!(!said.stderr.contains("1 case"), "{}", said.stderr);
+    let said = scratch.call(&[&call[..], &["/dev/full"]].concat()).failed(3);
+    assert!(said.stderr.contains("error: write \"/dev/full\"\ncause: No space"), "{}", said.stderr);
+    assert!(said.stderr.contains("host-local           1/1"), "{}", said.stderr);
+    let line =
+        format!("{EXECUTABLE} conformance --bin-dir {dir} --case version-answers >/dev/full");
+    let said = scratch.shell(&line).failed(3);
+    assert!(said.stderr.contains("error: write to standard output\ncause: No"), "{}", said.stderr);
+}
+
+/// Whoever interrupts the suite, or kills it, is left with nothing: not even a plugin that hangs.
+#[test]
+fn nothing_goes_on_after_an_interruption() {
+    testkit::require!("root");
+    let scratch = Scratch::new();
+    let plugin = scratch.write("slow/slow", "#!/bin/sh\nexec /bin/sleep 600\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&plugin, mode).unwrap();
+    let dir = plugin.parent().unwrap().to_str().unwrap();
+    // The mark of a call's processes: nobody else has it in his environment.
+    let mark = format!("PATH={dir}");
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let call = ["conformance", "--bin-dir", dir, "--call-timeout", "600"];
+        let mut command = scratch.command(&call);
+        let mut suite = command.env("PATH", dir).stderr(Stdio::null()).spawn().unwrap();
+        eventually("the plugin is called", || 1 < holders(&mark, suite.id()));
+        let pid = Pid::from_raw(suite.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        assert!(!suite.wait().unwrap().success());
+        eventually("all of it is gone", || holders(&mark, 0) == 0);
+    }
+}
+
+/// How many processes, but for one, have a variable in their environment.
+fn holders(variable: &str, but: u32) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let others = processes.filter(|entry| entry.file_name().to_str() != Some(&but.to_string()));
+    let environments = others.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());
+    let has = |text: &Vec<u8>| text.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
+    environments.filter(has).count()
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
