@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cni::json::Object;
-use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, code};
+use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, Repaired, code};
 use cni_invoke::{InvokeError, Request, find};
 
 use crate::{Call, codes};
@@ -67,12 +67,29 @@ impl Delegate<'_> {
         self.silent(Command::Del)
     }
 
-    /// Runs CHECK.
+    /// Runs CHECK, which only checks, though the call repairs.
     ///
     /// # Errors
     /// As [`Delegate::add`].
     pub fn check(&self) -> Result<(), Error> {
-        self.silent(Command::Check)
+        if !self.call.config.repair {
+            return self.silent(Command::Check);
+        }
+        let mut document = self.document()?;
+        document.remove(cni::REPAIR);
+        self.run_with(Command::Check, &document.to_vec(), self.deadline())
+            .map(drop)
+            .map_err(Failure::into_error)
+    }
+
+    /// Runs the CHECK of a call that repairs: the delegate gets the same request, puts back and checks. Returns what it put
+    /// back.
+    ///
+    /// # Errors
+    /// As [`Delegate::add`].
+    pub fn repair(&self) -> Result<Vec<String>, Error> {
+        let stdout = self.run(Command::Check, self.deadline()).map_err(Failure::into_error)?;
+        Ok(Repaired::parse(&stdout).lines)
     }
 
     /// Runs GC.
@@ -88,9 +105,7 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn gc_keeping(&self, kept: &[AttachmentKey]) -> Result<(), Error> {
-        let mut document = Object::parse(self.call.document).map_err(|error| {
-            Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
-        })?;
+        let mut document = self.document()?;
         let kept = kept.iter().map(|key| GcAttachment {
             container_id: key.container_id.to_string(),
             ifname: key.ifname.to_string(),
@@ -112,6 +127,12 @@ impl Delegate<'_> {
     /// As [`Delegate::add`].
     pub fn status(&self) -> Result<(), Error> {
         self.silent(Command::Status)
+    }
+
+    fn document(&self) -> Result<Object, Error> {
+        Object::parse(self.call.document).map_err(|error| {
+            Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+        })
     }
 
     fn silent(&self, command: Command) -> Result<(), Error> {

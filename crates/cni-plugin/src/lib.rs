@@ -53,6 +53,20 @@ pub trait Plugin: Debug + Send + Sync {
     /// Names what is missing or different.
     fn check(&self, call: &Call<'_>) -> Result<(), Error>;
 
+    /// Puts back what ADD made and somebody changed, as far as that is possible under a running container, and returns a
+    /// line for each thing put back. It runs before [`Plugin::check`] in a CHECK that asks for it ([`cni::REPAIR`]), which
+    /// judges what came of it; a plugin that has nothing it could put back needs no such method.
+    ///
+    /// It is idempotent, changes nothing that is as ADD left it, takes nothing from another owner, and never gives a
+    /// container an address that is not reserved for it. Nothing is put back for an attachment that a DEL removes at the same time.
+    ///
+    /// # Errors
+    /// What could not be put back, all together.
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let _ = call;
+        Ok(Vec::new())
+    }
+
     /// Removes what belongs to this network and to none of [`Call::valid_attachments`].
     ///
     /// # Errors

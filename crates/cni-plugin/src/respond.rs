@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use cni::{
     AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, GcAttachment, IfName,
-    NetworkName, Version, code, version,
+    NetworkName, Repaired, Version, code, version,
 };
 use cni_invoke::{Output, Status};
 use kernel::netns::Netns;
@@ -154,6 +154,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
             })
         }
         Command::Del => plugin.del(call).map(|()| Vec::new()),
+        Command::Check if call.config.repair => repair(plugin, call),
         Command::Check => plugin.check(call).map(|()| Vec::new()),
         Command::Gc if call.names_valid_attachments() => {
             refuse_half_names(call)?;
@@ -165,6 +166,28 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         }
         Command::Status => plugin.status(call).map(|()| Vec::new()),
         Command::Version => Ok(version_reply(plugin, &mut std::io::empty())),
+    }
+}
+
+/// Puts back, then checks: the check decides. What was put back is the answer, or part of the error's details.
+fn repair(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+    let repaired = plugin.repair(call);
+    let checked = plugin.check(call);
+    match (repaired, checked) {
+        (Ok(lines), Ok(())) => Ok(Repaired { lines }.to_json()),
+        (Err(failed), Ok(())) => {
+            // All is well in spite of it.
+            call.warn(format_args!("could not put back everything: {failed}"));
+            Ok(Repaired::default().to_json())
+        }
+        (Ok(lines), Err(drift)) if lines.is_empty() => Err(drift),
+        (Ok(lines), Err(drift)) => {
+            Err(drift.with_details(format!("put back: {}", lines.join(", "))))
+        }
+        (Err(failed), Err(drift)) if failed.msg == drift.msg => Err(failed),
+        (Err(failed), Err(drift)) => {
+            Err(drift.with_details(format!("could not put it back: {failed}")))
+        }
     }
 }
 

@@ -16,6 +16,6 @@ pub use error::{
     StatusError, ValidateError, ValidateProblem,
 };
 pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};
-pub use run::{Added, Deleted, GcReport, VersionInfo};
+pub use run::{Added, Deleted, GcReport, Repairs, VersionInfo};
 pub use runtime::{CLEANUP_TIME, PluginStderr, Runtime};
 pub use trace::{TraceContext, TraceError};

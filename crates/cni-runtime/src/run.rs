@@ -17,11 +17,13 @@ mod add;
 mod check;
 mod del;
 mod gc;
+mod repair;
 mod version;
 
 pub use add::Added;
 pub use del::Deleted;
 pub use gc::GcReport;
+pub use repair::Repairs;
 pub use version::VersionInfo;
 
 /// A result on its way through a chain, in the version of the list.
@@ -51,6 +53,15 @@ pub(crate) struct Subject<'a> {
     pub(crate) attachment: Option<&'a Attachment>,
     pub(crate) previous: Option<&'a Chained>,
     pub(crate) valid: Option<&'a [GcAttachment]>,
+    /// CHECK: put back first.
+    pub(crate) repair: bool,
+}
+
+impl<'a> Subject<'a> {
+    /// A verb about a list, and nothing else yet.
+    pub(crate) fn of(list: &'a NetworkList, command: Command) -> Self {
+        Subject { list, command, attachment: None, previous: None, valid: None, repair: false }
+    }
 }
 
 /// How long a walk along a chain may take.
@@ -204,6 +215,7 @@ impl Runtime {
             capability_args: subject.attachment.map(|attachment| &attachment.capability_args),
             prev_result,
             valid_attachments: subject.valid,
+            repair: subject.repair,
         };
         let mut env = self.env(subject.command);
         if let Some(attachment) = subject.attachment {

@@ -57,6 +57,8 @@ pub struct Injection<'a> {
     pub prev_result: Option<&'a RawValue>,
     /// `cni.dev/valid-attachments`.
     pub valid_attachments: Option<&'a [crate::GcAttachment]>,
+    /// [`crate::REPAIR`]: CHECK puts back what it can before it looks.
+    pub repair: bool,
 }
 
 impl PluginConfig {
@@ -129,6 +131,12 @@ impl PluginConfig {
             // The name in the text tagged 1.1.0, which plugins built then look for (cni#1101).
             object.set_value("cni.dev/attachments", attachments);
         }
+        if injection.repair {
+            object.set_value(crate::REPAIR, &true);
+        } else {
+            // Only a runtime may ask for it, and only for one call.
+            object.remove(crate::REPAIR);
+        }
         object.to_vec()
     }
 }
@@ -160,6 +168,9 @@ pub struct CommonConfig {
     /// The same under the name of the text tagged 1.1.0.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<crate::GcAttachment>>,
+    /// CHECK: put back what can be put back first ([`crate::REPAIR`]).
+    #[serde(rename = "netwright/repair")]
+    pub repair: bool,
 }
 
 /// The one key of `ipam` that the delegating plugin reads.

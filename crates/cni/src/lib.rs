@@ -17,6 +17,7 @@ pub mod error;
 pub mod json;
 pub mod name;
 pub mod owner;
+pub mod repair;
 pub mod result;
 pub mod text;
 pub mod version;
@@ -26,6 +27,7 @@ pub use config::{CommonConfig, Injection, NetworkList, PluginConfig};
 pub use error::{Error, code};
 pub use name::{ContainerId, IfName, NetworkName};
 pub use owner::{AttachmentKey, GcAttachment};
+pub use repair::{REPAIR, Repaired};
 pub use result::{AddResult, Dns, Interface, IpConfig, Route};
 pub use version::Version;
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Command, Error, Injection, PluginConfig, code};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
 use cni_plugin::cni_invoke::{Request, find};
 use cni_plugin::{Call, PATIENCE, Plugin};
 use serde::Deserialize;
@@ -94,6 +94,20 @@ impl Plugin for Chain {
         chain.all(|plugin| chain.run(plugin, Command::Check, previous))
     }
 
+    /// The check of each inner plugin repairs too; what one of them cannot put back is told by [`Plugin::check`].
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let chain = Links::of(call)?;
+        let previous = call.common().prev_result.as_deref();
+        let (mut lines, mut failures) = (Vec::new(), Failures::new());
+        for plugin in &chain.plugins {
+            let answer = chain.run(plugin, Command::Check, previous);
+            let what = format_args!("plugin {:?}", plugin.plugin_type).to_string();
+            let answer = failures.note(what, answer).unwrap_or_default();
+            lines.extend(Repaired::parse(&answer).lines);
+        }
+        failures.into_result().map(|()| lines)
+    }
+
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let chain = Links::of(call)?;
         let mut failures = Failures::new();
@@ -163,6 +177,7 @@ impl<'c> Links<'c> {
             capability_args: Some(&self.capability_args),
             prev_result: previous,
             valid_attachments: valid,
+            repair: call.common().repair && command == Command::Check,
         };
         let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
         let mut env = call.env().clone();

@@ -169,6 +169,19 @@ impl Index {
         }
     }
 
+    /// Keeps others from removing or repairing an attachment at the same time, waiting at most `deadline` for them. `None`:
+    /// there is no record of it, so nobody could repair it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] names the holder.
+    pub fn lock_attachment(
+        &self,
+        key: &AttachmentKey,
+        deadline: Duration,
+    ) -> Result<Option<Lock>, LockError> {
+        Lock::acquire_directory(&self.owners.join(key.hash()), deadline)
+    }
+
     /// Writes down that an attachment uses a shared object. Holding again changes nothing.
     ///
     /// The caller holds the object's lock.

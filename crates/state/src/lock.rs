@@ -95,30 +95,55 @@ impl Lock {
     /// # Errors
     /// [`LockError::Busy`] names the holder.
     pub fn acquire(path: &Path, deadline: Duration) -> Result<Lock, LockError> {
-        let mut file = open(path)?;
         let begin = Instant::now();
-        let mut wait = FIRST_WAIT;
         loop {
-            match file.try_lock() {
-                // Somebody tidied up between our opening and our locking: others lock another file by now.
-                Ok(()) if is_removed(&file) => file = open(path)?,
-                Ok(()) => return Ok(Lock { file }),
-                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(TryLockError::Error(source)) => {
-                    return Err(LockError::Lock { path: path.to_owned(), source });
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let waited = begin.elapsed();
-                    let Some(left) = deadline.checked_sub(waited).filter(|left| !left.is_zero())
-                    else {
-                        let holder = holder_of(&file);
-                        return Err(LockError::Busy { path: path.to_owned(), holder, waited });
-                    };
-                    std::thread::sleep(wait.min(left));
-                    wait = (wait * 2).min(LONGEST_WAIT);
-                }
+            let lock = wait_for(open(path)?, path, deadline.saturating_sub(begin.elapsed()))?;
+            // Somebody tidied up between our opening and our locking: others lock another file by now.
+            if !is_removed(&lock.file) {
+                return Ok(lock);
             }
         }
+    }
+}
+
+/// Locks an open file, waiting at most `deadline` for others.
+fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lock, LockError> {
+    let begin = Instant::now();
+    let mut wait = FIRST_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Lock { file }),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(source)) => {
+                return Err(LockError::Lock { path: path.to_owned(), source });
+            }
+            Err(TryLockError::WouldBlock) => {
+                let waited = begin.elapsed();
+                let Some(left) = deadline.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                    let holder = holder_of(&file);
+                    return Err(LockError::Busy { path: path.to_owned(), holder, waited });
+                };
+                std::thread::sleep(wait.min(left));
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        }
+    }
+}
+
+impl Lock {
+    /// Takes the lock on a directory that may not be there, waiting at most `deadline` for others. `None`: it is not there, or
+    /// its last user removed it meanwhile.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] names the holder.
+    pub fn acquire_directory(path: &Path, deadline: Duration) -> Result<Option<Lock>, LockError> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(LockError::Open { path: path.to_owned(), source }),
+        };
+        let lock = wait_for(file, path, deadline)?;
+        Ok((!is_removed(&lock.file)).then_some(lock))
     }
 }
 

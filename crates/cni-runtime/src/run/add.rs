@@ -82,11 +82,9 @@ impl Runtime {
         let mut walk = Walk { ran: 0, previous: None, failure: None };
         for plugin in &list.plugins {
             let subject = Subject {
-                list,
-                command: Command::Add,
                 attachment: Some(attachment),
                 previous: walk.previous.as_ref(),
-                valid: None,
+                ..Subject::of(list, Command::Add)
             };
             match self.call(plugin, subject, deadline).and_then(|answer| accept(answer, list)) {
                 Ok(chained) => {

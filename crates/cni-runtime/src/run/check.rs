@@ -39,11 +39,9 @@ impl Runtime {
             .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
         for plugin in &list.plugins {
             let subject = Subject {
-                list,
-                command: Command::Check,
                 attachment: Some(attachment),
                 previous: previous.as_ref(),
-                valid: None,
+                ..Subject::of(list, Command::Check)
             };
             self.call(plugin, subject, deadline).map_err(|error| {
                 CheckError::Plugin(Self::failure(plugin, Command::Check, error))
@@ -70,13 +68,7 @@ impl Runtime {
             return Ok(());
         }
         for plugin in &list.plugins {
-            let subject = Subject {
-                list,
-                command: Command::Status,
-                attachment: None,
-                previous: None,
-                valid: None,
-            };
+            let subject = Subject::of(list, Command::Status);
             self.call(plugin, subject, deadline).map_err(|error| {
                 StatusError::Plugin(Self::failure(plugin, Command::Status, error))
             })?;
@@ -84,7 +76,7 @@ impl Runtime {
         Ok(())
     }
 
-    fn cached_result(
+    pub(super) fn cached_result(
         &self,
         found: &Lookup,
         list: &NetworkList,

@@ -111,11 +111,9 @@ impl Runtime {
                 time = Time::shared(self.cleanup_time);
             }
             let subject = Subject {
-                list,
-                command: Command::Del,
                 attachment: Some(attachment),
                 previous,
-                valid: None,
+                ..Subject::of(list, Command::Del)
             };
             match self.call(plugin, subject, time.next(left + 1)) {
                 Ok(Answer::Said { .. } | Answer::SaidUnknown { .. } | Answer::NoSuchVerb) => {}

@@ -141,8 +141,7 @@ impl Runtime {
         work: &mut Work,
     ) {
         for plugin in &list.plugins {
-            let subject =
-                Subject { list, command: Command::Gc, attachment: None, previous: None, valid };
+            let subject = Subject { valid, ..Subject::of(list, Command::Gc) };
             match self.call(plugin, subject, deadline) {
                 Ok(Answer::NoSuchVerb) => {}
                 Ok(_) => work.report.collected.push(plugin.plugin_type.clone()),

@@ -184,6 +184,7 @@ fn each_versions_configuration_becomes_the_plugins_requests() {
                 capability_args: Some(&args),
                 prev_result: (index != 0).then_some(&*previous),
                 valid_attachments: (version == Version::V1_1_0).then_some(&valid[..]),
+                ..Injection::default()
             };
             let request = plugin.request(&list.name, &list.cni_version, &injection);
             text += std::str::from_utf8(&request).unwrap();

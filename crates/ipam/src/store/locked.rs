@@ -62,6 +62,35 @@ impl<'s> Locked<'s> {
         done
     }
 
+    /// Reserves one address for an attachment that has it already, where its reservation was lost. `false`: it is somebody's, and
+    /// stays his.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the address is then as before.
+    pub fn restore(&self, owner: &Owner, address: IpAddr) -> Result<bool, StoreError> {
+        let done = self.restore_in(owner, address);
+        self.seal();
+        done
+    }
+
+    fn restore_in(&self, owner: &Owner, address: IpAddr) -> Result<bool, StoreError> {
+        let mut known = self.known()?;
+        known.open_seal();
+        let failed = |source| {
+            let path = self.folder.path().to_owned();
+            StoreError::Reserve { address, path, source }
+        };
+        let nameless =
+            self.store.write_nameless(&self.folder, &owner.to_content()).map_err(failed)?;
+        let free = self.folder.link(&nameless, address).map_err(failed)?;
+        if free {
+            known.insert(owner, address);
+        } else {
+            known.distrust();
+        }
+        Ok(free)
+    }
+
     fn allocate_in(
         &self,
         sets: &RangeSets,

@@ -33,7 +33,7 @@ use state::Index;
 
 use self::config::Config;
 use self::node::Node;
-use crate::shared::{attachment, kernel_error as kernel};
+use crate::shared::{attachment, kernel_error as kernel, repair};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "bandwidth";
@@ -115,11 +115,16 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         remove::del(call)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

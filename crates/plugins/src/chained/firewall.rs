@@ -35,6 +35,7 @@ use crate::shared::failures::Failures;
 use crate::shared::filter::{
     change_error, collect, drift, filter_error, firewalld_error, iptables_error,
 };
+use crate::shared::repair;
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -85,6 +86,7 @@ impl Plugin for FirewallPlugin {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);
@@ -124,6 +126,10 @@ impl Plugin for FirewallPlugin {
             differences.extend(missing.map_err(|error| firewalld_error(&error))?);
         }
         drift(&differences)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -32,6 +32,7 @@ use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{change_error, collect, drift, filter_error, iptables_error};
+use crate::shared::repair;
 use crate::shared::shared_object::file_error;
 
 /// The plugin's type, and the name of its records.
@@ -86,6 +87,7 @@ impl Plugin for Portmap {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);
@@ -120,6 +122,10 @@ impl Plugin for Portmap {
             );
         }
         drift(&differences)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -27,7 +27,7 @@ use state::{Index, Record};
 
 use self::config::Config;
 use self::node::Node;
-use crate::shared::{attachment, netns_lock, steps};
+use crate::shared::{attachment, netns_lock, repair, steps};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "sbr";
@@ -93,11 +93,16 @@ impl Plugin for Sbr {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         remove::del(call)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -43,6 +43,7 @@ use self::config::{Config, LinkValues};
 use self::node::{Node, PLUGIN};
 use self::plan::{Apply as _, Observed, Remains, Saved, Step};
 use crate::shared::failures::Failures;
+use crate::shared::repair;
 
 /// Where the administrator lists the sysctls that may be set.
 const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
@@ -104,6 +105,7 @@ impl Plugin for Tuning {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
         // Where ADD put it, whatever the configuration says now.
@@ -139,6 +141,10 @@ impl Plugin for Tuning {
             return Ok(());
         }
         Err(Error::new(codes::DRIFT, drift.join("; ")))
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, PLUGIN)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -25,7 +25,7 @@ use state::Index;
 
 use self::config::Config;
 use self::moving::Moving;
-use crate::shared::{attachment, netns_lock};
+use crate::shared::{attachment, netns_lock, repair};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "vrf";
@@ -86,11 +86,16 @@ impl Plugin for Vrf {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call);
         remove::del(call)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

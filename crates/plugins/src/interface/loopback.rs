@@ -70,6 +70,17 @@ impl Plugin for Loopback {
         }
     }
 
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let netns = call.open_netns()?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        match find_lo(&mut netlink)? {
+            Some(lo) if !lo.up() => {
+                set_up(&mut netlink, &lo, true).map(|()| vec!["loopback interface up".to_owned()])
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn gc(&self, _call: &Call<'_>) -> Result<(), Error> {
         Ok(())
     }

@@ -24,6 +24,7 @@ use state::{Index, Record};
 use crate::shared::attachment::{self, Left};
 use crate::shared::container::{self, Options};
 use crate::shared::failures::Failures;
+use crate::shared::repair::{self, Inside};
 use crate::shared::undo::Undo;
 use crate::shared::{dns, kernel_error as kernel, owner};
 
@@ -192,6 +193,29 @@ impl<T: SingleLink> Plugin for Single<T> {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         check::<T>(call)
+    }
+
+    /// The container's side of it. What is the kind's own, a parent or a mode, is the host's and stays as it is.
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::of_record(call, T::NAME, |_, repair| {
+            let config = T::config(call)?;
+            let reserved = match call.ipam() {
+                Some(ipam) => repair.look("addresses", ipam.repair()),
+                None => Some(Vec::new()),
+            };
+            let wanted = Inside {
+                kinds: T::KINDS,
+                options: T::options(&config),
+                addresses: reserved.is_some(),
+                ways: &[],
+                no_prefix_routes: false,
+            };
+            repair.lines(reserved.unwrap_or_default());
+            let result = call.require_prev_result("Required prevResult missing")?;
+            let mut sites = Sites::open(call.open_netns()?)?;
+            let (netns, inside) = (&sites.netns, &mut sites.inside);
+            repair::container_side(call, netns, inside, &result, wanted, repair).map(drop)
+        })
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -88,16 +88,60 @@ impl Plugin for HostLocal {
             if config.ranges.sets().iter().all(|set| set.range_of(address).is_none()) {
                 continue;
             }
-            let holder = store.holder_of(address).map_err(|error| store_error(&error))?;
-            if let Some(holder) = holder.filter(|holder| !is_ours(holder)) {
-                return Err(Error::new(
-                    codes::DRIFT,
-                    format!("host-local: address {address} is reserved by {holder}"),
-                )
-                .with_details("two interfaces may use one address; detach and attach this one"));
+            match store.holder_of(address).map_err(|error| store_error(&error))? {
+                Some(holder) if is_ours(&holder) => {}
+                Some(holder) => {
+                    return Err(Error::new(
+                        codes::DRIFT,
+                        format!("host-local: address {address} is reserved by {holder}"),
+                    )
+                    .with_details(
+                        "two interfaces may use one address; detach and attach this one",
+                    ));
+                }
+                None => {
+                    return Err(Error::new(
+                        codes::DRIFT,
+                        format!("host-local: address {address} is not reserved any more"),
+                    )
+                    .with_details("another container may be given it"));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Reserves again what the container has and nobody holds. What another holds by now is his, and CHECK says so. The
+    /// plugin that asks holds the attachment's lock if it is one of ours; behind another's DEL nothing may be reserved.
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        if state::Index::new(call.roots()).of_attachment(call.attachment()).found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let config = Config::load(call)?;
+        let store = store(call, &config.data_dir);
+        let owner = Owner::from(call.attachment());
+        let previous = call.require_prev_result("Required prevResult missing")?;
+        let in_range = |address: &IpAddr| {
+            config.ranges.sets().iter().any(|set| set.range_of(*address).is_some())
+        };
+        let mut missing = Vec::new();
+        let ips = previous.container_ips(&owner.ifname).map(|ip| ip.address.addr());
+        for address in ips.filter(in_range) {
+            if store.holder_of(address).map_err(|error| store_error(&error))?.is_none() {
+                missing.push(address);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
+        let mut lines = Vec::new();
+        for address in missing {
+            if locked.restore(&owner, address).map_err(|error| store_error(&error))? {
+                lines.push(format!("reservation of address {address}"));
+            }
+        }
+        Ok(lines)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -54,6 +54,7 @@ pub fn del(
     call: &Call<'_>,
     remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    let _no_repair = super::repair::keep_off(call);
     let mut failures = Failures::new();
     let netns =
         failures.note("open the container's namespace", call.open_netns_if_there()).flatten();

@@ -1,5 +1,6 @@
 //! The container's side of an interface: addresses, routes and switches, as IPAM asked for them.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -88,18 +89,8 @@ pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
 /// needs them.
 #[must_use]
 pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Options) -> Vec<Change> {
-    let mut changes: Vec<Change> = ips
-        .iter()
-        .map(|ip| Change::AddAddress {
-            ifindex,
-            address: ip.address,
-            options: AddressOptions {
-                nodad: options.skip_dad,
-                broadcast: broadcast_of(ip.address),
-                ..AddressOptions::default()
-            },
-        })
-        .collect();
+    let mut changes: Vec<Change> =
+        ips.iter().map(|ip| address(ifindex, ip.address, options, false)).collect();
     changes
         .push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
     let mut planned: Vec<route::Route> = Vec::new();
@@ -114,6 +105,18 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
     changes
 }
 
+/// Returns the change that gives an interface an address, with or without the route to its subnet.
+#[must_use]
+pub fn address(ifindex: u32, address: IpNet, options: Options, noprefixroute: bool) -> Change {
+    let options = AddressOptions {
+        nodad: options.skip_dad,
+        broadcast: broadcast_of(address),
+        noprefixroute,
+        ..AddressOptions::default()
+    };
+    Change::AddAddress { ifindex, address, options }
+}
+
 /// Returns the broadcast address of a subnet that has one: programs ask an interface for it (SIOCGIFBRDADDR).
 #[must_use]
 pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
@@ -126,7 +129,8 @@ pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
 /// Returns the route as the kernel takes it: without a next hop of its own it takes the family's gateway,
 /// unless its scope says that there is none; a next hop outside every subnet of the interface is declared
 /// reachable on it.
-fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
+#[must_use]
+pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
     let beyond_link = wanted.scope.is_none_or(|scope| scope < Scope::LINK.0);
     let gateway = wanted
         .gw
@@ -257,6 +261,21 @@ pub fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
     ))
 }
 
+/// Compares the MTU of a link on the host with the one ADD reported, if it did (CHECK). That of the container's is not for its
+/// maker to judge: the reference's `tuning` changes it without saying so in the result.
+///
+/// # Errors
+/// Code 104.
+pub fn same_mtu(reported: &Interface, link: &Link) -> Result<(), Error> {
+    if reported.mtu == 0 || reported.mtu == link.mtu {
+        return Ok(());
+    }
+    Err(Error::new(
+        codes::DRIFT,
+        format!("interface {:?} has MTU {}, ADD reported {}", link.name, link.mtu, reported.mtu),
+    ))
+}
+
 /// Checks that IPAM's answer can be configured on the interface with index `position` of the result.
 ///
 /// # Errors
@@ -290,6 +309,32 @@ pub fn check(
             ));
         }
     }
+    match missing_routes(socket, routes)?.first() {
+        None => Ok(()),
+        Some(route) => Err(Error::new(
+            codes::DRIFT,
+            format!("failed to find {} of interface {ifname:?}", RouteName(route)),
+        )),
+    }
+}
+
+/// A route's name in messages.
+#[derive(Debug)]
+pub struct RouteName<'r>(pub &'r Route);
+
+impl fmt::Display for RouteName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "route {}", self.0.dst)?;
+        self.0.gw.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))
+    }
+}
+
+/// Returns those routes that no table has.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn missing_routes(socket: &mut RouteSocket, routes: &[Route]) -> Result<Vec<Route>, Error> {
+    let mut missing = Vec::new();
     for v4 in [true, false] {
         let wanted: Vec<_> =
             routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4).collect();
@@ -299,20 +344,10 @@ pub fn check(
         let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
         let present =
             socket.routes(RouteFilter { family, table: None, oif: None }).map_err(kernel)?;
-        for route in wanted {
-            if !present.iter().any(|found| satisfies(found, route)) {
-                return Err(Error::new(
-                    codes::DRIFT,
-                    format!(
-                        "failed to find route {}{} of interface {ifname:?}",
-                        route.dst,
-                        route.gw.map(|gateway| format!(" via {gateway}")).unwrap_or_default()
-                    ),
-                ));
-            }
-        }
+        let is_missing = |route: &&Route| !present.iter().any(|found| satisfies(found, route));
+        missing.extend(wanted.into_iter().filter(is_missing).cloned());
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// A default route is satisfied by any default route: a later plugin may have replaced it. Of IPv6 routes to one

@@ -20,6 +20,7 @@ mod macvlan;
 mod portmap;
 mod protocol;
 mod ptp;
+mod repair;
 mod rows;
 mod sbr;
 mod spec;

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use state::{Lock, LockError};
+use cni::AttachmentKey;
+use state::{Index, Lock, LockError, Record, Roots};
 
 #[test]
 fn one_thread_at_a_time() {
@@ -76,4 +77,28 @@ fn a_lock_in_a_missing_directory_says_so() {
     assert!(error.is_not_found() && !error.is_busy());
     let error = Lock::acquire(dir.path(), Duration::ZERO).unwrap_err();
     assert!(matches!(error, LockError::Open { .. }));
+}
+
+#[test]
+fn an_attachment_is_locked_by_what_is_recorded_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let index = Index::new(&Roots::new(directory.path().join("run"), directory.path().join("lib")));
+    let key = AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    assert!(index.lock_attachment(&key, Duration::ZERO).unwrap().is_none(), "nothing is recorded");
+    index.put(&Record::new(key.clone(), "bridge", "boot", serde_json::Value::Null)).unwrap();
+    let lock = index.lock_attachment(&key, Duration::ZERO).unwrap();
+    assert!(lock.is_some());
+    assert!(index.lock_attachment(&key, Duration::ZERO).unwrap_err().is_busy());
+    // Whoever waited for a DEL finds nothing to repair.
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| index.lock_attachment(&key, Duration::from_secs(20)));
+        assert!(index.remove(&key, "bridge").unwrap());
+        drop(lock);
+        waiting.join().unwrap()
+    });
+    assert!(waiting.unwrap().is_none());
 }

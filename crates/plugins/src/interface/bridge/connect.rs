@@ -184,7 +184,7 @@ fn bring_port_up(host: &mut RouteSocket, config: &Config, ifindex: u32) -> Resul
 }
 
 /// A new port is in VLAN 1, untagged.
-fn plan_vlans(ifindex: u32, vlans: &Vlans) -> Vec<Change> {
+pub(super) fn plan_vlans(ifindex: u32, vlans: &Vlans) -> Vec<Change> {
     let side = BridgeVlanSide::Port;
     let mut changes = Vec::new();
     if !vlans.wanted {
@@ -220,7 +220,11 @@ fn configure(
     container::configure(inside, netns, ifindex, ifname, &ips, &plan.routes, options)
 }
 
-fn hold_forwarding(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
+pub(super) fn hold_forwarding(
+    index: &Index,
+    key: &AttachmentKey,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
     if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
         FORWARD_V4.hold(index, key)?;
     }

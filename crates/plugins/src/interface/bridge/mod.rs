@@ -12,12 +12,14 @@
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
+//! | `repair` | CHECK that puts back |
 //! | `filter` | masquerading and spoof checks |
 
 mod config;
 mod connect;
 mod filter;
 mod remove;
+mod repair;
 mod switch;
 mod verify;
 
@@ -47,6 +49,10 @@ impl Plugin for Bridge {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::run(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
@@ -16,6 +16,7 @@ use state::{Index, Release};
 use super::config::{Config, gateway_name};
 use crate::shared::kernel_error as kernel;
 use crate::shared::pair::refuse_router_advertisements;
+use crate::shared::repair::Repair;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 use crate::shared::{container, owner};
 
@@ -130,6 +131,68 @@ pub(super) fn give_gateways(
         write_made(index, &object, &made)?;
     }
     Ok(vlan_gateway)
+}
+
+/// Puts the bridge back for an attachment that holds it: made again with the address it had, up, in its modes. One that somebody
+/// else made is brought up, and otherwise his to change. Returns it if it is there in the end.
+///
+/// # Errors
+/// As [`ensure`].
+pub(super) fn put_back(
+    host: &mut RouteSocket,
+    index: &Index,
+    config: &Config,
+    key: &AttachmentKey,
+    result: &AddResult,
+    repair: &mut Repair,
+) -> Result<Option<Link>, Error> {
+    let name = config.bridge.as_str();
+    let object = object(name);
+    let reported = result.interfaces.iter().find(|link| link.name == name);
+    let mac: Option<MacAddr> = reported.and_then(|link| link.mac.parse().ok());
+    let made = read_made(index, &object);
+    let Some(link) = host.link_by_name(name).map_err(kernel)? else {
+        let Some(mac) = mac.filter(|_| made.created) else { return Ok(None) };
+        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        if !index.holders(&object).found.contains(key) {
+            return Ok(None);
+        }
+        if host.link_by_name(name).map_err(kernel)?.is_none() {
+            // Its addresses are given anew, and written down then.
+            let anew = Made { addresses: Vec::new(), mac: mac.to_string(), ..made };
+            write_made(index, &object, &anew)?;
+            let created = create(host, config, mac);
+            repair.note(format_args!("bridge {name:?}"), created.map(drop));
+        }
+        return host.link_by_name(name).map_err(kernel);
+    };
+    if require_bridge(&link).is_err() {
+        return Ok(None);
+    }
+    let ours = made.created && is_ours(&link, &made);
+    let set = LinkSet {
+        up: (!link.up()).then_some(true),
+        promiscuous: (config.promisc != link.promiscuous() && (ours || config.promisc))
+            .then_some(config.promisc),
+        mac: mac.filter(|mac| ours && link.mac != Some(*mac)),
+        bridge: BridgeOptions {
+            vlan_filtering: (config.vlans.wanted && !filters_vlans(&link)).then_some(true),
+            ..BridgeOptions::default()
+        },
+        ..LinkSet::default()
+    };
+    let mut parts = Vec::new();
+    parts.extend(set.up.map(|_| "up".to_owned()));
+    parts.extend(
+        set.promiscuous.map(|on| format!("promiscuous mode {}", if on { "on" } else { "off" })),
+    );
+    parts.extend(set.mac.map(|mac| format!("MAC address {mac}")));
+    parts.extend(set.bridge.vlan_filtering.map(|_| "VLAN filtering on".to_owned()));
+    if set != LinkSet::default() {
+        let what = format!("bridge {name:?}: {}", parts.join(", "));
+        repair.apply(host, what, &Change::SetLink { ifindex: link.index, set });
+    }
+    Ok(Some(link))
 }
 
 fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link, Error> {

@@ -1,12 +1,16 @@
 //! CHECK and STATUS.
 
-use cni::{AddResult, Error};
+use cni::{AddResult, Error, IpConfig};
 use cni_plugin::{Call, codes};
-use kernel::route::{Link, RouteSocket};
+use kernel::mac::MacAddr;
+use kernel::route::{Link, Neighbour, RouteSocket};
+use state::Index;
 
 use super::config::Config;
+use super::connect::Facts;
 use crate::shared::attachment::unavailable;
-use crate::shared::{container, kernel_error as kernel};
+use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
+use crate::shared::{container, kernel_error as kernel, owner, repair};
 
 fn drift(message: String) -> Error {
     Error::new(codes::DRIFT, message)
@@ -25,11 +29,20 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
 
     let bridge = check_bridge(&mut host, &config, &result)?;
     let container = check_container(&mut inside, call, &config, &result)?;
-    let port = check_port(&mut host, &config, &result, &bridge, &container)?;
+    let port = check_port(&mut host, call, &config, &result, &bridge, &container)?;
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
     container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
     if config.gateway && call.ipam().is_some() {
         check_gateway(&mut host, &config, &result)?;
+        let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
+        check_forwarding(&ips)?;
+    }
+    let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, &config, &result)?;
+    if let Some(entry) = on_host.first() {
+        return Err(drift(repair::neighbour_name(entry, &bridge.name)));
+    }
+    if let Some(entry) = in_container.first() {
+        return Err(drift(repair::neighbour_name(entry, &container.name)));
     }
     super::filter::check(call, &config, &result, container.mac, &port.name)
 }
@@ -63,6 +76,9 @@ fn check_bridge(
     if !bridge.up() {
         return Err(drift(format!("bridge {name:?} is down")));
     }
+    if config.vlans.wanted && !bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
+        return Err(drift(format!("bridge {name:?} does not filter VLANs any more")));
+    }
     Ok(bridge)
 }
 
@@ -90,6 +106,7 @@ fn check_container(
 
 fn check_port(
     host: &mut RouteSocket,
+    call: &Call<'_>,
     config: &Config,
     result: &AddResult,
     bridge: &Link,
@@ -98,15 +115,21 @@ fn check_port(
     let missing = || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
     let peer = container.peer_index.ok_or_else(missing)?;
     let port = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
-    if !result.interfaces.iter().any(|link| link.name == port.name && link.sandbox.is_empty()) {
-        return Err(missing());
-    }
+    let mut interfaces = result.interfaces.iter();
+    let reported = interfaces
+        .find(|link| link.name == port.name && link.sandbox.is_empty())
+        .ok_or_else(missing)?;
     if port.master != Some(bridge.index) {
         return Err(drift(format!(
             "link {:?} is not a port of bridge {:?} any more",
             port.name, bridge.name
         )));
     }
+    if !port.up() {
+        return Err(drift(format!("link {:?} is down", port.name)));
+    }
+    container::same_mtu(reported, &port)?;
+    check_mark(call, &port)?;
     let has = port.port.unwrap_or_default();
     for (what, asked, found) in [
         ("hairpin mode", config.hairpin, has.hairpin),
@@ -125,7 +148,23 @@ fn check_port(
     Ok(port)
 }
 
-fn check_vlans(host: &mut RouteSocket, config: &Config, port: &Link) -> Result<(), Error> {
+/// What we wrote down is found by its mark when the record is lost. What others made has no mark.
+fn check_mark(call: &Call<'_>, port: &Link) -> Result<(), Error> {
+    let key = call.attachment();
+    let alias = owner::alias(key);
+    if port.alias.as_ref() == Some(&alias) || Facts::read(&Index::new(call.roots()), key).is_none()
+    {
+        return Ok(());
+    }
+    let found = port.alias.as_deref().unwrap_or("none");
+    Err(drift(format!("link {:?} has mark (alias) {found}, not {alias}", port.name)))
+}
+
+pub(super) fn check_vlans(
+    host: &mut RouteSocket,
+    config: &Config,
+    port: &Link,
+) -> Result<(), Error> {
     if !config.vlans.wanted {
         return Ok(());
     }
@@ -142,7 +181,11 @@ fn check_vlans(host: &mut RouteSocket, config: &Config, port: &Link) -> Result<(
     Ok(())
 }
 
-fn check_gateway(host: &mut RouteSocket, config: &Config, result: &AddResult) -> Result<(), Error> {
+pub(super) fn check_gateway(
+    host: &mut RouteSocket,
+    config: &Config,
+    result: &AddResult,
+) -> Result<(), Error> {
     let name = match config.vlans.access {
         Some(vlan) => super::config::gateway_name(&config.bridge, vlan)?,
         None => config.bridge.clone(),
@@ -161,6 +204,53 @@ fn check_gateway(host: &mut RouteSocket, config: &Config, result: &AddResult) ->
         }
     }
     Ok(())
+}
+
+/// Verifies that the host forwards what comes from the container and goes to it.
+pub(super) fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
+    for (v4, switch, family) in [(true, FORWARD_V4, "IPv4"), (false, FORWARD_V6, "IPv6")] {
+        let needed = ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
+        if needed && !switch.is_on()? {
+            return Err(drift(format!("{family} forwarding is off")));
+        }
+    }
+    Ok(())
+}
+
+/// Finds entries that say that the container is somebody else, on the host, and the gateway, in the container.
+pub(super) fn wrong_neighbours(
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+) -> Result<(Vec<Neighbour>, Vec<Neighbour>), Error> {
+    let ifname = call.ifname().as_str();
+    let mac_of = |name: &str, inside: bool| {
+        let mut all = result.interfaces.iter();
+        let link = all.find(|link| link.name == name && link.sandbox.is_empty() != inside)?;
+        link.mac.parse::<MacAddr>().ok()
+    };
+    let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
+    let mut wrong = (Vec::new(), Vec::new());
+    // With a VLAN the gateway is on a link of its own, and has another address.
+    if config.vlans.access.is_some() {
+        return Ok(wrong);
+    }
+    let bridge = host.link_by_name(config.bridge.as_str()).map_err(kernel)?;
+    if let (Some(bridge), Some(mac)) = (&bridge, mac_of(ifname, true)) {
+        let who: Vec<_> = ips.iter().map(|ip| (ip.address.addr(), mac)).collect();
+        wrong.0 = repair::wrong_neighbours(host, bridge.index, &who)?;
+    }
+    let link = inside.link_by_name(ifname).map_err(kernel)?;
+    if let (Some(link), Some(mac), true) =
+        (link, mac_of(config.bridge.as_str(), false), config.gateway)
+    {
+        let gateways = ips.iter().filter_map(|ip| ip.gateway);
+        let who: Vec<_> = gateways.map(|gateway| (gateway, mac)).collect();
+        wrong.1 = repair::wrong_neighbours(inside, link.index, &who)?;
+    }
+    Ok(wrong)
 }
 
 fn on_off(on: bool) -> &'static str {

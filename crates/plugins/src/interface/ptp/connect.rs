@@ -148,7 +148,11 @@ fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
         .with_details(format!("{whose}; two containers cannot have one address"))
 }
 
-fn hold_forwarding(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
+pub(super) fn hold_forwarding(
+    index: &Index,
+    key: &AttachmentKey,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
     if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
         FORWARD_V4.hold(index, key)?;
     }

@@ -15,6 +15,7 @@ mod config;
 mod connect;
 mod plan;
 mod remove;
+mod repair;
 mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
@@ -43,6 +44,10 @@ impl Plugin for Ptp {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::run(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -88,21 +88,27 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
             other => changes.push(other),
         }
     }
-    changes.extend(through_gateways(ips).into_iter().map(|way| {
+    changes.extend(ways(ifindex, ips).into_iter().map(Change::AppendRoute));
+    changes.extend(asked);
+    changes
+}
+
+/// Returns the ways through the gateways as the kernel takes them.
+pub(super) fn ways(ifindex: u32, ips: &[IpConfig]) -> Vec<route::Route> {
+    let ways = through_gateways(ips).into_iter().map(|way| {
         let source = ips.iter().find(|ip| match way.gw {
             Some(_) => ip.address.trunc() == way.dst,
             None => ip.gateway == Some(way.dst.addr()),
         });
-        Change::AppendRoute(route::Route {
+        route::Route {
             gateway: way.gw,
             oif: Some(ifindex),
             scope: way.scope.filter(|_| way.dst.addr().is_ipv4()).map(Scope),
             source: source.map(|ip| ip.address.addr()),
             ..route::Route::new(way.dst)
-        })
-    }));
-    changes.extend(asked);
-    changes
+        }
+    });
+    ways.collect()
 }
 
 /// Returns the addresses for the host's end: the gateways.

@@ -66,6 +66,7 @@ fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result
         .find(|reported| reported.name == peer.name && reported.sandbox.is_empty())
         .ok_or_else(missing)?;
     container::same_mac(reported, &peer)?;
+    container::same_mtu(reported, &peer)?;
     if !peer.up() {
         return Err(drift(format!("link {:?} is down", peer.name)));
     }
@@ -80,11 +81,7 @@ fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(
         }
     }
     for route in plan::host_routes(link.index, ips) {
-        let v4 = route.destination.addr().is_ipv4();
-        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
-        let filter = RouteFilter { family, table: None, oif: Some(link.index) };
-        let found = host.routes(filter).map_err(kernel)?;
-        if !found.iter().any(|other| other.destination == route.destination) {
+        if !has_host_route(host, link, &route)? {
             return Err(drift(format!(
                 "the host's route to {} by {:?} is gone",
                 route.destination, link.name
@@ -94,7 +91,20 @@ fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(
     Ok(())
 }
 
-fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
+/// Says whether a route of the host's is there.
+pub(super) fn has_host_route(
+    host: &mut RouteSocket,
+    link: &Link,
+    route: &kernel::route::Route,
+) -> Result<bool, Error> {
+    let v4 = route.destination.addr().is_ipv4();
+    let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
+    let filter = RouteFilter { family, table: None, oif: Some(link.index) };
+    let found = host.routes(filter).map_err(kernel)?;
+    Ok(found.iter().any(|other| other.destination == route.destination))
+}
+
+pub(super) fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
     for (v4, switch, family) in [(true, FORWARD_V4, "IPv4"), (false, FORWARD_V6, "IPv6")] {
         let needed = ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
         if needed && !switch.is_on()? {
@@ -104,7 +114,7 @@ fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_filter(
+pub(super) fn check_filter(
     call: &Call<'_>,
     config: &Config,
     host_link: &Link,

@@ -1,0 +1,100 @@
+//! Repair: CHECK that puts back what it can, of every plugin.
+
+use std::time::Instant;
+
+use cni::{Command, NetworkList, PluginConfig, Repaired};
+
+use super::{Answer, Subject, has_verb};
+use crate::error::{CheckError, PluginFailure};
+use crate::runtime::require_usable;
+use crate::{Attachment, Runtime};
+
+/// What came of looking after one attachment.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Repairs {
+    /// What was put back: the plugin's type, and a line for each thing.
+    pub put_back: Vec<(String, String)>,
+    /// What each plugin still finds wrong, in the order of the chain.
+    pub left: Vec<PluginFailure>,
+    /// The list says `disableCheck`: nothing was run.
+    pub skipped: bool,
+}
+
+impl Runtime {
+    /// Puts back what ADD made and somebody changed, as far as the plugins can, and reports the rest.
+    ///
+    /// Each plugin gets CHECK with the key [`cni::REPAIR`]; one that does not know the key only checks. Unlike
+    /// [`Runtime::check_list`] this goes on after a failure, because the plugins of a chain can be repaired each by
+    /// itself. The list must be the one the attachment was made with ([`crate::CachedAttachment::list`]).
+    ///
+    /// # Errors
+    /// [`CheckError`] when nothing could be run at all.
+    pub fn repair_list(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, CheckError> {
+        self.ask_all(list, attachment, true, deadline)
+    }
+
+    /// Asks every plugin of a list what is not as ADD left it, and changes nothing: what [`Runtime::repair_list`] would find.
+    ///
+    /// # Errors
+    /// As [`Runtime::repair_list`].
+    pub fn survey_list(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, CheckError> {
+        self.ask_all(list, attachment, false, deadline)
+    }
+
+    fn ask_all(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        repair: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, CheckError> {
+        require_usable(list).map_err(CheckError::Invalid)?;
+        let key = self.key(list, attachment).map_err(CheckError::Invalid)?;
+        if !has_verb(&list.cni_version, Command::Check) {
+            return Err(CheckError::Version(list.cni_version.clone()));
+        }
+        let mut repairs = Repairs { skipped: list.disable_check, ..Repairs::default() };
+        if repairs.skipped {
+            return Ok(repairs);
+        }
+        let previous = self
+            .cached_result(&self.cache.look_up(&key), list)
+            .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
+        let subject = Subject {
+            attachment: Some(attachment),
+            previous: previous.as_ref(),
+            repair,
+            ..Subject::of(list, Command::Check)
+        };
+        let mut ask = |plugin: &PluginConfig| match self.call(plugin, subject, deadline) {
+            Ok(Answer::Said { stdout, .. } | Answer::SaidUnknown { stdout }) => {
+                let lines = Repaired::parse(&stdout).lines.into_iter();
+                let lines = lines.map(|line| (plugin.plugin_type.clone(), line));
+                repairs.put_back.extend(lines);
+                None
+            }
+            Ok(Answer::NoSuchVerb) => None,
+            Err(error) => Some(Self::failure(plugin, Command::Check, error)),
+        };
+        let mut left: Vec<_> =
+            list.plugins.iter().filter_map(|plugin| Some((plugin, ask(plugin)?))).collect();
+        if repair {
+            // What a later plugin has put back may be what an earlier one misses.
+            left =
+                left.into_iter().filter_map(|(plugin, _)| Some((plugin, ask(plugin)?))).collect();
+        }
+        repairs.left = left.into_iter().map(|(_, failure)| failure).collect();
+        Ok(repairs)
+    }
+}

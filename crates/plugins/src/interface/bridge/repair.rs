@@ -1,0 +1,180 @@
+//! Putting back, under a running container: its interface, the port, the bridge, and what is in the packet filter.
+
+use cni::{AddResult, Error, IpConfig};
+use cni_plugin::Call;
+use ipnet::IpNet;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use state::Index;
+
+use super::config::Config;
+use super::connect::{Facts, hold_forwarding, plan_vlans};
+use super::{NAME, filter, switch, verify};
+use crate::shared::container::Options;
+use crate::shared::repair::{self, Inside, Repair};
+use crate::shared::{kernel_error as kernel, owner};
+
+/// Runs the repair. The bridge comes first, which ports need, the addresses' reservation before the addresses.
+pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
+    repair::of_record(call, NAME, |index, repair| {
+        let config = Config::of(call)?;
+        let result = call.require_prev_result("Required prevResult missing")?;
+        let reserved = match call.ipam() {
+            Some(ipam) => repair.look("addresses", ipam.repair()),
+            None => Some(Vec::new()),
+        };
+        let addresses = reserved.is_some();
+        repair.lines(reserved.unwrap_or_default());
+        let netns = call.open_netns()?;
+        let mut host = RouteSocket::open().map_err(kernel)?;
+        let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+
+        let bridge =
+            switch::put_back(&mut host, index, &config, call.attachment(), &result, repair)?;
+        let wanted = Inside {
+            kinds: &["veth"],
+            options: Options { skip_dad: !config.detect_duplicates },
+            addresses: addresses && !config.leave_down,
+            ways: &[],
+            no_prefix_routes: false,
+        };
+        // The host's end first: an interface without a carrier is given no routes of IPv6.
+        let link = inside.link_by_name(call.ifname().as_str()).map_err(kernel)?;
+        let port = link.as_ref().and_then(|link| link.peer_index);
+        let port = match port {
+            Some(port) => host.link_by_index(port).map_err(kernel)?,
+            None => None,
+        };
+        let ends = |port: &Link| port.peer_index == link.as_ref().map(|link| link.index);
+        let port = port.filter(|port| ends(port) && is_reported(port, &result));
+        if let (Some(port), Some(bridge)) = (&port, &bridge) {
+            put_port_back(&mut host, call, &config, &result, port, bridge, repair)?;
+        }
+        if port.is_some() && !config.leave_down {
+            repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
+        }
+        if let Some(bridge) = &bridge {
+            around(call, index, &config, &result, &mut host, &mut inside, bridge, repair)?;
+        }
+        if let (Some(port), Some(link)) = (port, link) {
+            put_filter_back(call, index, &config, &result, &link, &port, repair);
+        }
+        Ok(())
+    })
+}
+
+fn is_reported(port: &Link, result: &AddResult) -> bool {
+    result.interfaces.iter().any(|link| link.name == port.name && link.sandbox.is_empty())
+}
+
+/// The host's end: a port of the bridge, up, marked, and set as configured.
+fn put_port_back(
+    host: &mut RouteSocket,
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    port: &Link,
+    bridge: &Link,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let alias = owner::alias(call.attachment());
+    if port.alias.as_ref().is_some_and(|mark| *mark != alias && mark.starts_with(owner::PREFIX)) {
+        return Ok(());
+    }
+    let has = port.port.unwrap_or_default();
+    let attached = port.master == Some(bridge.index);
+    let reported =
+        result.interfaces.iter().find(|link| link.name == port.name && link.sandbox.is_empty());
+    let mtu = reported.map(|link| link.mtu).filter(|mtu| *mtu != 0 && *mtu != port.mtu);
+    let differs = |wanted: bool, found: bool| (!attached || wanted != found).then_some(wanted);
+    let set = LinkSet {
+        up: (!port.up()).then_some(true),
+        master: (!attached).then_some(Some(bridge.index)),
+        alias: (port.alias.as_ref() != Some(&alias)).then(|| alias.clone()),
+        hairpin: differs(config.hairpin, has.hairpin),
+        isolated: differs(config.isolated, has.isolated),
+        mtu,
+        ..LinkSet::default()
+    };
+    let ifindex = port.index;
+    if set != LinkSet::default() {
+        let what = format!("link {:?}: {}", port.name, described(&set, bridge));
+        repair.apply(host, what, &Change::SetLink { ifindex, set });
+    }
+    if let Err(drift) = verify::check_vlans(host, config, port) {
+        let done = host.apply(&plan_vlans(ifindex, &config.vlans));
+        repair.note(drift, done.map_err(|error| kernel(error.source)));
+    }
+    Ok(())
+}
+
+fn described(set: &LinkSet, bridge: &Link) -> String {
+    let mut parts = Vec::new();
+    if set.master.is_some() {
+        parts.push(format!("port of bridge {:?}", bridge.name));
+    }
+    if set.up.is_some() {
+        parts.push("up".to_owned());
+    }
+    if set.alias.is_some() {
+        parts.push("its owner's mark".to_owned());
+    }
+    for (what, on) in [("hairpin mode", set.hairpin), ("isolation", set.isolated)] {
+        // A new port is told both; off is what it has anyway.
+        if let Some(on) = on.filter(|on| *on || set.master.is_none()) {
+            parts.push(format!("{what} {}", if on { "on" } else { "off" }));
+        }
+    }
+    if let Some(mtu) = set.mtu {
+        parts.push(format!("MTU {mtu}"));
+    }
+    parts.join(", ")
+}
+
+/// What the container needs of the host beyond its port: the gateways' addresses, forwarding, and neighbours that are who
+/// they should be.
+#[expect(clippy::too_many_arguments, reason = "both sides of the pair, and what is known of them")]
+fn around(
+    call: &Call<'_>,
+    index: &Index,
+    config: &Config,
+    result: &AddResult,
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    bridge: &Link,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let ips: Vec<IpConfig> = result.container_ips(call.ifname().as_str()).cloned().collect();
+    if config.gateway && call.ipam().is_some() {
+        if let Err(drift) = verify::check_gateway(host, config, result) {
+            let gateways = ips.iter().map(|ip| switch::gateway_of(&ip.address, ip.gateway));
+            let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
+            // An address that is in the way by now is somebody else's.
+            let config = Config { force_address: false, ..config.clone() };
+            let given = switch::give_gateways(host, index, &config, bridge, &gateways);
+            repair.note(drift, given.map(drop));
+        }
+        if let Err(drift) = verify::check_forwarding(&ips) {
+            repair.note(drift, hold_forwarding(index, call.attachment(), &ips));
+        }
+    }
+    let (on_host, in_container) = verify::wrong_neighbours(host, inside, call, config, result)?;
+    repair::forget_neighbours(host, &bridge.name, on_host, repair);
+    repair::forget_neighbours(inside, call.ifname().as_str(), in_container, repair);
+    Ok(())
+}
+
+fn put_filter_back(
+    call: &Call<'_>,
+    index: &Index,
+    config: &Config,
+    result: &AddResult,
+    link: &Link,
+    port: &Link,
+    repair: &mut Repair,
+) {
+    let Err(drift) = filter::check(call, config, result, link.mac, &port.name) else { return };
+    let Some(facts) = Facts::read(index, call.attachment()) else { return };
+    let key = call.attachment();
+    let added = crate::shared::rules::add(index, key, config.masquerade, &facts.filter, &facts.ips);
+    repair.note(drift, added);
+}

@@ -1,0 +1,279 @@
+//! Putting back what ADD made and somebody changed, under a running container.
+//!
+//! A plugin repairs only what it has a record of: what another's plugin made is that one's to judge. While it does, it holds
+//! the attachment's lock, which DEL takes too, so that nothing is put back behind a DEL's back. What is put back is
+//! what CHECK would miss; whatever is as it should be is not touched.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cni::{AddResult, Error, IpConfig};
+use cni_plugin::{Call, Plugin};
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{
+    self, Change, IpFamily, Link, LinkSet, Neighbour, NeighbourState, RouteFilter, RouteSocket,
+};
+use state::{Index, Lock};
+
+use super::container::{self, Options};
+use super::failures::Failures;
+use super::shared_object::lock_error;
+use super::{kernel_error as kernel, owner};
+
+/// How long a DEL waits for a repair, which takes milliseconds. Then it goes on: it must come to its end.
+const DEL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a repair waits for a DEL. Later there is nothing to repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What has been put back, and what could not be.
+#[derive(Debug, Default)]
+pub struct Repair {
+    lines: Vec<String>,
+    failures: Failures,
+}
+
+impl Repair {
+    /// Notes what was put back, or why it was not.
+    pub fn note(&mut self, what: impl fmt::Display, done: Result<(), Error>) {
+        let what = what.to_string();
+        if self.failures.note(format_args!("put back {what}"), done).is_some() {
+            self.lines.push(what);
+        }
+    }
+
+    /// Notes what else was put back, by others.
+    pub fn lines(&mut self, lines: Vec<String>) {
+        self.lines.extend(lines);
+    }
+
+    /// Notes a failure of looking.
+    pub fn look<T>(&mut self, what: &str, found: Result<T, Error>) -> Option<T> {
+        self.failures.note(what, found)
+    }
+
+    /// Applies a change and notes it.
+    pub fn apply(&mut self, socket: &mut RouteSocket, what: impl fmt::Display, change: &Change) {
+        let done = match socket.apply_one(change) {
+            // Somebody was faster.
+            Err(error) if error.is_exists() => Ok(()),
+            done => done.map_err(kernel),
+        };
+        self.note(what, done);
+    }
+
+    fn end(self) -> Result<Vec<String>, Error> {
+        self.failures.into_result().map(|()| self.lines)
+    }
+}
+
+/// Keeps repairs off while an attachment is removed. A lock that is not to be had does not stop DEL.
+#[must_use]
+pub fn keep_off(call: &Call<'_>) -> Option<Lock> {
+    let index = Index::new(call.roots());
+    match index.lock_attachment(call.attachment(), DEL_PATIENCE) {
+        Ok(lock) => lock,
+        Err(error) => {
+            call.warn(format_args!("a repair may be under way: {error}"));
+            None
+        }
+    }
+}
+
+/// Repairs an attachment that `plugin` has a record of, under its lock.
+///
+/// # Errors
+/// Code 11 when it is being removed; else what `work` could not put back.
+pub fn of_record(
+    call: &Call<'_>,
+    plugin: &str,
+    work: impl FnOnce(&Index, &mut Repair) -> Result<(), Error>,
+) -> Result<Vec<String>, Error> {
+    let index = Index::new(call.roots());
+    let lock = index.lock_attachment(call.attachment(), REPAIR_PATIENCE);
+    let Some(_lock) = lock.map_err(|error| lock_error(&error))? else { return Ok(Vec::new()) };
+    if index.get(call.attachment(), plugin).found.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut repair = Repair::default();
+    let worked = work(&index, &mut repair);
+    repair.look("repair", worked);
+    repair.end()
+}
+
+/// Repairs what a plugin whose ADD can be repeated has made: CHECK says whether something is missing, ADD makes it again
+/// and leaves the rest.
+///
+/// # Errors
+/// As [`of_record`].
+pub fn by_adding_again(
+    call: &Call<'_>,
+    plugin: &dyn Plugin,
+    record: &str,
+) -> Result<Vec<String>, Error> {
+    of_record(call, record, |_, repair| {
+        if let Err(drift) = plugin.check(call)
+            && drift.code == cni_plugin::codes::DRIFT
+        {
+            let words = drift.to_string();
+            repair.note(words, plugin.add(call).map(drop));
+        }
+        Ok(())
+    })
+}
+
+/// What of a container's interface is to be as ADD left it.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside<'a> {
+    /// What the kernel calls such links; empty for any.
+    pub kinds: &'a [&'a str],
+    /// How addresses were given.
+    pub options: Options,
+    /// Whether the addresses are the container's to have: the address plugin has said so.
+    pub addresses: bool,
+    /// Routes that come before those of the result.
+    pub ways: &'a [route::Route],
+    /// Addresses come without the routes to their subnets.
+    pub no_prefix_routes: bool,
+}
+
+/// Puts back what of the container's interface differs from the result: hardware address, up, addresses, routes. The MTU is not
+/// compared: the reference's `tuning` changes it without saying so in the result.
+/// Returns the link as it was found; `None` when it is gone or another kind's, which nobody can put back.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn container_side(
+    call: &Call<'_>,
+    netns: &Netns,
+    socket: &mut RouteSocket,
+    result: &AddResult,
+    wanted: Inside<'_>,
+    repair: &mut Repair,
+) -> Result<Option<Link>, Error> {
+    let ifname = call.ifname().as_str();
+    let Some(link) = socket.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
+    let Ok(reported) = container::reported_interface(call, result) else { return Ok(None) };
+    if !wanted.kinds.is_empty() && !wanted.kinds.iter().any(|kind| link.is_kind(kind)) {
+        return Ok(None);
+    }
+    let mark = link.alias.as_deref().filter(|mark| mark.starts_with(owner::PREFIX));
+    if mark.is_some_and(|mark| mark != owner::alias(call.attachment())) {
+        return Ok(None);
+    }
+    let ifindex = link.index;
+    let set = |set: LinkSet| Change::SetLink { ifindex, set };
+    let mac: Option<MacAddr> = reported.mac.parse().ok();
+    if let (Some(mac), true) = (mac, container::same_mac(reported, &link).is_err()) {
+        let change = set(LinkSet { mac: Some(mac), ..LinkSet::default() });
+        repair.apply(socket, format_args!("MAC address {mac} of interface {ifname:?}"), &change);
+    }
+    let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
+    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
+    let missing: Vec<&IpConfig> = ips
+        .iter()
+        .filter(|ip| !present.iter().any(|address| address.address == ip.address))
+        .copied()
+        .collect();
+    if wanted.addresses && !missing.is_empty() {
+        let switches = container::switches(ifname, &ips, wanted.options);
+        repair.look("write switches", container::write_switches(netns, &switches));
+        for ip in missing {
+            let change =
+                container::address(ifindex, ip.address, wanted.options, wanted.no_prefix_routes);
+            repair.apply(
+                socket,
+                format_args!("address {} of interface {ifname:?}", ip.address),
+                &change,
+            );
+        }
+    }
+    if !link.up() {
+        let change = set(LinkSet::default().up(true));
+        repair.apply(socket, format_args!("interface {ifname:?} up"), &change);
+    }
+    if !wanted.addresses
+        && !present.iter().any(|address| ips.iter().any(|ip| address.address == ip.address))
+    {
+        return Ok(Some(link));
+    }
+    put_ways_back(socket, wanted.ways, ifname, repair)?;
+    for route in container::missing_routes(socket, &result.routes)? {
+        let change = Change::AppendRoute(container::kernel_route(ifindex, &route, &ips));
+        let what = format_args!("{} of interface {ifname:?}", container::RouteName(&route));
+        repair.apply(socket, what, &change);
+    }
+    Ok(Some(link))
+}
+
+fn put_ways_back(
+    socket: &mut RouteSocket,
+    ways: &[route::Route],
+    ifname: &str,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    for way in ways {
+        let family = IpFamily::of(way.destination.addr());
+        let filter = RouteFilter { family, table: None, oif: way.oif };
+        let present = socket.routes(filter).map_err(kernel)?;
+        let same = |found: &route::Route| {
+            found.destination == way.destination && found.gateway == way.gateway
+        };
+        if !present.iter().any(same) {
+            let what =
+                format_args!("route {} of interface {ifname:?}", way.destination).to_string();
+            repair.apply(socket, what, &Change::AppendRoute(way.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Finds entries of a link's neighbour table that lead to another than they should: an address's former holder's, or
+/// somebody's forgery that stays.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn wrong_neighbours(
+    socket: &mut RouteSocket,
+    ifindex: u32,
+    who: &[(IpAddr, MacAddr)],
+) -> Result<Vec<Neighbour>, Error> {
+    let mut wrong = Vec::new();
+    for v4 in [true, false] {
+        if !who.iter().any(|(address, _)| address.is_ipv4() == v4) {
+            continue;
+        }
+        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
+        let present = socket.neighbours(family, Some(ifindex)).map_err(kernel)?;
+        wrong.extend(present.into_iter().filter(|entry| {
+            let lasting = matches!(entry.state, NeighbourState::PERMANENT | NeighbourState::NOARP);
+            let expected = who.iter().find(|(address, _)| *address == entry.address);
+            !entry.proxy
+                && lasting
+                && expected.is_some_and(|(_, mac)| entry.mac.is_some_and(|found| found != *mac))
+        }));
+    }
+    Ok(wrong)
+}
+
+/// Names an entry of the neighbour table, for messages.
+#[must_use]
+pub fn neighbour_name(entry: &Neighbour, ifname: &str) -> String {
+    let mac = entry.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    format!("neighbour entry of {} on {ifname:?} that leads to {mac}", entry.address)
+}
+
+/// Removes entries of the neighbour table, so that the kernel asks again.
+pub fn forget_neighbours(
+    socket: &mut RouteSocket,
+    ifname: &str,
+    wrong: Vec<Neighbour>,
+    repair: &mut Repair,
+) {
+    for entry in wrong {
+        let what = format!("{} (removed)", neighbour_name(&entry, ifname));
+        repair.apply(socket, what, &Change::DelNeighbour(entry));
+    }
+}

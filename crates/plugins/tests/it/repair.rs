@@ -1,0 +1,113 @@
+//! What somebody changes under a running container: CHECK names it, and the CHECK that repairs puts it back.
+//!
+//! One attachment of a long chain, damaged in one way after another. Each time CHECK must fail with words that name what was
+//! damaged; after the repair every plugin's CHECK passes, and the host and the container look as they did before.
+
+mod drifts;
+mod owners;
+
+use serde_json::{Value, json};
+use testkit::{Container, Lab, Place};
+
+use crate::support::{Answer, Node};
+
+/// A chain attached to a container.
+pub(super) struct Chain<'n> {
+    node: &'n Node,
+    pub(super) container: &'n Container,
+    plugins: Vec<(&'static str, Value)>,
+    pub(super) result: Value,
+}
+
+impl<'n> Chain<'n> {
+    /// Runs ADD of each plugin.
+    #[track_caller]
+    pub(super) fn add(
+        node: &'n Node,
+        container: &'n Container,
+        plugins: Vec<(&'static str, Value)>,
+    ) -> Self {
+        let mut result = Value::Null;
+        for (plugin, keys) in &plugins {
+            let mut run = node.run(plugin, "ADD").to(container).config(keys.clone());
+            if !result.is_null() {
+                run = run.prev(&result);
+            }
+            result = run.call().ok();
+        }
+        Chain { node, container, plugins, result }
+    }
+
+    fn each(&self, verb: &str, more: &Value) -> Vec<Answer> {
+        let plugins = self.plugins.iter();
+        let call = |(plugin, keys): &(&str, Value)| {
+            let run = self.node.run(plugin, verb).to(self.container).config(keys.clone());
+            run.prev(&self.result).config(more.clone()).call()
+        };
+        plugins.map(call).collect()
+    }
+
+    /// Returns what CHECK of all plugins finds wrong.
+    pub(super) fn drift(&self) -> Vec<String> {
+        let failed = self.each("CHECK", &json!({})).into_iter().filter(|said| !said.succeeded());
+        failed.map(|said| said.error().to_string()).collect()
+    }
+
+    /// Repairs; returns what was put back, and what could not be.
+    pub(super) fn repair(&self) -> (Vec<String>, Vec<String>) {
+        let (mut put_back, mut left) = (Vec::new(), Vec::new());
+        // A later plugin may put back what an earlier one misses, as a runtime knows.
+        for _ in 0..2 {
+            left.clear();
+            for said in self.each("CHECK", &json!({ "netwright/repair": true })) {
+                if said.succeeded() {
+                    put_back.extend(cni::Repaired::parse(&said.output.stdout).lines);
+                } else {
+                    left.push(said.error().to_string());
+                }
+            }
+        }
+        (put_back, left)
+    }
+
+    /// Runs DEL of each plugin, the last first.
+    #[track_caller]
+    pub(super) fn del(&self) {
+        for (plugin, keys) in self.plugins.iter().rev() {
+            let run = self.node.run(plugin, "DEL").to(self.container).config(keys.clone());
+            run.prev(&self.result).call().silent();
+        }
+    }
+}
+
+/// Everything a repair may touch, as text: what is not a matter of numbers given by the kernel.
+pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
+    let state = "ip -o addr show scope global | sed -E 's/(valid|preferred)_lft [^ ]+//g'; \
+                 ip -j -d link | jq -c '.[] | [.ifname, (if .linkinfo.info_kind == \"ifb\" then 0 else .address end), .mtu, .master, .ifalias, .flags, .txqlen]'; \
+                 (ip route show table all; ip -6 route show table all) | grep -v -e '^multicast' -e fe80 -e 'table local'; \
+                 ip rule; ip -6 rule; ip neigh show nud permanent; nft list ruleset; bridge -d link; \
+                 tc qdisc | grep -e tbf -e ingress; \
+                 sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding; true";
+    let mut lines = Vec::new();
+    for text in [lab.sh(state), container.sh(state)] {
+        let mut part: Vec<String> = text.lines().map(without_numbers).collect();
+        part.sort();
+        lines.extend(part);
+    }
+    lines
+}
+
+/// Leaves out the numbers of links, which the kernel gives.
+fn without_numbers(line: &str) -> String {
+    let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(':');
+    // `veth0@if2` is `veth0@cni0` where the peer's number happens to be a link's here.
+    let name = |word: &str| word.split('@').next().unwrap_or_default().to_owned();
+    line.split_whitespace().map(name).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns what is in one picture and not in the other.
+pub(super) fn differences(before: &[String], after: &[String]) -> Vec<String> {
+    let gone = before.iter().filter(|line| !after.contains(line)).map(|line| format!("- {line}"));
+    let new = after.iter().filter(|line| !before.contains(line)).map(|line| format!("+ {line}"));
+    gone.chain(new).collect()
+}

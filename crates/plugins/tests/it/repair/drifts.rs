@@ -1,0 +1,397 @@
+//! The table of drifts.
+
+use serde_json::json;
+use testkit::{Container, Place};
+
+use super::{Chain, differences, picture};
+use crate::support::Node;
+
+/// Where something is damaged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Host,
+    Container,
+}
+use At::{Container as Inside, Host};
+
+/// One way of damage: a name, where, how (`$port`, `$ifb` and `$table` stand for what the attachment has), and words that
+/// CHECK must say.
+struct Drift(&'static str, At, &'static str, &'static str);
+
+/// A container on a bridge, with all that hangs on it.
+const BRIDGE: &[Drift] = &[
+    Drift("IPv4 address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
+    Drift("IPv6 address gone", Inside, "ip addr del fd00:1::2/64 dev eth0", "fd00:1::2/64"),
+    Drift("default route gone", Inside, "ip route del default", "route 0.0.0.0/0"),
+    Drift("IPv6 default route gone", Inside, "ip -6 route del default", "route ::/0"),
+    Drift("a route gone", Inside, "ip route del 198.51.100.0/24", "route 198.51.100.0/24"),
+    Drift(
+        "container's MAC changed",
+        Inside,
+        "ip link set eth0 address 02:00:00:00:00:07",
+        "02:00:00:00:00:07",
+    ),
+    Drift("container's link down", Inside, "ip link set eth0 down", "\"eth0\" is down"),
+    Drift("container's MTU changed", Inside, "ip link set eth0 mtu 1300", "MTU of eth0 is 1400"),
+    Drift("allmulticast off", Inside, "ip link set eth0 allmulticast off", "all-multicast"),
+    Drift("queue length changed", Inside, "ip link set eth0 txqueuelen 7", "queue length"),
+    Drift("sysctl changed", Inside, "sysctl -qw net.ipv4.conf.eth0.arp_filter=0", "arp_filter"),
+    Drift(
+        "gateway's neighbour entry forged",
+        Inside,
+        "ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:66 dev eth0 nud permanent",
+        "neighbour entry of 10.1.0.1",
+    ),
+    Drift("host end off the bridge", Host, "ip link set $port nomaster", "not a port of bridge"),
+    Drift(
+        "host end on another bridge",
+        Host,
+        "ip link add other type bridge; ip link set $port master other; ip link del other",
+        "not a port of bridge",
+    ),
+    Drift("host end down", Host, "ip link set $port down", "is down"),
+    Drift("host end's MTU changed", Host, "ip link set $port mtu 1280", "has MTU 1280"),
+    Drift("hairpin off", Host, "bridge link set dev $port hairpin off", "hairpin mode off"),
+    Drift("isolation off", Host, "bridge link set dev $port isolated off", "isolation off"),
+    Drift("owner's mark gone", Host, "ip link set $port alias ''", "mark (alias)"),
+    Drift("bridge down", Host, "ip link set cni0 down", "bridge \"cni0\" is down"),
+    Drift("bridge promiscuous", Host, "ip link set cni0 promisc on", "promiscuous mode on"),
+    Drift(
+        "bridge's MAC changed",
+        Host,
+        "ip link set cni0 address 02:00:00:00:00:08",
+        "02:00:00:00:00:08",
+    ),
+    Drift(
+        "bridge's address gone",
+        Host,
+        "ip addr del 10.1.0.1/24 dev cni0",
+        "gateway address 10.1.0.1",
+    ),
+    Drift(
+        "bridge's IPv6 address gone",
+        Host,
+        "ip addr del fd00:1::1/64 dev cni0",
+        "gateway address fd00:1::1",
+    ),
+    Drift("bridge gone", Host, "ip link del cni0", "bridge \"cni0\" is gone"),
+    Drift(
+        "IPv4 forwarding off",
+        Host,
+        "sysctl -qw net.ipv4.ip_forward=0",
+        "IPv4 forwarding is off",
+    ),
+    Drift(
+        "IPv6 forwarding off",
+        Host,
+        "sysctl -qw net.ipv6.conf.all.forwarding=0",
+        "IPv6 forwarding is off",
+    ),
+    Drift(
+        "container's neighbour entry forged",
+        Host,
+        "ip neigh replace 10.1.0.2 lladdr 02:00:00:00:00:66 dev cni0 nud permanent",
+        "neighbour entry of 10.1.0.2",
+    ),
+    Drift(
+        "masquerade elements gone",
+        Host,
+        "nft flush map inet netwright masquerade4",
+        "masquerade4",
+    ),
+    Drift(
+        "anti-spoofing element gone",
+        Host,
+        "nft flush set bridge netwright spoof_ports",
+        "spoof_ports",
+    ),
+    Drift("host port element gone", Host, "nft flush map inet netwright hostports4", "hostports4"),
+    Drift(
+        "isolation element gone",
+        Host,
+        "nft flush set inet netwright policy_bridges",
+        "policy_bridges",
+    ),
+    Drift("our table gone", Host, "nft delete table inet netwright", "missing: table"),
+    Drift("the whole ruleset flushed", Host, "nft flush ruleset", "missing: table"),
+    Drift("reservation gone", Host, "rm $ipam/n/10.1.0.2", "10.1.0.2 is not reserved"),
+    Drift("all reservations gone", Host, "rm -r $ipam/n", "Failed to find address"),
+    Drift("bucket to the container gone", Host, "tc qdisc del dev $port root", "qdisc"),
+    Drift(
+        "bucket's rate changed",
+        Host,
+        "tc qdisc change dev $port root tbf rate 1mbit burst 32k latency 20ms",
+        "Rate doesn't match",
+    ),
+    Drift("filter gone", Host, "tc qdisc del dev $port ingress", "is not led to"),
+    Drift("ifb link down", Host, "ip link set $ifb down", "is down"),
+    Drift("ifb link gone", Host, "ip link del $ifb", "ifb device"),
+];
+
+/// A container whose gateway is the host's end of its pair.
+const PTP: &[Drift] = &[
+    Drift("address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
+    Drift("the way to the gateway gone", Inside, "ip route del 10.1.0.1/32", "route 10.1.0.1/32"),
+    Drift("IPv6 default route gone", Inside, "ip -6 route del default", "route ::/0"),
+    Drift("container's link down", Inside, "ip link set eth0 down", "\"eth0\" is down"),
+    Drift("host's route gone", Host, "ip route del 10.1.0.2", "route to 10.1.0.2/32"),
+    Drift("host's IPv6 route gone", Host, "ip -6 route del fd00:1::2", "route to fd00:1::2/128"),
+    Drift(
+        "gateway address gone",
+        Host,
+        "ip addr del 10.1.0.1/32 dev $port",
+        "gateway address 10.1.0.1",
+    ),
+    Drift("host end down", Host, "ip link set $port down", "is down"),
+    Drift(
+        "host end's MAC changed",
+        Host,
+        "ip link set $port address 02:00:00:00:00:09",
+        "02:00:00:00:00:09",
+    ),
+    Drift("host end's MTU changed", Host, "ip link set $port mtu 1280", "has MTU 1280"),
+    Drift(
+        "IPv4 forwarding off",
+        Host,
+        "sysctl -qw net.ipv4.ip_forward=0",
+        "IPv4 forwarding is off",
+    ),
+    Drift("the whole ruleset flushed", Host, "nft flush ruleset", "missing: table"),
+    Drift("loopback down", Inside, "ip link set lo down", "loopback interface is down"),
+];
+
+fn ptp(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"),
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+    });
+    vec![("ptp", json!({ "ipMasq": true, "ipam": ipam })), ("loopback", json!({}))]
+}
+
+/// Packets leave by the interface whose address they carry.
+const SBR: &[Drift] = &[
+    Drift(
+        "rule gone",
+        Inside,
+        "ip rule del from 10.1.0.2",
+        "no rule that sends packets from 10.1.0.2",
+    ),
+    Drift(
+        "IPv6 rule gone",
+        Inside,
+        "ip -6 rule del from fd00:1::2",
+        "no rule that sends packets from fd00:1::2",
+    ),
+    Drift(
+        "policy table's route gone",
+        Inside,
+        "ip route del default table 100",
+        "has no default route via 10.1.0.1",
+    ),
+    Drift(
+        "a route too many in the main table",
+        Inside,
+        "ip route add default via 10.1.0.1 dev eth0 onlink",
+        "the main table has route",
+    ),
+];
+
+fn sbr(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
+    let keys = ptp(node).remove(0).1;
+    vec![("bridge", json!({ "isGateway": true, "ipam": keys["ipam"] })), ("sbr", json!({}))]
+}
+
+/// A container on a link of the host's.
+const MACVLAN: &[Drift] = &[
+    Drift("address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
+    Drift("IPv6 address gone", Inside, "ip addr del fd00:1::2/64 dev eth0", "fd00:1::2/64"),
+    Drift("default route gone", Inside, "ip route del default", "route 0.0.0.0/0"),
+    Drift("link down", Inside, "ip link set eth0 down", "\"eth0\" is down"),
+    Drift("MAC changed", Inside, "ip link set eth0 address 02:00:00:00:00:07", "02:00:00:00:00:07"),
+    Drift("reservation gone", Host, "rm $ipam/n/fd00:1::2", "fd00:1::2 is not reserved"),
+];
+
+/// Ports of a bridge with VLANs.
+const VLANS: &[Drift] = &[
+    Drift("port's VLAN gone", Host, "bridge vlan del dev $port vid 100", "is not in VLAN 100"),
+    Drift("port's trunk gone", Host, "bridge vlan del dev $port vid 102", "is not in VLAN 102"),
+    Drift(
+        "port's VLAN tagged",
+        Host,
+        "bridge vlan del dev $port vid 100; bridge vlan add dev $port vid 100",
+        "VLAN 100 is not port",
+    ),
+    Drift(
+        "filtering off",
+        Host,
+        "ip link set cni0 type bridge vlan_filtering 0",
+        "does not filter VLANs",
+    ),
+];
+
+/// A container's interface in a VRF.
+const VRF: &[Drift] = &[
+    Drift("out of the VRF", Inside, "ip link set eth0 nomaster", "is not in VRF"),
+    Drift("VRF down", Inside, "ip link set red down", "VRF \"red\" is down"),
+    Drift("VRF gone", Inside, "ip link del red", "VRF \"red\" is gone"),
+];
+
+fn bridge(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"),
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "198.51.100.0/24" }, { "dst": "2001:db8::/32" }],
+    });
+    let rate = 8_000_000;
+    vec![
+        (
+            "bridge",
+            json!({ "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true, "macspoofchk": true,
+                "portIsolation": true, "ipam": ipam }),
+        ),
+        (
+            "tuning",
+            json!({ "mtu": 1400, "allmulti": true, "txQLen": 500, "dataDir": node.dir("tuning"),
+                "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1" } }),
+        ),
+        (
+            "bandwidth",
+            json!({ "ingressRate": rate, "ingressBurst": rate, "egressRate": rate, "egressBurst": rate }),
+        ),
+        (
+            "portmap",
+            json!({ "runtimeConfig": { "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }] } }),
+        ),
+        ("firewall", json!({ "ingressPolicy": "same-bridge" })),
+    ]
+}
+
+/// Damages in each way, and repairs; returns how many ways.
+fn run(node: &Node, chain: &Chain<'_>, words: &[(&str, String)], drifts: &[Drift]) -> usize {
+    let container: &Container = chain.container;
+    let fill = |text: &str| {
+        words.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    };
+    assert_eq!(chain.drift(), [""; 0]);
+    assert_eq!(chain.repair(), (Vec::new(), Vec::new()), "nothing is amiss");
+    let before = picture(&node.lab, container);
+    let mut problems = Vec::new();
+    for Drift(name, at, damage, told) in drifts {
+        let (damage, told) = (fill(damage), fill(told));
+        match at {
+            Host => node.sh(&damage),
+            Inside => container.sh(&damage),
+        };
+        let mut tell = |what: &str, lines: &[String]| {
+            problems.push(format!("{name}: {what}\n  {}", lines.join("\n  ")));
+        };
+        let found = chain.drift();
+        if !found.iter().any(|line| line.contains(&told)) {
+            tell(&format!("CHECK does not say {told:?}"), &found);
+        }
+        let (put_back, left) = chain.repair();
+        if !left.is_empty() {
+            tell("could not be put back", &left);
+        }
+        if put_back.is_empty() {
+            tell("nothing was put back", &[]);
+        }
+        let found = chain.drift();
+        if !found.is_empty() {
+            tell("CHECK still fails", &found);
+        }
+        let different = differences(&before, &picture(&node.lab, container));
+        if !different.is_empty() {
+            tell("it is not as before", &different);
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    drifts.len()
+}
+
+#[test]
+fn check_names_each_drift_and_repair_puts_it_back() {
+    testkit::require!("root");
+    let node = Node::new("drift");
+    let c1 = node.container("c1");
+    let chain = Chain::add(&node, &c1, bridge(&node));
+    let port = chain.result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    let ifb = node.sh("ip -br link show type ifb | cut -d ' ' -f 1").trim().to_owned();
+    let words = [("$port", port), ("$ifb", ifb), ("$ipam", node.dir("ipam").display().to_string())];
+    let named = run(&node, &chain, &words, BRIDGE);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
+
+#[test]
+fn a_pair_and_the_hosts_routes_are_put_back() {
+    testkit::require!("root");
+    let node = Node::new("drift-ptp");
+    let c1 = node.container("c1");
+    let chain = Chain::add(&node, &c1, ptp(&node));
+    let port = chain.result["interfaces"][0]["name"].as_str().unwrap().to_owned();
+    let named = run(&node, &chain, &[("$port", port)], PTP);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
+
+#[test]
+fn policy_routes_are_put_back() {
+    testkit::require!("root");
+    let node = Node::new("drift-sbr");
+    let c1 = node.container("c1");
+    let chain = Chain::add(&node, &c1, sbr(&node));
+    let named = run(&node, &chain, &[], SBR);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
+
+#[test]
+fn a_single_link_is_put_back() {
+    testkit::require!("root");
+    let node = Node::new("drift-macvlan");
+    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"),
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    });
+    let chain = Chain::add(&node, &c1, vec![("macvlan", json!({ "master": "p0", "ipam": ipam }))]);
+    let words = [("$ipam", node.dir("ipam").display().to_string())];
+    let named = run(&node, &chain, &words, MACVLAN);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
+
+#[test]
+fn vm_vlans_of_a_port_are_put_back() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = Node::new("drift-vlan");
+    let c1 = node.container("c1");
+    let trunk = json!({ "vlan": 100, "vlanTrunk": [{ "id": 101 }, { "id": 102 }] });
+    let chain = Chain::add(&node, &c1, vec![("bridge", trunk)]);
+    let port = chain.result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    let named = run(&node, &chain, &[("$port", port)], VLANS);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
+
+#[test]
+fn vm_a_vrf_is_put_back() {
+    testkit::require!("root", "vrf");
+    let node = Node::new("drift-vrf");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"),
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+    });
+    let bridge = json!({ "isGateway": true, "ipam": ipam });
+    let chain =
+        Chain::add(&node, &c1, vec![("bridge", bridge), ("vrf", json!({ "vrfname": "red" }))]);
+    let named = run(&node, &chain, &[], VRF);
+    eprintln!("MEASURED {named} drifts named and put back");
+    chain.del();
+}
