@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::deny;
 use crate::run::Program;
 
 /// Licences that everything we use must be available under. *See* CONTRIBUTING.md.
-const LICENCES: [&str; 9] = [
+pub(crate) const LICENCES: [&str; 9] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "MIT",
@@ -36,7 +37,7 @@ const NOT_IN_EXECUTABLE: [&str; 14] = [
 ];
 
 /// Crates that are there in two versions, with the reason, and when it goes.
-const DUPLICATES: [(&str, &str); 2] = [
+pub(crate) const DUPLICATES: [(&str, &str); 2] = [
     (
         "syn",
         "only in procedural macros; 2 is asked for by derive_more 0.99 (of netlink-packet-netfilter) and zerocopy",
@@ -114,9 +115,10 @@ pub(crate) fn check() -> Result<String, String> {
                 .len()
         };
         return Ok(format!(
-            "{} crates of others, {} in the executable",
+            "{} crates of others, {} in the executable; {}",
             count(&all),
-            count(&executable)
+            count(&executable),
+            deny::check()?
         ));
     }
     problems.sort();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
+use crate::sbom;
 
 /// DESIGN: at most 10 MB stripped.
 const MAX_BYTES: u64 = 10_000_000;
@@ -17,9 +18,10 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 const PT_INTERP: u32 = 3;
 
 /// The executables that are shipped, each with its package.
-const SHIPPED: [(&str, &str); 2] = [("netwright", "netwright"), ("netwright-daemon", "netwrightd")];
+pub(crate) const SHIPPED: [(&str, &str); 2] =
+    [("netwright", "netwright"), ("netwright-daemon", "netwrightd")];
 
-/// Builds the static executables and copies them to `target/dist`; returns the first.
+/// Builds the static executables and copies them to `target/dist`, each with its bill of materials; returns the first.
 ///
 /// Each package is built by itself: what one asks of a crate is not to get into the other.
 pub(crate) fn build() -> Result<PathBuf, String> {
@@ -27,7 +29,9 @@ pub(crate) fn build() -> Result<PathBuf, String> {
     for (package, name) in SHIPPED {
         let line = format!("cargo build --release --locked --package {package}");
         linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
-        place(&linked.target_dir().join("release").join(name), &dist().join(name))?;
+        let to = dist().join(name);
+        place(&linked.target_dir().join("release").join(name), &to)?;
+        sbom::write(package, &to)?;
     }
     Ok(path())
 }

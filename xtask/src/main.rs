@@ -1,6 +1,6 @@
 //! The project's errands: `cargo xtask COMMAND`.
 //!
-//! Nothing here is part of the product. It uses the standard library alone, so that it builds in a second.
+//! Nothing here is part of the product. It uses the standard library alone, so that it builds in a second; its tests read JSON.
 
 #![expect(clippy::disallowed_methods, reason = "running programs is what this is for")]
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
@@ -8,6 +8,7 @@
 mod ci;
 mod deb;
 mod demo;
+mod deny;
 mod dependencies;
 mod executable;
 mod fuzz;
@@ -16,6 +17,7 @@ mod musl;
 mod reference;
 mod run;
 mod runtimes;
+mod sbom;
 mod setup;
 mod skips;
 mod spec;
@@ -33,8 +35,8 @@ cargo xtask COMMAND
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
   runtimes          show again what real runtimes said in the last ci's tests
-  dist              build the static executables: target/dist/netwright and netwrightd
-  deps              check licences, forbidden crates, duplicates and layers
+  dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
+  deps              check licences, sources, forbidden crates, duplicates and layers; runs cargo-deny if it is installed
   spec              check that each rule in docs/spec has a test that exists, or a reason
   vm [--full] [-p PACKAGE] [-- FILTER…]
                     run in a virtual machine the tests with vm_ in their names, or those that match
