@@ -38,6 +38,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "del" -d 'Detach
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "check" -d 'Verify that an attachment is as it was made'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say which networks could serve an attachment now, and why others cannot'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what containers that are gone have left behind'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what somebody changed of attachments, under their running containers'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
@@ -117,6 +118,13 @@ complete -c netwright -n "__fish_netwright_using_subcommand gc" -l conf-dir -d '
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, living containers\' included, and our empty tables'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l dry-run -d 'Say what would be removed, and remove nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -l network -d 'Only attachments to this network' -r
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -l dry-run -d 'Say what is not as it was made, and change nothing'
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

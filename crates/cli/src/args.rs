@@ -116,6 +116,12 @@ pub(crate) enum Command {
     /// An attachment is left behind when its namespace no longer exists. With --valid every other attachment of the network
     /// goes and each plugin collects what nobody owns; with --all there are no others.
     Gc(Gc),
+    /// Put back what somebody changed of attachments, under their running containers.
+    ///
+    /// Routes, rules, addresses, ports of bridges, neighbours, sysctls and what is in the packet filter come back as they were
+    /// made, also after `nft flush ruleset`. What another owner holds by now is left alone and reported, as is what needs the
+    /// container to be made anew. Ends with 0 when everything is as it was made.
+    Repair(Repair),
     /// List attachments.
     List(List),
     /// Show a network, or the attachments of a container, with all that is known.
@@ -248,6 +254,18 @@ pub(crate) struct Gc {
     #[arg(long)]
     pub(crate) all: bool,
     /// Say what would be removed, and remove nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Repair {
+    /// Only this container: a namespace's path or name, a process ID or a container ID.
+    pub(crate) container: Option<String>,
+    /// Only attachments to this network.
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) network: Option<String>,
+    /// Say what is not as it was made, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -4,6 +4,7 @@
 mod attachment;
 mod cache;
 mod error;
+mod known;
 mod load;
 mod run;
 mod runtime;
@@ -15,6 +16,7 @@ pub use error::{
     AddError, CheckError, DelError, GcError, GcFailure, PluginError, PluginFailure, RollBack,
     StatusError, ValidateError, ValidateProblem,
 };
+pub use known::{Everything, Known, Presence};
 pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};
 pub use run::{Added, Deleted, GcReport, Repairs, VersionInfo};
 pub use runtime::{CLEANUP_TIME, PluginStderr, Runtime};

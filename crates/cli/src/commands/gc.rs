@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use cni::{AttachmentKey, GcAttachment, NetworkName};
-use cni_runtime::{Attachment, DelError, GcError, GcReport};
+use cni_runtime::{Everything, GcError, GcReport};
 use serde::Serialize;
 use state::Index;
 
 use super::Outcome;
 use crate::args::{Common, Gc};
 use crate::failure::Failure;
-use crate::net::attachments::{self, All, Known};
+use crate::net::attachments::{self, Known};
 use crate::net::presence::Presence;
 use crate::net::session::{PluginSource, Session};
 use crate::net::{container, own_plugins};
@@ -84,7 +84,7 @@ impl Report for Collected {
 
 pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let All { mut known, notices } = attachments::all(&session)?;
+    let Everything { mut known, notices, .. } = attachments::all(&session)?;
     for notice in notices {
         shell.warn(notice);
     }
@@ -157,24 +157,13 @@ fn collect(
 /// Removes one attachment, with the configuration of the time when it was made or, where nobody wrote that
 /// down, with the present one.
 pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
-    let gone = known.presence == Presence::Gone;
-    if let Some(cached) = &known.cached {
-        let mut cached = cached.clone();
-        if gone {
-            cached.attachment.netns.clear();
-        }
-        match session.runtime.del_cached(&cached, session.deadline()) {
-            Err(DelError::NoConfig { .. }) => {}
-            deleted => return deleted.map(drop).map_err(|error| Failure::from(error.to_cni())),
-        }
+    if let Some(deleted) = session.runtime.del_known(known, session.deadline()) {
+        return deleted.map_err(|error| Failure::from(error.to_cni()));
     }
     let network = session.network(known.key.network.as_str())?;
-    let netns = if gone { String::new() } else { known.netns() };
-    let attachment =
-        Attachment::new(known.key.container_id.clone(), known.key.ifname.clone(), netns);
     session
         .runtime
-        .del_list(&network.list, &attachment, session.deadline())
+        .del_list(&network.list, &known.description(), session.deadline())
         .map(drop)
         .map_err(|error| Failure::from(error.to_cni()))
 }

@@ -11,6 +11,7 @@ pub(crate) mod lint;
 pub(crate) mod list;
 pub(crate) mod oci_hook;
 pub(crate) mod probe;
+pub(crate) mod repair;
 pub(crate) mod run;
 pub(crate) mod status;
 
@@ -78,6 +79,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Check(args) => attach::check(args, common, world, shell),
         Command::Status(args) => status::main(args, common, world, shell),
         Command::Gc(args) => gc::main(args, common, world, shell),
+        Command::Repair(args) => repair::main(args, common, world, shell),
         Command::List(args) => list::main(args, common, world, shell),
         Command::Inspect(args) => inspect::main(args, common, world, shell),
         Command::Lint(args) => lint::main(args, common, world, shell),

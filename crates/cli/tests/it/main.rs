@@ -20,6 +20,7 @@ mod oci_hook;
 mod oci_runtimes;
 mod output;
 mod podman;
+mod repair;
 mod run;
 mod skew;
 mod support;

@@ -1,0 +1,149 @@
+//! `repair`: what somebody changed comes back, container by container.
+
+use std::process::ExitCode;
+
+use cni::AttachmentKey;
+use cni_runtime::{Everything, Known, PluginFailure, Presence, Repairs};
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::{Common, Repair};
+use crate::failure::Failure;
+use crate::net::attachments;
+use crate::net::container;
+use crate::net::session::{PluginSource, Session};
+use crate::shell::{Report, Shell};
+use crate::world::World;
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Repaired {
+    dry_run: bool,
+    attachments: Vec<Item>,
+    /// How many were as they were made.
+    sound: usize,
+    #[serde(skip)]
+    exit: u8,
+}
+
+/// An attachment of which something was not as it was made.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    network: String,
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+    put_back: Vec<Line>,
+    left: Vec<Left>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    plugin: String,
+    what: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    plugin: String,
+    error: cni::Error,
+}
+
+impl Report for Repaired {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for item in &self.attachments {
+            let Item { network, container_id, ifname, put_back, left } = item;
+            text.push_str(&format!("{ifname} of {container_id} on {network}\n"));
+            for line in put_back {
+                text.push_str(&format!("  put back ({}): {}\n", line.plugin, line.what));
+            }
+            for left in left {
+                let what = if self.dry_run { "differs" } else { "left" };
+                text.push_str(&format!("  {what} ({}): {}\n", left.plugin, left.error));
+            }
+        }
+        let lines = |count: fn(&Item) -> usize| self.attachments.iter().map(count).sum::<usize>();
+        let put_back = lines(|item| item.put_back.len());
+        let left = lines(|item| item.left.len());
+        text.push_str(&match self.dry_run {
+            true => format!("{left} differ, {} sound\n", self.sound),
+            false => format!("put back {put_back}, left {left}, {} sound\n", self.sound),
+        });
+        text
+    }
+}
+
+pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
+    let Everything { mut known, notices, .. } = attachments::all(&session)?;
+    for notice in notices {
+        shell.warn(notice);
+    }
+    if let Some(name) = &args.container {
+        known = attachments::of_container(known, &container::resolve(name, world)?);
+    }
+    if let Some(network) = &args.network {
+        known.retain(|known| known.key.network.as_str() == network);
+    }
+    // An attachment without a result is one that is being made, or whose ADD failed.
+    known.retain(|known| known.presence == Presence::Alive && known.result().is_some());
+    if known.is_empty() && (args.container.is_some() || args.network.is_some()) {
+        return Err(Failure::new(cni::code::UNKNOWN_CONTAINER, "nothing of that is attached")
+            .hint("`netwright list` shows what is attached"));
+    }
+    let mut report = Repaired { dry_run: args.dry_run, ..Repaired::default() };
+    for (number, one) in known.iter().enumerate() {
+        let place = format!("{} of {}", number + 1, known.len());
+        let waiting = shell.waiting(format!("looking after {}, {place}", one.key));
+        let repaired = repair(one, args, &session);
+        drop(waiting);
+        report.add(&one.key, repaired);
+    }
+    shell.print(&report);
+    Ok(ExitCode::from(report.exit))
+}
+
+fn repair(known: &Known, args: &Repair, session: &Session) -> Result<Repairs, cni::Error> {
+    let cached = known.cached.as_ref().expect("only attachments with a cached result are kept");
+    let list = cached.list()?;
+    let (runtime, deadline) = (&session.runtime, session.deadline());
+    let repaired = match args.dry_run {
+        true => runtime.survey_list(&list, &cached.attachment, deadline),
+        false => runtime.repair_list(&list, &cached.attachment, deadline),
+    };
+    repaired.map_err(|error| error.to_cni())
+}
+
+impl Repaired {
+    fn add(&mut self, key: &AttachmentKey, repaired: Result<Repairs, cni::Error>) {
+        let (put_back, left) = match repaired {
+            Ok(repairs) => {
+                let lines =
+                    repairs.put_back.into_iter().map(|(plugin, what)| Line { plugin, what });
+                (lines.collect(), repairs.left.iter().map(left).collect())
+            }
+            Err(error) => (Vec::new(), vec![Left { plugin: String::new(), error }]),
+        };
+        let (put_back, left): (Vec<Line>, Vec<Left>) = (put_back, left);
+        if put_back.is_empty() && left.is_empty() {
+            self.sound += 1;
+            return;
+        }
+        if let (Some(first), 0) = (left.first(), self.exit) {
+            self.exit = Failure::from(first.error.clone()).exit_number();
+        }
+        self.attachments.push(Item {
+            network: key.network.to_string(),
+            container_id: key.container_id.to_string(),
+            ifname: key.ifname.to_string(),
+            put_back,
+            left,
+        });
+    }
+}
+
+fn left(failure: &PluginFailure) -> Left {
+    Left { plugin: failure.plugin_type.clone(), error: failure.error.to_cni() }
+}

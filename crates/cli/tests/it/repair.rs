@@ -1,0 +1,62 @@
+//! `netwright repair`.
+
+use serde_json::json;
+use testkit::{Lab, Place, traffic};
+
+use crate::support::call_in;
+
+#[test]
+fn what_was_changed_comes_back_under_the_running_container() {
+    testkit::require!("root");
+    let lab = Lab::new("repair");
+    let _outside = lab.outside();
+    let (c1, c2) = (lab.container("c1"), lab.container("c2"));
+    for name in ["c1", "c2"] {
+        call_in(&lab, &["add", "netwright", name]).succeeded();
+    }
+    let sound = call_in(&lab, &["repair", "--output", "json"]).succeeded().json();
+    assert_eq!(sound, json!({ "dryRun": false, "attachments": [], "sound": 2 }));
+    traffic::assert_pings(&c1, "198.51.100.2");
+
+    lab.sh("nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0");
+    c1.sh("ip route del default; ip link set eth0 down");
+    traffic::assert_no_ping(&c1, "198.51.100.2");
+    let before = lab.sh("nft list ruleset") + &c1.sh("ip route");
+
+    let dry = call_in(&lab, &["repair", "--dry-run"]).failed(1);
+    assert!(
+        dry.stdout.contains("eth0 of ") && dry.stdout.contains("differs (bridge): "),
+        "{dry:#?}"
+    );
+    assert_eq!(
+        lab.sh("nft list ruleset") + &c1.sh("ip route"),
+        before,
+        "a dry run changes nothing"
+    );
+
+    let one = call_in(&lab, &["repair", "c1", "--output", "json"]).succeeded().json();
+    let put_back = one["attachments"][0]["putBack"].as_array().unwrap();
+    for what in ["route 0.0.0.0/0", "\"eth0\" up", "forwarding is off", "table"] {
+        let told = put_back.iter().any(|line| line["what"].as_str().unwrap().contains(what));
+        assert!(told, "{what}: {one:#}");
+    }
+    traffic::assert_pings(&c1, "198.51.100.2");
+    let rest = call_in(&lab, &["repair"]).succeeded();
+    assert!(rest.stdout.ends_with("left 0, 1 sound\n"), "{rest:#?}");
+    traffic::assert_pings(&c2, "198.51.100.2");
+    call_in(&lab, &["repair", "--network", "netwright"]).succeeded();
+}
+
+#[test]
+fn what_cannot_be_put_back_is_told_with_an_exit_code() {
+    testkit::require!("root");
+    let lab = Lab::new("repair-left");
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    c1.sh("ip link del eth0");
+    let said = call_in(&lab, &["repair"]).failed(1);
+    assert!(said.stdout.contains("\"eth0\" is gone from the container"), "{said:#?}");
+    let said = call_in(&lab, &["repair", "nobody"]).failed(1);
+    assert!(said.stderr.contains("nothing of that is attached"), "{said:#?}");
+    call_in(&lab, &["repair", "--network", "nowhere"]).failed(1);
+}
