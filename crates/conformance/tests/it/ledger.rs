@@ -1,5 +1,6 @@
 //! Every MUST and SHOULD has a case or a reason, and the documentation says so.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use conformance::ledger::{WITHOUT_CASE, cases_of, reason_of, table_of_cases, table_of_rules};
@@ -91,6 +92,21 @@ fn who<'l>(list: &'l [(String, String)], case: &str) -> Vec<&'l str> {
     failed.filter_map(|(what, _)| what.split([':', '/']).next()).collect()
 }
 
+/// How much of each plugin was asked and kept: plugins, ours and the reference's, from `asked.txt`.
+fn table_of_counts() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/asked.txt");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut counts: BTreeMap<&str, [&str; 2]> = BTreeMap::new();
+    for line in text.lines() {
+        let (who, count) = line.split_once(": ").unwrap();
+        let (subject, plugin) = who.split_once(' ').unwrap();
+        counts.entry(plugin).or_default()[usize::from(subject == "go")] = count;
+    }
+    let rows =
+        counts.iter().map(|(plugin, [ours, go])| format!("| `{plugin}` | {ours} | {go} |\n"));
+    format!("| plugin | ours | the reference's |\n|---|---|---|\n{}", rows.collect::<String>())
+}
+
 /// `docs/conformance-report.md` is made from the lists that the other tests hold the three subjects to.
 #[test]
 fn the_report_has_three_subjects_beside_each_other() {
@@ -109,6 +125,10 @@ fn the_report_has_three_subjects_beside_each_other() {
             page += &format!("| `{}` | {} | {ours} | {go} | {broken} |\n", case.id, case.level);
         }
     }
+    page += "\n## How much was asked and kept\n\n\
+        Of each plugin on a machine whose kernel has what it needs. `dummy`, `ipvlan`, `vlan` and `vrf` of ours are asked in the\n\
+        virtual machine, where nothing is left out, and keep everything but what [conformance.md](conformance.md) says of `vrf`.\n\n";
+    page += &table_of_counts();
     for (title, list) in [("Ours", &ours), ("The reference's", &go)] {
         page += &format!("\n## {title}: why\n\n");
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use conformance::{Level, Verdict};
 
-use crate::support::{compare, failures, folder, run, suite, told};
+use crate::support::{compare, compare_asked, failures, folder, run, suite, told};
 
 /// Every plugin keeps every MUST; a SHOULD that is not kept has its reason in `ours.txt`.
 #[test]
@@ -16,6 +16,7 @@ fn our_plugins_keep_every_must() {
     let report = run(&suite(dir.path()));
     assert_eq!(report.tally(Level::Must).failed, 0, "{}", told(&report));
     compare("ours.txt", &failures(&report), &told(&report));
+    compare_asked("ours", &report);
 }
 
 /// In how many parts the suite is run in the virtual machine, which is slow, and where a test's time is short.

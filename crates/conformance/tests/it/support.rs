@@ -1,9 +1,10 @@
 //! Folders of plugins, and running the suite on them.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use conformance::{Launcher, Report, Suite};
+use conformance::{CaseReport, Launcher, Level, Report, Suite, Verdict};
 
 /// Where programs are that plugins may need (iptables for the reference's).
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -91,5 +92,37 @@ pub(crate) fn compare(file: &str, found: &[String], words: &str) {
     );
     for (line, remark) in known.iter().filter(|(line, _)| !line.is_empty()) {
         assert!(!remark.is_empty(), "{}: {line} has no reason", path.display());
+    }
+}
+
+/// Compares how much of each plugin was asked, and kept, with `asked.txt`, or writes it anew there (UPDATE_EXPECT). Plugins
+/// are left out for which this machine's kernel lacks something.
+#[track_caller]
+pub(crate) fn compare_asked(subject: &str, report: &Report) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/asked.txt");
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut known: BTreeMap<String, String> = text
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .map(|(who, count)| (who.to_owned(), count.to_owned()))
+        .collect();
+    let lacks = |case: &CaseReport| matches!(&case.verdict, Verdict::Skipped { reason } if reason.contains("kernel has no"));
+    let complete = report.plugins.iter().filter(|plugin| !plugin.cases.iter().any(lacks));
+    let found: Vec<(String, String)> = complete
+        .map(|plugin| {
+            let [must, should] = [Level::Must, Level::Should].map(|level| plugin.tally(level));
+            let kept = |t: conformance::Tally| format!("{} of {}", t.passed, t.passed + t.failed);
+            let count = format!("MUST {}, SHOULD {}", kept(must), kept(should));
+            (format!("{subject} {}", plugin.plugin), count)
+        })
+        .collect();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        known.extend(found);
+        let lines = known.iter().map(|(who, count)| format!("{who}: {count}\n"));
+        std::fs::write(&path, lines.collect::<String>()).unwrap();
+        return;
+    }
+    for (who, count) in found {
+        assert_eq!(known.get(&who), Some(&count), "{who} in {}", path.display());
     }
 }
