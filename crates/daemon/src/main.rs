@@ -1,6 +1,7 @@
 //! The node daemon: what cannot be done by a program that is called and ends.
 //!
-//! Its first service keeps DHCP leases ([`services::dhcp`]). The network keeps working while it is down.
+//! It keeps DHCP leases ([`services::dhcp`]) and is Docker's network driver ([`services::docker`]). The network keeps
+//! working while it is down.
 //!
 //! Only this file reads the arguments and the environment.
 
@@ -16,7 +17,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use services::dhcp::{self, Stop};
+use services::{Stop, collect, dhcp, docker, repair};
 
 /// What is printed when nothing that is known was asked for.
 const HELP: &str = "\
@@ -24,6 +25,9 @@ Usage: netwrightd SERVICE [FLAG…]
 
 Services:
   dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
+  collect   removes what containers that are gone have left; netwrightd collect -help lists its flags
+  docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
+  repair    puts back what is changed under containers; netwrightd repair -help lists its flags
 
   --version prints the version
 ";
@@ -40,8 +44,11 @@ fn main() -> ExitCode {
     };
     log::start(variable("NETWRIGHT_LOG"), variable("JOURNAL_STREAM").is_some());
     let service = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
-    let stop = match service.to_str() {
-        Some("dhcp") => dhcp::run(&arguments, &environment),
+    let (help, stop) = match service.to_str() {
+        Some("dhcp") => (dhcp::HELP, dhcp::run(&arguments, &environment)),
+        Some("collect") => (collect::HELP, collect::run(&arguments, &environment)),
+        Some("repair") => (repair::HELP, repair::run(&arguments, &environment)),
+        Some("docker") => (docker::HELP, docker::run(&arguments, &environment)),
         Some("--version" | "-V" | "version") => {
             say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
             return ExitCode::SUCCESS;
@@ -58,11 +65,11 @@ fn main() -> ExitCode {
     match stop {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Help) => {
-            say(dhcp::HELP);
+            say(help);
             ExitCode::SUCCESS
         }
         Err(Stop::Usage(message)) => {
-            complain(&format!("{message}\n{}", dhcp::HELP));
+            complain(&format!("{message}\n{help}"));
             ExitCode::from(USAGE)
         }
         Err(Stop::Failed(message)) => {

@@ -9,6 +9,7 @@ mod conformance;
 mod containerd;
 mod counts;
 mod dispatch;
+mod docker;
 mod docs;
 mod foreign_forward;
 mod install;

@@ -1,3 +1,19 @@
 //! What the daemon does, a module each.
 
+pub(crate) mod collect;
 pub(crate) mod dhcp;
+pub(crate) mod docker;
+mod listen;
+mod node;
+pub(crate) mod repair;
+
+/// A service could not start, or not go on.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// What to print, to standard output.
+    Help,
+    /// The flags are wrong.
+    Usage(String),
+    /// Something failed.
+    Failed(String),
+}

@@ -15,6 +15,7 @@
 
 mod cgroup;
 mod containerd;
+mod docker;
 mod image;
 mod oci;
 mod podman;
@@ -22,6 +23,7 @@ mod proto;
 mod rootfs;
 
 pub use containerd::{Containerd, Pod};
+pub use docker::Docker;
 pub use oci::Bundle;
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};

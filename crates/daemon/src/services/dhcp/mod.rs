@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `flags` | the reference's flags |
-//! | `listen`, `conversation` | the socket plugins ask through; what is said there is in [`plugins::ipam::dhcp::protocol`] |
+//! | `conversation` | the socket plugins ask through; what is said there is in [`plugins::ipam::dhcp::protocol`] |
 //! | `service` | the loop |
 //! | `held` | one attachment's lease: the clients of [`dhcp`], and what they want done |
 //! | `sockets`, `way`, `late` | how messages leave: over the interface, or without it |
@@ -17,7 +17,6 @@ mod conversation;
 mod flags;
 mod held;
 mod late;
-mod listen;
 mod service;
 mod sockets;
 mod store;
@@ -37,26 +36,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Durability;
 
 use flags::FlagError;
-pub(crate) use flags::{Flags, HELP};
+pub(crate) use flags::{Flags, HELP, duration};
 use late::{Late, chain};
-use listen::Listener;
 use service::Service;
 use store::Store;
 use world::World;
 
+use super::Stop;
+use super::listen::{self, Listener};
 use crate::notify;
 use crate::poll::Poller;
-
-/// The service could not start, or not go on.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// What to print, to standard output.
-    Help,
-    /// The flags are wrong.
-    Usage(String),
-    /// Something failed.
-    Failed(String),
-}
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(

@@ -1,0 +1,227 @@
+//! Containers' lives, with real traffic.
+
+use testkit::real::{Docker, tell};
+use testkit::traffic::{Server, assert_pings, assert_tcp};
+use testkit::{Lab, Place, Snapshot, Visit, require};
+
+use super::support::{CniContainer, Driver, LAN, assert_nothing_left, write_network};
+use crate::system::{address_of, at, gateway_of, install};
+
+macro_rules! needs_docker {
+    () => {
+        require!(
+            "root",
+            "program:dockerd",
+            "program:containerd",
+            "program:runc",
+            "file:/usr/bin/docker",
+            "file:/usr/bin/busybox"
+        )
+    };
+}
+
+/// Both reach each other in both families.
+fn assert_neighbours(one: &impl Place, two: &impl Place) {
+    for family in ["inet", "inet6"] {
+        assert_pings(one, &address_of(two, "eth0", family).to_string());
+        assert_pings(two, &address_of(one, "eth0", family).to_string());
+    }
+}
+
+/// The published port leads to the container: from the host, from another container, from itself.
+fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
+    let _server = Server::tcp(web, "[::]:80", "web");
+    assert_eq!(assert_tcp(lab, &format!("127.0.0.1:{port}")).server, "web");
+    for family in ["-4", "-6"] {
+        let gateway = at(gateway_of(web, family), port);
+        assert_eq!(assert_tcp(lab, &gateway).server, "web");
+        assert_eq!(assert_tcp(other, &gateway).server, "web");
+        assert_eq!(assert_tcp(web, &gateway).server, "web", "to itself");
+    }
+}
+
+#[test]
+fn a_network_list_becomes_a_docker_network() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-lan");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let driver = Driver::start(&lab);
+    let docker = Docker::new(&lab);
+    tell("docker", "version", &docker.run(&["version", "--format", "{{.Server.Version}}"]));
+    let before = Snapshot::take(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "conflist=lan",
+        "--ipv6",
+        "--ipam-driver",
+        "netwright",
+        "--ipam-opt",
+        "conflist=lan",
+        "--subnet",
+        "10.71.0.0/24",
+        "--subnet",
+        "fd71::/64",
+        "lan",
+    ]);
+
+    let web = docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]);
+    let other = docker.start_container(
+        "other",
+        &[
+            "--network",
+            "lan",
+            "--ip",
+            "10.71.0.99",
+            "--ip6",
+            "fd71::99",
+            "--mac-address",
+            "02:00:00:00:00:99",
+        ],
+    );
+    assert_eq!(address_of(&other, "eth0", "inet").to_string(), "10.71.0.99");
+    assert_eq!(address_of(&other, "eth0", "inet6").to_string(), "fd71::99");
+    let link = other.sh("ip -brief link show eth0");
+    assert!(link.contains("02:00:00:00:00:99"), "{link}");
+    assert_neighbours(&web, &other);
+    published(&lab, &web, &other, 8080);
+    tell("docker", "running", &docker.run(&["ps", "--format", "{{.Names}} {{.Status}}"]));
+
+    // A container of a CNI runtime on the same network.
+    let (run, cni) = CniContainer::run(&lab, &["--net", "lan"]);
+    for docker in [&web, &other] {
+        assert_neighbours(docker, &cni);
+    }
+    drop(cni);
+    run.end();
+
+    let said = &docker.inspect("other")["NetworkSettings"]["Networks"]["lan"];
+    assert_eq!(said["IPAddress"], "10.71.0.99");
+    assert_eq!(said["GlobalIPv6Address"], "fd71::99");
+    assert_eq!(said["MacAddress"], "02:00:00:00:00:99");
+    assert_eq!(said["Gateway"], "10.71.0.1");
+    tell("docker", "answered", &said["IPAddress"].to_string());
+
+    drop((web, other));
+    docker.remove(&["web", "other"]);
+    docker.run(&["network", "rm", "lan"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
+
+#[test]
+fn a_network_made_of_options() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-made");
+    install(&lab);
+    let driver = Driver::start(&lab);
+    let docker = Docker::new(&lab);
+    let before = Snapshot::take(&lab);
+    // Docker's own IPAM.
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "bridge=made0",
+        "--opt",
+        "mtu=1400",
+        "--ipv6",
+        "--subnet",
+        "10.72.0.0/24",
+        "--gateway",
+        "10.72.0.254",
+        "--subnet",
+        "fd72::/64",
+        "made",
+    ]);
+    let web = docker.start_container("web", &["--network", "made", "--publish", "8080:80"]);
+    let other = docker.start_container("other", &["--network", "made"]);
+    assert_eq!(
+        web.sh(
+            "cat /sys/class/net/eth0/mtu 2>/dev/null || ip link show eth0 | grep -o 'mtu [0-9]*'"
+        )
+        .trim(),
+        "mtu 1400"
+    );
+    assert_eq!(gateway_of(&web, "-4").to_string(), "10.72.0.254");
+    assert_neighbours(&web, &other);
+    published(&lab, &web, &other, 8080);
+    // Names, by Docker's own resolver.
+    let said = docker.run(&["exec", "web", "nslookup", "other", "127.0.0.11"]);
+    assert!(said.contains(&address_of(&other, "eth0", "inet").to_string()), "{said}");
+
+    // A second network while it runs, without a way out; then away from it again.
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--internal",
+        "--ipam-driver",
+        "netwright",
+        "inner",
+    ]);
+    docker.run(&["network", "connect", "inner", "web"]);
+    docker.run(&["network", "connect", "inner", "other"]);
+    assert_pings(&web, &address_of(&other, "eth1", "inet").to_string());
+    assert_eq!(gateway_of(&web, "-4").to_string(), "10.72.0.254");
+    docker.run(&["network", "disconnect", "inner", "web"]);
+    docker.run(&["network", "disconnect", "inner", "other"]);
+    assert!(!web.sh("ip -brief link").contains("eth1"));
+    assert_neighbours(&web, &other);
+
+    // What is stopped is gone, and back when it starts.
+    drop((web, other));
+    docker.run(&["restart", "--time", "0", "web"]);
+    let (web, other) = (docker.netns("web"), docker.netns("other"));
+    assert_neighbours(&web, &other);
+    published(&lab, &web, &other, 8080);
+    drop((web, other));
+    docker.remove(&["web", "other"]);
+    docker.run(&["network", "prune", "--force"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
+
+#[test]
+fn a_network_list_that_gives_the_addresses_itself() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-null");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let driver = Driver::start(&lab);
+    let docker = Docker::new(&lab);
+    let before = Snapshot::take(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "conflist=lan",
+        "--ipam-driver",
+        "null",
+        "lan",
+    ]);
+    let one = docker.start_container("one", &["--network", "lan", "--publish", "80"]);
+    let two = docker.start_container("two", &["--network", "lan"]);
+    assert_neighbours(&one, &two);
+    let said = &docker.inspect("one")["NetworkSettings"]["Networks"]["lan"];
+    assert_eq!(said["IPAddress"], address_of(&one, "eth0", "inet").to_string());
+    assert_eq!(said["GlobalIPv6Address"], address_of(&one, "eth0", "inet6").to_string());
+    // The port was ours to choose.
+    let collected = driver.ports();
+    let port = collected.first().copied().unwrap();
+    let _server = Server::tcp(&one, "[::]:80", "one");
+    assert_eq!(assert_tcp(&lab, &format!("127.0.0.1:{port}")).server, "one");
+    drop((one, two));
+    docker.remove(&["one", "two"]);
+    docker.run(&["network", "rm", "lan"]);
+    assert_nothing_left(&lab, &before);
+}

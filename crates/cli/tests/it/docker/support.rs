@@ -1,0 +1,190 @@
+//! The driver as a guard, and the networks of these tests.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::real::Docker;
+use testkit::{Lab, Place, Snapshot, Visit};
+
+use crate::system::{NETWRIGHT, assert_only_left};
+
+/// How long the driver may take to listen.
+const READY: Duration = Duration::from_secs(20);
+
+/// Where it listens.
+pub(crate) const SOCKET: &str = "/run/docker/plugins/netwright.sock";
+
+/// A list as an administrator writes it.
+pub(crate) const LAN: &str = r#"{
+  "cniVersion": "1.0.0", "name": "lan",
+  "plugins": [
+    {"type": "bridge", "bridge": "lan0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+     "capabilities": {"ips": true, "mac": true},
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+              "ranges": [[{"subnet": "10.71.0.0/24"}], [{"subnet": "fd71::/64"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}},
+    {"type": "firewall"}
+  ]
+}"#;
+
+/// The daemon's executable: it is built beside ours, by the same `cargo`.
+pub(crate) fn netwrightd() -> PathBuf {
+    let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
+    assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
+    path
+}
+
+/// A running `netwrightd docker`.
+#[derive(Debug)]
+pub(crate) struct Driver<'lab> {
+    lab: &'lab Lab,
+    child: Option<Child>,
+    flags: Vec<String>,
+}
+
+impl<'lab> Driver<'lab> {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(lab: &'lab Lab) -> Self {
+        Self::start_with(lab, &[])
+    }
+
+    pub(crate) fn start_with(lab: &'lab Lab, flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut driver = Driver { lab, child: None, flags };
+        driver.again();
+        driver
+    }
+
+    /// Starts it again.
+    pub(crate) fn again(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_file()).unwrap();
+        let child = self
+            .lab
+            .command(netwrightd().to_str().unwrap())
+            .arg("docker")
+            .args(&self.flags)
+            .env("NETWRIGHT_LOG", "info")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let socket = self.socket();
+        let deadline = Instant::now() + READY;
+        while UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < deadline, "the driver does not listen:\n{}", self.log());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        // The guard process in the lab dies with it.
+        self.lab.sh("for p in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$p/cmdline 2>/dev/null | cut -d' ' -f2)\" = docker ] && \
+                     case $(readlink $p/exe) in */netwrightd) kill -KILL ${p#/proc/};; esac; done; true");
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// Where the socket is seen from the test.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.lab.path(SOCKET)
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.lab.dir().join("driver.log")
+    }
+
+    /// What it wrote to its log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    /// The host's ports it has published, as its journal has them.
+    pub(crate) fn ports(&self) -> Vec<u64> {
+        let endpoints = self.lab.path("/var/lib/netwright/docker/endpoints");
+        let files =
+            fs::read_dir(endpoints).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
+        let read = files.map(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).unwrap());
+        let ports =
+            read.flat_map(|endpoint| endpoint["ports"].as_array().cloned().unwrap_or_default());
+        ports.filter_map(|port| port["hostPort"].as_u64()).collect()
+    }
+
+    /// The calls it has answered, by name, in order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let log = self.log();
+        let calls = log.lines().filter_map(|line| line.split("call=").nth(1)?.split(' ').next());
+        calls.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            println!(
+                "the driver's log ends:\n{}",
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            );
+        }
+    }
+}
+
+/// Writes a network list where runtimes look.
+pub(crate) fn write_network(lab: &Lab, name: &str, conflist: &str) {
+    lab.sh("mkdir -p /etc/cni/net.d");
+    fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), conflist).unwrap();
+}
+
+/// A `netwright run` in a lab with processes of its own, whose command waits.
+#[derive(Debug)]
+pub(crate) struct CniContainer {
+    child: Child,
+}
+
+impl CniContainer {
+    /// Starts it, and returns its namespace too.
+    pub(crate) fn run(lab: &Lab, options: &[&str]) -> (Self, Visit) {
+        let mut child = lab
+            .command(NETWRIGHT)
+            .arg("run")
+            .args(options)
+            .args(["--", "sh", "-c", "readlink /proc/self/ns/net; exec cat >/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        // The number it has for itself is one of its own PID namespace: it is found by what it is in.
+        let netns = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
+        let found = lab.processes().into_iter().find(|pid| netns(pid) == Path::new(line.trim()));
+        let pid = found.unwrap_or_else(|| panic!("the command did not start: {line:?}"));
+        (CniContainer { child }, lab.visit(format!("/proc/{pid}/ns/net")))
+    }
+
+    /// Lets the command end by itself.
+    pub(crate) fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// Asserts that nothing is left of containers and networks but what the engine itself leaves, and the driver's folders.
+#[track_caller]
+pub(crate) fn assert_nothing_left(lab: &Lab, before: &Snapshot) {
+    let folder = "files: /run/netwright/docker/ports/results is new";
+    assert_only_left(lab, before, &[&Docker::LEAVES[..], &[folder]].concat());
+}

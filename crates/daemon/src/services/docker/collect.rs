@@ -1,0 +1,76 @@
+//! Endpoints whose container is gone, and nobody said so: Docker forgets them when it starts without us, and a reboot ends
+//! them all.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use super::driver::Driver;
+use super::journal::{Endpoint, Phase, short};
+use crate::clock;
+
+/// How often it is looked.
+const EVERY: Duration = Duration::from_secs(60);
+/// How long an endpoint may wait for its container: a start takes seconds.
+const GRACE_S: u64 = 180;
+
+/// Looks now and then until the channel is closed.
+pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
+    loop {
+        driver.collect();
+        match end.recv_timeout(EVERY) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Driver {
+    /// Removes what no container has any more.
+    pub(super) fn collect(&self) {
+        let now_s = clock::now().at.as_millis() / 1000;
+        for endpoint in self.journal.endpoints() {
+            let Some(why) = self.is_stale(&endpoint, now_s) else { continue };
+            let Some(_held) = self.try_hold(&endpoint.id) else { continue };
+            // It may have gone on meanwhile.
+            let still = self.journal.endpoint(&endpoint.id).ok().flatten();
+            if still.as_ref() != Some(&endpoint) {
+                continue;
+            }
+            let network = self.journal.network(&endpoint.network).ok().flatten();
+            match self.remove_endpoint(&endpoint, network.as_ref()) {
+                Ok(()) => tracing::info!(endpoint = short(&endpoint.id), why, "collected"),
+                Err(error) => {
+                    tracing::warn!(endpoint = short(&endpoint.id), why, %error, "not collected");
+                }
+            }
+        }
+    }
+
+    /// Says why nobody has an endpoint any more; `None` when somebody may.
+    fn is_stale(&self, endpoint: &Endpoint, now_s: u64) -> Option<&'static str> {
+        if endpoint.boot_id != self.boot_id {
+            return Some("the machine has been started since");
+        }
+        let waited = now_s.saturating_sub(endpoint.since_s);
+        if endpoint.phase == Phase::Deleting {
+            return Some("it was to go");
+        }
+        if waited < GRACE_S {
+            return None;
+        }
+        match endpoint.phase {
+            Phase::Adding | Phase::Added => Some("no container has joined"),
+            Phase::Left => Some("its container has left"),
+            // A path that cannot be looked at, or a file without a namespace on it, may be a mount we do not see.
+            Phase::Joined => {
+                let gone = endpoint.sandbox.as_deref().is_some_and(|path| {
+                    let found = path.symlink_metadata();
+                    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+                });
+                gone.then_some("its container's namespace is gone")
+            }
+            Phase::Deleting => None,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The driver: what each call does. It never calls Docker.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cni::{Error, GcAttachment, code};
+use cni_runtime::Runtime;
+use cnm::method::Method;
+use cnm::network::{
+    Activated, AllocateNetwork, Allocated, Capabilities, CreateNetwork, GwAllocChecked, Join,
+    NetworkName,
+};
+use cnm::{Nothing, ipam as ipam_messages};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::journal::{Endpoint, Journal, Network, short};
+use super::wish::{self, Shelf};
+use crate::clock;
+
+/// How long a call waits for another one about the same endpoint or network.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Everything a call needs.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(super) journal: Journal,
+    pub(super) runtime: Runtime,
+    /// The same with records elsewhere: ports are published and withdrawn apart from the rest of the chain.
+    pub(super) port_runtime: Runtime,
+    pub(super) conf_dir: PathBuf,
+    /// What a reboot may forget.
+    pub(super) run: PathBuf,
+    pub(super) boot_id: String,
+    /// How long plugins may take, for ADD and for DEL.
+    pub(super) patience: Duration,
+    keys: Keys,
+    ending: AtomicBool,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        journal: Journal,
+        runtimes: (Runtime, Runtime),
+        conf_dir: PathBuf,
+        run: PathBuf,
+        boot_id: String,
+        patience: Duration,
+    ) -> Self {
+        let (runtime, port_runtime) = runtimes;
+        let keys = Keys::default();
+        Driver {
+            journal,
+            runtime,
+            port_runtime,
+            conf_dir,
+            run,
+            boot_id,
+            patience,
+            keys,
+            ending: AtomicBool::new(false),
+        }
+    }
+
+    /// Answers a call.
+    pub(crate) fn answer(self: &Arc<Self>, method: Method, body: &[u8]) -> Result<Vec<u8>, Error> {
+        match method {
+            Method::Activate => reply(&Activated {
+                implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
+            }),
+            Method::NetworkCapabilities => reply(&Capabilities {
+                scope: "local".to_owned(),
+                connectivity_scope: "local".to_owned(),
+                gw_alloc_checker: false,
+            }),
+            Method::GwAllocCheck => reply(&GwAllocChecked::default()),
+            Method::AllocateNetwork => {
+                let asked: AllocateNetwork = read(body)?;
+                reply(&Allocated { options: asked.options })
+            }
+            Method::FreeNetwork | Method::DiscoverNew | Method::DiscoverDelete => {
+                reply(&Nothing {})
+            }
+            Method::CreateNetwork => {
+                self.create_network(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::DeleteNetwork => {
+                self.delete_network(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::CreateEndpoint => reply(&self.create_endpoint(read(body)?)?),
+            Method::EndpointOperInfo => reply(&self.oper_info(&read(body)?)?),
+            Method::DeleteEndpoint => {
+                self.delete_endpoint(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::Join => {
+                let asked: Join = read(body)?;
+                let joined = self.join(&asked)?;
+                self.settle_later(&asked.endpoint_id);
+                reply(&joined)
+            }
+            Method::Leave => self.leave(&read(body)?).and_then(|()| reply(&Nothing {})),
+            Method::ProgramExternalConnectivity => {
+                self.publish(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::RevokeExternalConnectivity => {
+                self.withdraw(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::IpamCapabilities => reply(&ipam_messages::Capabilities::default()),
+            Method::DefaultAddressSpaces => reply(&self.address_spaces()),
+            Method::RequestPool => reply(&self.request_pool(&read(body)?)?),
+            Method::ReleasePool => {
+                self.release_pool(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            Method::RequestAddress => reply(&self.request_address(&read(body)?)?),
+            Method::ReleaseAddress => {
+                self.release_address(&read(body)?).and_then(|()| reply(&Nothing {}))
+            }
+            other => Err(Error::new(code::INVALID_CONFIG, format!("call {other} is not known"))),
+        }
+    }
+
+    fn create_network(&self, asked: &CreateNetwork) -> Result<(), Error> {
+        let _held = self.hold(&asked.network_id)?;
+        if let Some(there) = self.journal.network(&asked.network_id)? {
+            if there.asked == *asked {
+                // Asked again: the answer was lost.
+                return Ok(());
+            }
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("network {} exists with other options", short(&asked.network_id)),
+            ));
+        }
+        let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
+        let network = wish::plan(asked, shelf)?;
+        self.refuse_overlap(&network)?;
+        self.journal.put_network(&network)
+    }
+
+    /// Refuses what another network of ours has: its name, and for networks that we make its subnet.
+    fn refuse_overlap(&self, network: &Network) -> Result<(), Error> {
+        if !network.made {
+            return Ok(());
+        }
+        let name = network.list()?.name;
+        let pools = subnets(network);
+        for other in self.journal.networks() {
+            if other.list().is_ok_and(|list| list.name == name) {
+                return Err(Error::new(
+                    code::INVALID_CONFIG,
+                    format!("network {} is named {name:?} too", short(&other.id)),
+                ));
+            }
+            let taken = subnets(&other);
+            let overlap = pools.iter().find_map(|one| {
+                let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
+                Some((one, other))
+            });
+            if let Some((one, two)) = overlap {
+                return Err(Error::new(
+                    code::INVALID_CONFIG,
+                    format!("subnet {one} overlaps {two} of network {}", short(&other.id)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_network(&self, asked: &NetworkName) -> Result<(), Error> {
+        let _held = self.hold(&asked.network_id)?;
+        let Some(network) = self.journal.network(&asked.network_id)? else { return Ok(()) };
+        let mut first = None;
+        for endpoint in self.endpoints_of(&network.id) {
+            // Docker knows of none, or it would not remove the network.
+            let _endpoint = self.hold(&endpoint.id)?;
+            first = first.or(self.remove_endpoint(&endpoint, Some(&network)).err());
+        }
+        if let Some(error) = first {
+            return Err(error);
+        }
+        if network.made {
+            let list = network.list()?;
+            let deadline = Instant::now() + self.patience;
+            let none: &[GcAttachment] = &[];
+            if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
+                tracing::warn!(%error, network = %list.name, "not everything of a network was collected");
+            }
+            wish::forget_addresses(&list);
+        }
+        self.journal.remove_network(&network.id)
+    }
+
+    pub(super) fn endpoints_of(&self, network: &str) -> Vec<Endpoint> {
+        let mut endpoints = self.journal.endpoints();
+        endpoints.retain(|endpoint| endpoint.network == network);
+        endpoints
+    }
+
+    /// Waits until no other call is about this.
+    pub(super) fn hold(&self, id: &str) -> Result<Held<'_>, Error> {
+        super::journal::check_id(id)?;
+        self.keys.hold(id, LOCK_PATIENCE).ok_or_else(|| {
+            Error::new(
+                code::TRY_AGAIN_LATER,
+                format!("another call about {} has not come to its end", short(id)),
+            )
+        })
+    }
+
+    /// As [`Driver::hold`], if nobody else does.
+    pub(super) fn try_hold(&self, id: &str) -> Option<Held<'_>> {
+        self.keys.hold(id, Duration::ZERO)
+    }
+
+    /// Writes an endpoint down with its new phase.
+    pub(super) fn record(
+        &self,
+        endpoint: &mut Endpoint,
+        phase: super::journal::Phase,
+    ) -> Result<(), Error> {
+        endpoint.phase = phase;
+        endpoint.boot_id.clone_from(&self.boot_id);
+        endpoint.since_s = clock::now().at.as_millis() / 1000;
+        self.journal.put_endpoint(endpoint)
+    }
+
+    /// The service is to end: nobody waits for anything any more.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn run_dir(&self) -> &Path {
+        &self.run
+    }
+}
+
+/// The subnets Docker gave a network.
+pub(super) fn subnets(network: &Network) -> Vec<ipnet::IpNet> {
+    let data = network.asked.ipv4.iter().chain(&network.asked.ipv6);
+    let pools = data.filter_map(|data| data.pool.parse::<ipnet::IpNet>().ok());
+    pools.filter(|pool| pool.prefix_len() != 0).collect()
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    cnm::read(body).map_err(|error| {
+        Error::new(code::DECODE_FAILURE, format!("the request is not what it should be: {error}"))
+    })
+}
+
+fn reply<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
+    Ok(cnm::write(message))
+}
+
+/// What calls are under way about.
+#[derive(Debug, Default)]
+struct Keys {
+    held: Mutex<HashSet<String>>,
+    changed: Condvar,
+}
+
+impl Keys {
+    fn held(&self) -> MutexGuard<'_, HashSet<String>> {
+        // Nothing is done under the lock that could leave it half done.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, id: &str, patience: Duration) -> Option<Held<'_>> {
+        let free = |held: &mut HashSet<String>| held.contains(id);
+        let waited = self.changed.wait_timeout_while(self.held(), patience, free);
+        let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        held.insert(id.to_owned()).then(|| Held { keys: self, id: id.to_owned() })
+    }
+}
+
+/// Nobody else works on it until this is dropped.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    keys: &'a Keys,
+    id: String,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.keys.held().remove(&self.id);
+        self.keys.changed.notify_all();
+    }
+}
+
+/// Texts by key, as Docker shows them.
+pub(super) fn texts<const N: usize>(pairs: [(&str, String); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, text)| (key.to_owned(), text)).collect()
+}

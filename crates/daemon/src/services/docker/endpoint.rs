@@ -1,0 +1,396 @@
+//! An endpoint's life: plugins make an interface in a namespace of ours, Docker takes it from there, and gives it back.
+//!
+//! Docker before 28 wants the interface before the container's namespace exists, Docker 28 and later behind that. So plugins
+//! never see the container's: CreateEndpoint runs ADD in a namespace that holds the interface, Join puts it on the host
+//! under a name that Docker is told, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use cni::{Args, AttachmentKey, ContainerId, Error, IfName, NetworkList, NetworkName, code};
+use cni_plugin::codes;
+use cni_runtime::Attachment;
+use cnm::network::{
+    CreateEndpoint, CreatedEndpoint, EndpointInterface, EndpointName, InterfaceName, Join, Joined,
+    OperInfo, StaticRoute,
+};
+use cnm::options;
+use ipnet::IpNet;
+
+use super::driver::{Driver, texts};
+use super::journal::{Endpoint, Layout, Network, Phase, short};
+use super::link::{self, Holder};
+
+/// Capabilities, by the names of the CNI conventions.
+const IPS: &str = "ips";
+const MAC: &str = "mac";
+/// What is taken from `--driver-opt` for plugins begins with it: `--driver-opt cap.bandwidth={…}`.
+const CAPABILITY_PREFIX: &str = "cap.";
+/// `CNI_ARGS` by which plugins and their operators recognise us.
+const ARG_NETWORK: &str = "CNM_NETWORK";
+const ARG_ENDPOINT: &str = "CNM_ENDPOINT";
+
+impl Driver {
+    pub(super) fn create_endpoint(&self, asked: CreateEndpoint) -> Result<CreatedEndpoint, Error> {
+        let _held = self.hold(&asked.endpoint_id)?;
+        let network = self.journal.known_network(&asked.network_id)?;
+        if let Some(there) = self.journal.endpoint(&asked.endpoint_id)? {
+            if there.asked == asked && matches!(there.phase, Phase::Added | Phase::Joined) {
+                // Asked again: the answer was lost.
+                return Ok(there.answer);
+            }
+            // We were ended at it.
+            self.remove_endpoint(&there, Some(&network))?;
+        }
+        let list = network.list()?;
+        self.evict(&asked)?;
+        let mut endpoint = Endpoint::new(asked);
+        let attachment = describe(&list, &network, &endpoint)?;
+        self.record(&mut endpoint, Phase::Adding)?;
+        match self.make(&list, &network, &mut endpoint, attachment) {
+            Ok(()) => Ok(endpoint.answer),
+            Err(error) => {
+                // What this leaves is collected later: the record stays then.
+                if let Err(left) = self.remove_endpoint(&endpoint, Some(&network)) {
+                    tracing::warn!(error = %left, endpoint = short(&endpoint.id), "an endpoint that failed is not all gone");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs ADD, and looks at what came of it.
+    fn make(
+        &self,
+        list: &NetworkList,
+        network: &Network,
+        endpoint: &mut Endpoint,
+        attachment: Attachment,
+    ) -> Result<(), Error> {
+        let holder = Holder::of(self.run_dir(), endpoint);
+        let netns = holder.create()?;
+        let attachment = Attachment { netns: holder.path().display().to_string(), ..attachment };
+        let deadline = Instant::now() + self.patience;
+        let added = self.runtime.add_list(list, &attachment, Some(deadline));
+        let added = added.map_err(|error| error.to_cni())?;
+        endpoint.layout = link::look(&netns, &network.ifname)?;
+        let wanted = endpoint.asked.interface.clone().unwrap_or_default();
+        endpoint.answer = answer(&wanted, &endpoint.layout, &list.name)?;
+        endpoint.result = Some(added.document.get().to_owned());
+        self.record(endpoint, Phase::Added)
+    }
+
+    /// Docker gives no address of a network twice: whoever has one that is given now is left over from a container that is
+    /// gone, and Docker did not say so.
+    fn evict(&self, asked: &CreateEndpoint) -> Result<(), Error> {
+        let wanted = addresses_of(asked);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for other in self.endpoints_of(&asked.network_id) {
+            let has = addresses_of(&other.asked);
+            if other.id == asked.endpoint_id || !has.iter().any(|one| wanted.contains(one)) {
+                continue;
+            }
+            let _held = self.hold(&other.id)?;
+            tracing::warn!(
+                endpoint = short(&other.id),
+                "removing an endpoint whose address Docker gave away"
+            );
+            let network = self.journal.network(&other.network)?;
+            self.remove_endpoint(&other, network.as_ref())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn join(&self, asked: &Join) -> Result<Joined, Error> {
+        let _held = self.hold(&asked.endpoint_id)?;
+        let network = self.journal.known_network(&asked.network_id)?;
+        let mut endpoint = self.known_endpoint(&asked.endpoint_id)?;
+        let sandbox = Some(PathBuf::from(&asked.sandbox_key)).filter(|path| path.is_absolute());
+        match endpoint.phase {
+            Phase::Added => {}
+            // Asked again: the answer was lost.
+            Phase::Joined if endpoint.sandbox == sandbox => {}
+            phase => {
+                return Err(Error::new(
+                    codes::CONFLICT,
+                    format!("endpoint {} cannot join: it is {phase:?}", short(&endpoint.id)),
+                ));
+            }
+        }
+        let holder = Holder::of(self.run_dir(), &endpoint);
+        let joined = joined(&network, &endpoint);
+        if endpoint.phase == Phase::Added {
+            endpoint.sandbox = sandbox;
+            endpoint.joined = Some(joined.clone());
+            self.record(&mut endpoint, Phase::Joined)?;
+        }
+        link::hand_over(&holder, &network.ifname, &endpoint.src_name)?;
+        Ok(joined)
+    }
+
+    pub(super) fn leave(&self, asked: &EndpointName) -> Result<(), Error> {
+        let _held = self.hold(&asked.endpoint_id)?;
+        // Docker moves the link back only behind this: the rest is for DeleteEndpoint.
+        match self.journal.endpoint(&asked.endpoint_id)? {
+            Some(mut endpoint) if endpoint.phase == Phase::Joined => {
+                self.record(&mut endpoint, Phase::Left)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn delete_endpoint(&self, asked: &EndpointName) -> Result<(), Error> {
+        let _held = self.hold(&asked.endpoint_id)?;
+        let Some(endpoint) = self.journal.endpoint(&asked.endpoint_id)? else { return Ok(()) };
+        let network = self.journal.network(&endpoint.network)?;
+        self.remove_endpoint(&endpoint, network.as_ref())
+    }
+
+    /// Removes everything of an endpoint. The caller holds it.
+    pub(super) fn remove_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        network: Option<&Network>,
+    ) -> Result<(), Error> {
+        let removed = match network {
+            Some(network) => self.undo(endpoint, network),
+            // Its network's record is damaged or gone: the runtime's own says what was done.
+            None => self.undo_from_cache(endpoint),
+        };
+        if let Err(error) = removed {
+            let mut endpoint = endpoint.clone();
+            self.record(&mut endpoint, Phase::Deleting)?;
+            return Err(error);
+        }
+        Holder::of(self.run_dir(), endpoint).remove()?;
+        self.journal.remove_endpoint(&endpoint.id)
+    }
+
+    fn undo(&self, endpoint: &Endpoint, network: &Network) -> Result<(), Error> {
+        let list = network.list()?;
+        let holder = Holder::of(self.run_dir(), endpoint);
+        let mut attachment = describe(&list, network, endpoint)?;
+        let key = self.runtime.key(&list, &attachment)?;
+        let withdrawn = self.withdraw_ports(endpoint, network);
+        let back = link::take_back(&holder, &network.ifname, endpoint, &alias(&key));
+        if let Err(error) = back {
+            tracing::warn!(%error, endpoint = short(&endpoint.id), "an interface was not brought back");
+        }
+        if holder.open()?.is_some() {
+            attachment.netns = holder.path().display().to_string();
+        }
+        let deadline = Instant::now() + self.patience;
+        let deleted = self.runtime.del_list(&list, &attachment, Some(deadline));
+        deleted.map_err(|error| error.to_cni())?;
+        withdrawn
+    }
+
+    fn undo_from_cache(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        let container = ContainerId::new(&endpoint.id)?;
+        let listing = self.runtime.cached_attachments(Some(&container));
+        let listing = listing.map_err(|error| Error::from_chain(codes::STATE, &error))?;
+        let deadline = Instant::now() + self.patience;
+        for cached in listing.attachments {
+            let deleted = self.runtime.del_cached(&cached, Some(deadline));
+            deleted.map_err(|error| error.to_cni())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn known_endpoint(&self, id: &str) -> Result<Endpoint, Error> {
+        self.journal.endpoint(id)?.ok_or_else(|| {
+            Error::new(
+                code::INVALID_CONFIG,
+                format!("endpoint {} is not known to netwright", short(id)),
+            )
+            .with_details("it was never made, or was removed: restart the container")
+        })
+    }
+
+    /// What the endpoint's link is marked with.
+    pub(super) fn alias_of(&self, endpoint: &Endpoint) -> Result<String, Error> {
+        let network = self.journal.known_network(&endpoint.network)?;
+        let key = AttachmentKey {
+            network: NetworkName::new(&network.list()?.name)?,
+            container_id: ContainerId::new(&endpoint.id)?,
+            ifname: IfName::new(&network.ifname)?,
+        };
+        Ok(alias(&key))
+    }
+
+    pub(super) fn oper_info(&self, asked: &EndpointName) -> Result<OperInfo, Error> {
+        // Docker asks behind DeleteEndpoint too.
+        let Some(endpoint) = self.journal.endpoint(&asked.endpoint_id)? else {
+            return Ok(OperInfo::default());
+        };
+        let network = self.journal.network(&endpoint.network)?;
+        let name = network.and_then(|network| network.list().ok()).map(|list| list.name);
+        let addresses: Vec<String> =
+            endpoint.layout.addresses.iter().map(ToString::to_string).collect();
+        let ports: Vec<String> = endpoint.ports.iter().map(ToString::to_string).collect();
+        let mut value = texts([
+            ("netwright.network", name.unwrap_or_default()),
+            ("netwright.container_id", endpoint.id.clone()),
+            ("netwright.addresses", addresses.join(" ")),
+            ("netwright.ports", ports.join(" ")),
+        ]);
+        value.retain(|_, text| !text.is_empty());
+        Ok(OperInfo { value })
+    }
+}
+
+/// What a link of the attachment is marked with.
+pub(super) fn alias(key: &AttachmentKey) -> String {
+    plugins::shared::owner::alias(key)
+}
+
+/// Describes the attachment to plugins, but for the namespace.
+fn describe(
+    list: &NetworkList,
+    network: &Network,
+    endpoint: &Endpoint,
+) -> Result<Attachment, Error> {
+    let container_id = ContainerId::new(&endpoint.id)?;
+    let mut attachment = Attachment::new(container_id, IfName::new(&network.ifname)?, "");
+    let has = |name: &str| {
+        list.plugins.iter().any(|plugin| plugin.capabilities.iter().any(|has| has == name))
+    };
+    let wanted = endpoint.asked.interface.clone().unwrap_or_default();
+    let mut args = vec![
+        ("IgnoreUnknown".to_owned(), "1".to_owned()),
+        (ARG_NETWORK.to_owned(), endpoint.network.clone()),
+        (ARG_ENDPOINT.to_owned(), endpoint.id.clone()),
+    ];
+    let ips: Vec<String> =
+        [wanted.address, wanted.address_ipv6].into_iter().filter(|text| !text.is_empty()).collect();
+    if !ips.is_empty() {
+        if has(IPS) {
+            attachment = attachment.with_capability(IPS, &ips)?;
+        } else {
+            args.push(("IP".to_owned(), ips.join(",")));
+        }
+    }
+    if !wanted.mac_address.is_empty() {
+        if has(MAC) {
+            attachment = attachment.with_capability(MAC, &wanted.mac_address)?;
+        } else {
+            args.push(("MAC".to_owned(), wanted.mac_address));
+        }
+    }
+    attachment.args = Args::from_pairs(args);
+    for (key, value) in endpoint.asked.options.iter() {
+        if key.starts_with(options::DOCKER_PREFIX) {
+            continue;
+        }
+        let text: String = serde_json::from_str(value.get()).unwrap_or_default();
+        let Some(name) = key.strip_prefix(CAPABILITY_PREFIX).filter(|name| has(name)) else {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("unknown option {key:?} for network {:?}", list.name),
+            )
+            .with_details("--driver-opt takes cap.NAME=JSON, NAME being a capability that a plugin of the network has"));
+        };
+        let raw = serde_json::from_str(&text).map_err(|error| {
+            Error::new(code::INVALID_CONFIG, format!("option {key:?} is not JSON: {error}"))
+        })?;
+        attachment.capability_args.insert(name.to_owned(), raw);
+    }
+    Ok(attachment)
+}
+
+/// The addresses Docker decided on.
+fn addresses_of(asked: &CreateEndpoint) -> Vec<IpAddr> {
+    let Some(interface) = &asked.interface else { return Vec::new() };
+    let texts = [&interface.address, &interface.address_ipv6];
+    texts.into_iter().filter_map(|text| Some(text.parse::<IpNet>().ok()?.addr())).collect()
+}
+
+/// Fills in what Docker left open; what it decided must have come true.
+fn answer(
+    wanted: &EndpointInterface,
+    layout: &Layout,
+    list: &str,
+) -> Result<CreatedEndpoint, Error> {
+    let mut interface = EndpointInterface::default();
+    let fill = |wanted: &str, v4: bool| -> Result<String, Error> {
+        let mut of_family = layout.addresses.iter().filter(|ip| ip.addr().is_ipv4() == v4);
+        let Ok(wanted) = wanted.parse::<IpNet>() else {
+            return Ok(of_family.next().map(ToString::to_string).unwrap_or_default());
+        };
+        if of_family.any(|ip| ip.addr() == wanted.addr()) {
+            return Ok(String::new());
+        }
+        Err(Error::new(
+            codes::ADDRESS,
+            format!("network list {list:?} did not give the address {}", wanted.addr()),
+        )
+        .with_details(
+            "its address plugin does not take orders: create the network with --ipam-driver null",
+        ))
+    };
+    interface.address = fill(&wanted.address, true)?;
+    interface.address_ipv6 = fill(&wanted.address_ipv6, false)?;
+    if wanted.mac_address.is_empty() {
+        interface.mac_address.clone_from(&layout.mac);
+    } else if !wanted.mac_address.eq_ignore_ascii_case(&layout.mac) {
+        return Err(Error::new(
+            codes::CONFLICT,
+            format!(
+                "network list {list:?} did not give the hardware address {}",
+                wanted.mac_address
+            ),
+        )
+        .with_details("none of its plugins takes MAC"));
+    }
+    Ok(CreatedEndpoint { interface: Some(interface) })
+}
+
+/// Says what Docker shall make of the link.
+fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
+    let layout = &endpoint.layout;
+    let gateway = |v4: bool| {
+        let of_family = |route: &&super::journal::LayoutRoute| {
+            route.destination.prefix_len() == 0 && route.destination.addr().is_ipv4() == v4
+        };
+        let found = layout.routes.iter().filter(of_family).find_map(|route| route.gateway);
+        found.filter(|_| !network.internal).map(|gateway| gateway.to_string()).unwrap_or_default()
+    };
+    let (gateway, gateway_ipv6) = (gateway(true), gateway(false));
+    let static_routes: Vec<StaticRoute> =
+        layout.routes.iter().filter_map(|route| static_route(network, layout, route)).collect();
+    let leads_out = static_routes.iter().any(|route| route.destination.ends_with("/0"));
+    Joined {
+        interface_name: Some(InterfaceName {
+            src_name: endpoint.src_name.clone(),
+            dst_prefix: network.prefix.clone(),
+        }),
+        disable_gateway_service: gateway.is_empty() && gateway_ipv6.is_empty() && !leads_out,
+        gateway,
+        gateway_ipv6,
+        static_routes,
+    }
+}
+
+/// A route that Docker is to make; `None` for those it makes anyway, and those that would meet one that is there.
+fn static_route(
+    network: &Network,
+    layout: &Layout,
+    route: &super::journal::LayoutRoute,
+) -> Option<StaticRoute> {
+    let default = route.destination.prefix_len() == 0;
+    let by_address = layout.addresses.iter().any(|ip| ip.trunc() == route.destination.trunc());
+    if route.by_kernel || by_address || (default && (network.internal || route.gateway.is_some())) {
+        return None;
+    }
+    Some(StaticRoute {
+        destination: route.destination.to_string(),
+        route_type: match route.gateway {
+            Some(_) => StaticRoute::NEXT_HOP,
+            None => StaticRoute::CONNECTED,
+        },
+        next_hop: route.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
+    })
+}

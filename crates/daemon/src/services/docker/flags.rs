@@ -1,0 +1,150 @@
+//! The flags.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// What is printed for `-help`.
+pub(crate) const HELP: &str = "\
+Usage: netwrightd docker [FLAG…]
+
+Makes CNI networks into Docker networks: a network and IPAM driver named netwright. See docs/docker.md.
+
+  -cachedir DIR      where attachments are recorded (default /var/lib/cni)
+  -confdir DIR       where network lists are (default /etc/cni/net.d)
+  -patience SECONDS  how long the plugins of a network may take (default 10)
+  -pluginpath DIRS   where plugins are, separated by colons
+                     (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
+  -socketpath PATH   where to listen (default /run/docker/plugins/netwright.sock)
+  -state DIR         where networks and endpoints are recorded (default /var/lib/netwright/docker)
+
+One dash or two, values apart or after `=`.
+";
+
+const SOCKET: &str = "/run/docker/plugins/netwright.sock";
+const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
+/// Plugins take milliseconds; dhcp, which waits for a server, seconds.
+const PATIENCE_S: u64 = 10;
+/// The longest that may be asked for: Docker's user waits for it.
+const MAX_PATIENCE_S: u64 = 300;
+
+/// The flags, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) cache_dir: PathBuf,
+    pub(crate) conf_dir: PathBuf,
+    pub(crate) patience: Duration,
+    pub(crate) plugin_path: Vec<PathBuf>,
+    pub(crate) socket: PathBuf,
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Why there are no flags.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(crate) enum FlagError {
+    #[error("help was asked for")]
+    Help,
+    #[error("there is no flag -{0}")]
+    Unknown(String),
+    #[error("flag -{0} needs a value")]
+    NoValue(String),
+    #[error(
+        "invalid value {value:?} for flag -patience: not a number of seconds from 1 to {MAX_PATIENCE_S}"
+    )]
+    Patience { value: String },
+    #[error("unexpected argument {0:?}")]
+    Argument(String),
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Flags {
+            cache_dir: cni_runtime::DEFAULT_CACHE_DIR.into(),
+            conf_dir: "/etc/cni/net.d".into(),
+            patience: Duration::from_secs(PATIENCE_S),
+            plugin_path: paths(PLUGIN_DIRS),
+            socket: SOCKET.into(),
+            state: None,
+        }
+    }
+}
+
+impl Flags {
+    /// Reads the arguments behind the service's name.
+    pub(crate) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
+        let mut flags = Flags::default();
+        let mut rest = arguments.iter().map(|text| text.to_string_lossy().into_owned());
+        while let Some(argument) = rest.next() {
+            let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'));
+            let Some(flag) = flag.map(str::to_owned) else {
+                return Err(FlagError::Argument(argument));
+            };
+            let (name, given) = match flag.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (flag, None),
+            };
+            if matches!(name.as_str(), "h" | "help") {
+                return Err(FlagError::Help);
+            }
+            let mut value = || {
+                given
+                    .clone()
+                    .or_else(|| rest.next())
+                    .ok_or_else(|| FlagError::NoValue(name.clone()))
+            };
+            match name.as_str() {
+                "cachedir" => flags.cache_dir = value()?.into(),
+                "confdir" => flags.conf_dir = value()?.into(),
+                "pluginpath" => flags.plugin_path = paths(&value()?),
+                "socketpath" => flags.socket = value()?.into(),
+                "state" => flags.state = Some(value()?.into()),
+                "patience" => {
+                    let value = value()?;
+                    let seconds = value.parse().ok().filter(|s| (1..=MAX_PATIENCE_S).contains(s));
+                    let seconds = seconds.ok_or(FlagError::Patience { value })?;
+                    flags.patience = Duration::from_secs(seconds);
+                }
+                _ => return Err(FlagError::Unknown(name)),
+            }
+        }
+        Ok(flags)
+    }
+}
+
+fn paths(text: &str) -> Vec<PathBuf> {
+    std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Flags, FlagError> {
+        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        Flags::parse(&arguments)
+    }
+
+    #[test]
+    fn both_ways_of_writing() {
+        assert_eq!(parse("").unwrap(), Flags::default());
+        let flags = parse("-socketpath /s --state=/st -patience 3 -pluginpath /a:/b").unwrap();
+        assert_eq!(flags.socket, PathBuf::from("/s"));
+        assert_eq!(flags.state, Some("/st".into()));
+        assert_eq!(flags.patience, Duration::from_secs(3));
+        assert_eq!(flags.plugin_path, [PathBuf::from("/a"), "/b".into()]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let text = |line: &str| parse(line).unwrap_err().to_string();
+        assert_eq!(text("-port 7"), "there is no flag -port");
+        assert_eq!(text("-state"), "flag -state needs a value");
+        assert_eq!(text("now"), "unexpected argument \"now\"");
+        for bad in ["0", "301", "x"] {
+            assert!(text(&format!("-patience {bad}")).starts_with("invalid value"), "{bad}");
+        }
+        assert_eq!(parse("-h"), Err(FlagError::Help));
+    }
+}

@@ -1,0 +1,346 @@
+//! What is on disk: a file a network, an endpoint, a pool. It is the only memory: nothing is kept between two calls.
+//!
+//! A file is written, and flushed, before what it speaks of is done, and removed after that is undone. So whoever comes
+//! after a crash finds at most more than there is, and undoes it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cni::{Error, code};
+use cni_plugin::codes;
+use cnm::network::{CreateEndpoint, CreateNetwork, CreatedEndpoint, Joined};
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use state::Durability;
+
+/// The version of the files.
+const VERSION: u32 = 1;
+
+/// The folders in the journal's.
+const NETWORKS: &str = "networks";
+const ENDPOINTS: &str = "endpoints";
+const POOLS: &str = "pools";
+
+/// The longest ID: Docker's have 64 characters, a swarm's networks 25.
+const MAX_ID: usize = 64;
+
+/// A network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Network {
+    pub(crate) version: u32,
+    pub(crate) id: String,
+    /// The network list as it was when the network was made, a JSON text.
+    pub(crate) conflist: String,
+    /// We made the list from options: nobody else uses the network.
+    pub(crate) made: bool,
+    /// No way out.
+    pub(crate) internal: bool,
+    /// The interface's name while plugins work on it.
+    pub(crate) ifname: String,
+    /// What the interface's name in the container begins with.
+    pub(crate) prefix: String,
+    /// What Docker asked for.
+    pub(crate) asked: CreateNetwork,
+}
+
+/// How far an endpoint is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Phase {
+    /// Plugins are at work, or were when we ended.
+    Adding,
+    /// Everything is made, in the namespace that holds it.
+    Added,
+    /// The link is Docker's.
+    Joined,
+    /// Docker has given it back, or is about to.
+    Left,
+    /// It is to go, and did not at once.
+    Deleting,
+}
+
+/// An endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Endpoint {
+    pub(crate) version: u32,
+    pub(crate) id: String,
+    pub(crate) network: String,
+    pub(crate) phase: Phase,
+    /// Since when: the boot, and the time since then in seconds.
+    pub(crate) boot_id: String,
+    pub(crate) since_s: u64,
+    pub(crate) asked: CreateEndpoint,
+    pub(crate) answer: CreatedEndpoint,
+    /// What the last plugin returned, in the list's version.
+    pub(crate) result: Option<String>,
+    /// The link's name on the host while Docker takes it or gives it back.
+    pub(crate) src_name: String,
+    pub(crate) layout: Layout,
+    pub(crate) sandbox: Option<PathBuf>,
+    pub(crate) joined: Option<Joined>,
+    /// The ports that are published, as the capability `portMappings` has them.
+    pub(crate) ports: Vec<PortMapping>,
+}
+
+/// What plugins made of the link: what it must be again once it is in the sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Layout {
+    pub(crate) mac: String,
+    pub(crate) addresses: Vec<IpNet>,
+    pub(crate) routes: Vec<LayoutRoute>,
+    /// Switches that are not as in every new interface: `ipv4` or `ipv6`, name, value.
+    pub(crate) switches: Vec<(String, String, String)>,
+}
+
+/// A route by the link, of the main table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LayoutRoute {
+    pub(crate) destination: IpNet,
+    pub(crate) gateway: Option<IpAddr>,
+    /// The kernel made it, for an address.
+    pub(crate) by_kernel: bool,
+}
+
+/// A published port (CNI conventions, `portMappings`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PortMapping {
+    pub(crate) host_port: u16,
+    pub(crate) container_port: u16,
+    pub(crate) protocol: String,
+    #[serde(rename = "hostIP", default, skip_serializing_if = "String::is_empty")]
+    pub(crate) host_ip: String,
+}
+
+/// A pool of the IPAM driver.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pool {
+    pub(crate) version: u32,
+    pub(crate) id: String,
+    pub(crate) subnet: IpNet,
+    /// The part that is handed out.
+    pub(crate) part: Option<IpNet>,
+    /// The network list whose addresses these are.
+    pub(crate) conflist: Option<String>,
+    pub(crate) gateway: Option<IpAddr>,
+    /// What is handed out, and what for.
+    pub(crate) taken: BTreeMap<IpAddr, Use>,
+    /// The last address that was chosen here: the next is looked for behind it.
+    pub(crate) last: Option<IpAddr>,
+}
+
+/// What an address is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Use {
+    Gateway,
+    Any,
+}
+
+/// The folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Journal {
+    dir: PathBuf,
+}
+
+impl Journal {
+    pub(crate) fn open(dir: &Path) -> Result<Self, state::FileError> {
+        for folder in [NETWORKS, ENDPOINTS, POOLS] {
+            let folder = dir.join(folder);
+            state::create_directory(&folder, 0o700)?;
+            state::remove_abandoned(&folder);
+        }
+        Ok(Journal { dir: dir.to_owned() })
+    }
+
+    pub(crate) fn network(&self, id: &str) -> Result<Option<Network>, Error> {
+        self.read(NETWORKS, id)
+    }
+
+    /// Returns a network, or an error that says what to do.
+    pub(crate) fn known_network(&self, id: &str) -> Result<Network, Error> {
+        self.network(id)?.ok_or_else(|| {
+            Error::new(
+                code::INVALID_CONFIG,
+                format!("network {} is not known to netwright", short(id)),
+            )
+            .with_details(
+                "its record is gone: remove the network with docker network rm and create it again",
+            )
+        })
+    }
+
+    pub(crate) fn networks(&self) -> Vec<Network> {
+        self.list(NETWORKS)
+    }
+
+    pub(crate) fn put_network(&self, network: &Network) -> Result<(), Error> {
+        self.write(NETWORKS, &network.id, network)
+    }
+
+    pub(crate) fn remove_network(&self, id: &str) -> Result<(), Error> {
+        self.remove(NETWORKS, id)
+    }
+
+    pub(crate) fn endpoint(&self, id: &str) -> Result<Option<Endpoint>, Error> {
+        self.read(ENDPOINTS, id)
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        self.list(ENDPOINTS)
+    }
+
+    pub(crate) fn put_endpoint(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        self.write(ENDPOINTS, &endpoint.id, endpoint)
+    }
+
+    pub(crate) fn remove_endpoint(&self, id: &str) -> Result<(), Error> {
+        self.remove(ENDPOINTS, id)
+    }
+
+    pub(crate) fn pool(&self, id: &str) -> Result<Option<Pool>, Error> {
+        self.read(POOLS, id)
+    }
+
+    pub(crate) fn pools(&self) -> Vec<Pool> {
+        self.list(POOLS)
+    }
+
+    pub(crate) fn put_pool(&self, pool: &Pool) -> Result<(), Error> {
+        self.write(POOLS, &pool.id, pool)
+    }
+
+    pub(crate) fn remove_pool(&self, id: &str) -> Result<(), Error> {
+        self.remove(POOLS, id)
+    }
+
+    fn file(&self, folder: &str, id: &str) -> PathBuf {
+        self.dir.join(folder).join(format!("{id}.json"))
+    }
+
+    fn read<T: DeserializeOwned>(&self, folder: &str, id: &str) -> Result<Option<T>, Error> {
+        check_id(id)?;
+        let path = self.file(folder, id);
+        let Some(bytes) = state::read_optional(&path).map_err(|error| failed(&error))? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            Error::new(codes::STATE, format!("read {path:?}: {error}")).with_details(
+                "the record is damaged: remove the file, and what it spoke of is collected",
+            )
+        })
+    }
+
+    fn write<T: Serialize>(&self, folder: &str, id: &str, content: &T) -> Result<(), Error> {
+        check_id(id)?;
+        let bytes = serde_json::to_vec(content).expect("records have string keys only");
+        state::write_atomic(&self.file(folder, id), &bytes, 0o600, Durability::Synced)
+            .map_err(|error| failed(&error))
+    }
+
+    fn remove(&self, folder: &str, id: &str) -> Result<(), Error> {
+        check_id(id)?;
+        state::remove_file(&self.file(folder, id)).map(drop).map_err(|error| failed(&error))
+    }
+
+    /// Lists what can be read; what cannot is told and passed over.
+    fn list<T: DeserializeOwned>(&self, folder: &str) -> Vec<T> {
+        let entries = std::fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) else {
+                continue;
+            };
+            match self.read(folder, id) {
+                Ok(record) => found.extend(record),
+                Err(error) => tracing::warn!(%error, "passed over a record"),
+            }
+        }
+        found
+    }
+}
+
+impl Network {
+    pub(crate) fn new(asked: CreateNetwork, conflist: String) -> Self {
+        Network {
+            version: VERSION,
+            id: asked.network_id.clone(),
+            conflist,
+            made: false,
+            internal: false,
+            ifname: "eth0".to_owned(),
+            prefix: "eth".to_owned(),
+            asked,
+        }
+    }
+
+    /// Returns the list.
+    pub(crate) fn list(&self) -> Result<cni::NetworkList, Error> {
+        cni::NetworkList::parse(self.conflist.as_bytes())
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(asked: CreateEndpoint) -> Self {
+        let head: String = asked.endpoint_id.chars().take(12).collect();
+        Endpoint {
+            version: VERSION,
+            id: asked.endpoint_id.clone(),
+            network: asked.network_id.clone(),
+            phase: Phase::Adding,
+            boot_id: String::new(),
+            since_s: 0,
+            asked,
+            answer: CreatedEndpoint::default(),
+            result: None,
+            src_name: format!("nwd{head}"),
+            layout: Layout::default(),
+            sandbox: None,
+            joined: None,
+            ports: Vec::new(),
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(id: String, subnet: IpNet) -> Self {
+        Pool {
+            version: VERSION,
+            id,
+            subnet,
+            part: None,
+            conflist: None,
+            gateway: None,
+            taken: BTreeMap::new(),
+            last: None,
+        }
+    }
+}
+
+/// Refuses what is no ID: it becomes part of a path.
+pub(crate) fn check_id(id: &str) -> Result<(), Error> {
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    if id.is_empty() || MAX_ID < id.len() || !id.bytes().all(plain) || id.starts_with('.') {
+        return Err(Error::new(code::INVALID_CONFIG, format!("{id:?} is no ID"))
+            .with_details("letters, digits and - _ . : are allowed, at most 64"));
+    }
+    Ok(())
+}
+
+/// As Docker shortens IDs.
+pub(crate) fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
+fn failed(error: &state::FileError) -> Error {
+    Error::from_chain(codes::STATE, error)
+}

@@ -1,0 +1,132 @@
+//! Docker's network and IPAM driver: any network list of the node becomes a Docker network.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `flags` | the flags |
+//! | `serve` | the socket, and the bound on every answer |
+//! | `driver` | the calls, and networks |
+//! | `wish` | what a user wants of a network, as a network list |
+//! | `endpoint` | an endpoint's life |
+//! | `link` | its interface's way to Docker and back |
+//! | `settle` | what Docker does not do for it |
+//! | `ports` | published ports |
+//! | `pools` | the IPAM driver |
+//! | `journal` | what is on disk, which is all that is remembered |
+//! | `collect` | endpoints whose container is gone |
+//!
+//! Docker is never called: it may be waiting for us. Messages are [`cnm`]'s.
+
+mod collect;
+mod driver;
+mod endpoint;
+mod flags;
+mod journal;
+mod link;
+mod pools;
+mod ports;
+mod serve;
+mod settle;
+mod wish;
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cni_invoke::Exec;
+use cni_runtime::{Cache, Runtime};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use driver::Driver;
+use flags::FlagError;
+pub(crate) use flags::{Flags, HELP};
+use journal::Journal;
+use serve::Server;
+
+use super::Stop;
+use super::listen::{self, Listener};
+use crate::notify;
+
+/// How long undoing may take after plugins have taken too long.
+const CLEANUP: Duration = Duration::from_secs(5);
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
+    let flags = Flags::parse(arguments).map_err(|error| match error {
+        FlagError::Help => Stop::Help,
+        error => Stop::Usage(error.to_string()),
+    })?;
+    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
+    let variable = |name: &str| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value).filter(|value| !value.is_empty())
+    };
+    let (signals, notices) = UnixStream::pair().map_err(|error| failed(&error))?;
+    for signal in [SIGINT, SIGTERM] {
+        let notices = notices.try_clone().map_err(|error| failed(&error))?;
+        signal_hook::low_level::pipe::register(signal, notices).map_err(|error| failed(&error))?;
+    }
+    let handed_over = listen::handed_over(environment).map_err(|error| failed(&error))?;
+    let mut roots = state::Roots::default();
+    if let Some(run) = variable("NETWRIGHT_RUN_DIR") {
+        roots.run = run.into();
+    }
+    if let Some(lib) = variable("NETWRIGHT_STATE_DIR") {
+        roots.lib = lib.into();
+    }
+    let state = flags.state.clone().unwrap_or_else(|| roots.lib.join("docker"));
+    let journal = Journal::open(&state).map_err(|error| failed(&error))?;
+    let boot_id = state::boot_id().map_err(|error| failed(&error))?;
+    let exec = Arc::new(Exec::new(environment.iter().cloned()));
+    let runtime = Runtime::new(flags.plugin_path.clone(), exec)
+        .with_cleanup_time(CLEANUP)
+        .with_stderr(|said| {
+            let text = String::from_utf8_lossy(said.text);
+            tracing::info!(plugin = said.plugin_type, command = %said.command, "{}", text.trim_end());
+        });
+    // There from the start, for what comes and goes in them.
+    for folder in ["docker/netns", "docker/ports"] {
+        let folder = roots.run.join(folder);
+        state::create_directory(&folder, 0o700).map_err(|error| failed(&error))?;
+    }
+    let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
+    let runtime = runtime.with_cache(Cache::new(&flags.cache_dir));
+    let driver = Arc::new(Driver::new(
+        journal,
+        (runtime, port_runtime),
+        flags.conf_dir.clone(),
+        roots.run,
+        boot_id,
+        flags.patience,
+    ));
+    let listener = Listener::open(handed_over, &flags.socket).map_err(|error| failed(&error))?;
+    // ADD, its undoing, and waiting for a call before it.
+    let answer_time = flags.patience * 2 + CLEANUP;
+    let server =
+        Arc::new(Server { driver: Arc::clone(&driver), answer_time, open: AtomicUsize::new(0) });
+    let (end, until) = mpsc::channel();
+    driver.settle_recent();
+    let collector = Arc::clone(&driver);
+    let collecting = std::thread::spawn(move || collect::run(&collector, &until));
+    notify::send(variable("NOTIFY_SOCKET").map(OsString::as_os_str), "READY=1");
+    tracing::info!(socket = %listener.path.display(), state = %state.display(), "ready");
+    let served = serve::accept(&server, &listener.socket, &signals);
+    notify::send(variable("NOTIFY_SOCKET").map(OsString::as_os_str), "STOPPING=1");
+    driver.end();
+    drop(end);
+    // What is under way goes on to its end, within its bound; what is not is safe on disk.
+    let deadline = std::time::Instant::now() + answer_time;
+    while 0 < server.open.load(Ordering::SeqCst) && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = collecting.join();
+    listener.close();
+    served.map_err(|error| failed(&error))?;
+    tracing::info!("stopped; networks and endpoints are kept");
+    Ok(())
+}

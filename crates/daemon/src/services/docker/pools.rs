@@ -1,0 +1,356 @@
+//! The IPAM driver: pools of its own, or those of a network list, whose folder it then looks into.
+//!
+//! What is handed out is written down here. Where the addresses are a network list's, the folder is read as well, so that
+//! what containers of CNI runtimes have is not handed out; the reservation there is made by ADD.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use cni::{Error, NetworkName, code};
+use cni_plugin::codes;
+use cni_runtime::ConfigFolder;
+use cnm::ipam::{
+    self as messages, Address, AddressSpaces, ReleaseAddress, ReleasePool, RequestAddress,
+    RequestPool,
+};
+use ipam::{RangeSet, RangeSets, Store};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use kernel::route::{IpFamily, RouteFilter, RouteSocket};
+
+use super::driver::{Driver, subnets, texts};
+use super::journal::{Pool, Use};
+use super::link::kernel_error;
+use super::wish;
+
+/// Our address space. There is no global one; Docker wants a name for it all the same.
+const LOCAL: &str = "netwright";
+const GLOBAL: &str = "netwright-global";
+/// The option (`--ipam-opt`) that names a network list.
+const CONFLIST: &str = "conflist";
+/// What all pools are held by while one is chosen.
+const ALL: &str = "pools";
+/// Where pools are taken from when the user names none: a /24 of the first, a /64 of the second (RFC 4193, its global
+/// ID drawn at random once).
+const V4_POOLS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 201, 0, 0), 16);
+const V6_POOLS: Ipv6Net =
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd6e, 0x7769, 0x6768, 0, 0, 0, 0, 0), 48);
+/// How many addresses are looked at for a free one; a folder may be as full as a /16.
+const TRIES: usize = 1 << 17;
+/// Where host-local keeps its folders.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+impl Driver {
+    #[expect(clippy::unused_self, reason = "as the other calls")]
+    pub(super) fn address_spaces(&self) -> AddressSpaces {
+        AddressSpaces {
+            local_default_address_space: LOCAL.to_owned(),
+            global_default_address_space: GLOBAL.to_owned(),
+        }
+    }
+
+    pub(super) fn request_pool(&self, asked: &RequestPool) -> Result<messages::Pool, Error> {
+        let _held = self.hold(ALL)?;
+        if let Some(key) = asked.options.keys().find(|key| *key != CONFLIST) {
+            return Err(Error::new(code::INVALID_CONFIG, format!("unknown IPAM option {key:?}"))
+                .with_details("conflist=NAME is the only one"));
+        }
+        let pool = match asked.options.get(CONFLIST) {
+            Some(name) => self.pool_of_list(name, asked)?,
+            None => self.pool_of_our_own(asked)?,
+        };
+        self.journal.put_pool(&pool)?;
+        let gateway = pool.gateway.map(|gateway| with_length(gateway, pool.subnet));
+        let mut data = texts([(messages::GATEWAY, gateway.unwrap_or_default())]);
+        data.retain(|_, text| !text.is_empty());
+        Ok(messages::Pool { pool_id: pool.id, pool: pool.subnet.to_string(), data })
+    }
+
+    fn pool_of_list(&self, name: &str, asked: &RequestPool) -> Result<Pool, Error> {
+        let (sets, _) = self.ranges(name)?;
+        let wanted: Option<IpNet> = parse_pool("pool", &asked.pool)?;
+        let mut ranges = sets.sets().iter().flat_map(RangeSet::ranges);
+        let fits = |range: &&ipam::Range| match wanted {
+            Some(wanted) => range.subnet() == wanted,
+            None => range.subnet().addr().is_ipv6() == asked.v6,
+        };
+        let Some(range) = ranges.find(fits) else {
+            let family = if asked.v6 { "IPv6" } else { "IPv4" };
+            let what =
+                wanted.map_or_else(|| format!("{family} subnet"), |subnet| subnet.to_string());
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("network list {name:?} does not hand out addresses of {what}"),
+            ));
+        };
+        let id = format!("{name}.{}", file_name(range.subnet()));
+        let mut pool = match self.journal.pool(&id)? {
+            Some(pool) => pool,
+            None => Pool::new(id, range.subnet()),
+        };
+        pool.part = parse_pool("range", &asked.sub_pool)?;
+        pool.conflist = Some(name.to_owned());
+        pool.gateway = Some(range.gateway());
+        Ok(pool)
+    }
+
+    fn pool_of_our_own(&self, asked: &RequestPool) -> Result<Pool, Error> {
+        let pools = self.journal.pools();
+        let Some(subnet) = parse_pool("pool", &asked.pool)? else {
+            let subnet = self.free_subnet(&pools, asked.v6)?;
+            return Ok(Pool::new(file_name(subnet), subnet));
+        };
+        let part = parse_pool("range", &asked.sub_pool)?;
+        if part.is_some_and(|part| !subnet.contains(&part)) {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("range {} is not in {subnet}", asked.sub_pool),
+            ));
+        }
+        let overlap = pools.iter().find(|pool| {
+            pool.conflist.is_none()
+                && (pool.subnet.contains(&subnet) || subnet.contains(&pool.subnet))
+        });
+        match overlap {
+            // Asked again, the answer was lost: nobody has used it yet.
+            Some(pool) if pool.subnet == subnet && !self.is_used(pool) => {}
+            Some(pool) => {
+                return Err(Error::new(
+                    code::INVALID_CONFIG,
+                    format!("pool {subnet} overlaps pool {}, which is in use", pool.subnet),
+                ));
+            }
+            None => {}
+        }
+        Ok(Pool { part, ..Pool::new(file_name(subnet), subnet) })
+    }
+
+    fn is_used(&self, pool: &Pool) -> bool {
+        !pool.taken.is_empty()
+            || self.journal.networks().iter().any(|network| subnets(network).contains(&pool.subnet))
+    }
+
+    /// Chooses a subnet that neither we nor the host's routes know.
+    fn free_subnet(&self, pools: &[Pool], v6: bool) -> Result<IpNet, Error> {
+        let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
+        let family = if v6 { IpFamily::V6 } else { IpFamily::V4 };
+        let routes =
+            host.routes(RouteFilter::main(family)).map_err(|error| kernel_error(&error))?;
+        let mut taken: Vec<IpNet> = routes.iter().map(|route| route.destination).collect();
+        taken.retain(|subnet| subnet.prefix_len() != 0);
+        taken.extend(pools.iter().map(|pool| pool.subnet));
+        taken.extend(self.journal.networks().iter().flat_map(subnets));
+        let free =
+            |subnet: &IpNet| !taken.iter().any(|one| one.contains(subnet) || subnet.contains(one));
+        let found = if v6 {
+            // A /48 holds 65,536 of them.
+            let mut all = V6_POOLS.subnets(64).expect("64 is longer than 48").map(IpNet::V6);
+            all.find(free)
+        } else {
+            let mut all = V4_POOLS.subnets(24).expect("24 is longer than 16").map(IpNet::V4);
+            all.find(free)
+        };
+        found.ok_or_else(|| {
+            Error::new(codes::ADDRESS, "every subnet that could be chosen is in use")
+                .with_details("choose one with --subnet")
+        })
+    }
+
+    pub(super) fn release_pool(&self, asked: &ReleasePool) -> Result<(), Error> {
+        let _held = self.hold(ALL)?;
+        let Some(mut pool) = self.journal.pool(&asked.pool_id)? else { return Ok(()) };
+        let shared = pool.conflist.as_ref().is_some_and(|name| {
+            let named = |network: &super::journal::Network| {
+                network.list().is_ok_and(|list| list.name == *name)
+            };
+            // This network's record goes behind its pools.
+            1 < self.journal.networks().iter().filter(|network| named(network)).count()
+        });
+        if shared {
+            pool.taken.retain(|_, for_what| *for_what != Use::Gateway);
+            return self.journal.put_pool(&pool);
+        }
+        self.journal.remove_pool(&pool.id)
+    }
+
+    pub(super) fn request_address(&self, asked: &RequestAddress) -> Result<Address, Error> {
+        let _held = self.hold(ALL)?;
+        let mut pool = self.known_pool(&asked.pool_id)?;
+        let for_gateway = asked
+            .options
+            .get(messages::ADDRESS_TYPE)
+            .is_some_and(|for_what| for_what == messages::GATEWAY);
+        let for_what = if for_gateway { Use::Gateway } else { Use::Any };
+        let address = if asked.address.is_empty() {
+            self.choose(&pool, for_what)?
+        } else {
+            let wanted: IpAddr = asked.address.parse().map_err(|_| {
+                Error::new(code::INVALID_CONFIG, format!("{:?} is no address", asked.address))
+            })?;
+            self.check_wanted(&pool, wanted, for_what)?;
+            wanted
+        };
+        pool.taken.insert(address, for_what);
+        match for_what {
+            Use::Gateway => pool.gateway = Some(address),
+            Use::Any if asked.address.is_empty() => pool.last = Some(address),
+            Use::Any => {}
+        }
+        self.journal.put_pool(&pool)?;
+        Ok(Address { address: with_length(address, pool.subnet), ..Address::default() })
+    }
+
+    pub(super) fn release_address(&self, asked: &ReleaseAddress) -> Result<(), Error> {
+        let _held = self.hold(ALL)?;
+        let Some(mut pool) = self.journal.pool(&asked.pool_id)? else { return Ok(()) };
+        let Ok(address) = asked.address.parse::<IpAddr>() else { return Ok(()) };
+        if pool.taken.remove(&address).is_none() {
+            return Ok(());
+        }
+        self.journal.put_pool(&pool)
+    }
+
+    fn known_pool(&self, id: &str) -> Result<Pool, Error> {
+        self.journal.pool(id)?.ok_or_else(|| {
+            Error::new(code::INVALID_CONFIG, format!("pool {id:?} is not known to netwright"))
+                .with_details("its record is gone: remove the network and create it again")
+        })
+    }
+
+    /// Refuses an address that is not to be had.
+    fn check_wanted(&self, pool: &Pool, wanted: IpAddr, for_what: Use) -> Result<(), Error> {
+        if !pool.subnet.contains(&wanted) {
+            return Err(Error::new(
+                codes::ADDRESS,
+                format!("address {wanted} is not in pool {}", pool.subnet),
+            ));
+        }
+        match pool.taken.get(&wanted) {
+            // The gateway of a list's pool, by the second network on it.
+            Some(Use::Gateway) if for_what == Use::Gateway => Ok(()),
+            Some(Use::Gateway) => Err(taken(wanted, "the gateway has it")),
+            Some(Use::Any) if self.is_held(pool, wanted) => {
+                Err(taken(wanted, "a container has it"))
+            }
+            Some(Use::Any) => Ok(()),
+            None => match self.holder_in_folder(pool, wanted) {
+                Some(holder) => Err(taken(wanted, &holder)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Whether somebody still has an address that is written down. Where our own networks use the pool their endpoints
+    /// say so, and one that Docker forgot to give back is free; else the book is all there is.
+    fn is_held(&self, pool: &Pool, address: IpAddr) -> bool {
+        let ours: Vec<_> = self.journal.networks();
+        let mut on_pool =
+            ours.iter().filter(|network| subnets(network).contains(&pool.subnet)).peekable();
+        if on_pool.peek().is_none() {
+            return true;
+        }
+        let on_pool: Vec<_> = on_pool.collect();
+        let reserved = on_pool.iter().any(|network| {
+            let data = network.asked.ipv4.iter().chain(&network.asked.ipv6);
+            data.flat_map(|data| data.aux_addresses.values())
+                .any(|text| text.parse::<IpNet>().is_ok_and(|one| one.addr() == address))
+        });
+        reserved
+            || self.journal.endpoints().iter().any(|endpoint| {
+                on_pool.iter().any(|network| network.id == endpoint.network)
+                    && endpoint.layout.addresses.iter().any(|one| one.addr() == address)
+            })
+    }
+
+    fn choose(&self, pool: &Pool, for_what: Use) -> Result<IpAddr, Error> {
+        if for_what == Use::Gateway {
+            let known = pool.gateway.or_else(|| pool.subnet.hosts().next());
+            return known.ok_or_else(|| exhausted(pool));
+        }
+        let folder: Vec<IpAddr> = match &pool.conflist {
+            Some(name) => self.folder(name)?.addresses().unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let ranges = match &pool.conflist {
+            Some(name) => Some(self.ranges(name)?.0),
+            None => None,
+        };
+        let allowed = |address: &IpAddr| {
+            ranges.as_ref().is_none_or(|sets| {
+                sets.sets().iter().any(|set| set.range_of(*address).is_some())
+                    && !sets.is_gateway(*address)
+            })
+        };
+        let part = pool.part.unwrap_or(pool.subnet);
+        let free = |address: &IpAddr| {
+            !pool.taken.contains_key(address)
+                && !folder.contains(address)
+                && pool.gateway != Some(*address)
+                && allowed(address)
+        };
+        let behind = |last: IpAddr| part.hosts().take(TRIES).skip_while(move |one| *one <= last);
+        let next = pool.last.and_then(|last| behind(last).find(free));
+        let found = next.or_else(|| part.hosts().take(TRIES).find(free));
+        found.ok_or_else(|| exhausted(pool))
+    }
+
+    /// Reads what a network list hands out, and where its reservations are.
+    fn ranges(&self, name: &str) -> Result<(RangeSets, String), Error> {
+        let folder = ConfigFolder::scan(&self.conf_dir).map_err(|error| error.to_cni())?;
+        let list = folder.find(name).map_err(|error| error.to_cni())?;
+        let ipam = wish::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
+        let Some(ipam) = ipam else {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("network list {name:?} does not have its addresses from host-local"),
+            )
+            .with_details(
+                "create the network with --ipam-driver null: then the list gives the addresses",
+            ));
+        };
+        let data_dir = ipam.data_dir.clone();
+        Ok((ipam.range_sets()?, if data_dir.is_empty() { DATA_DIR.to_owned() } else { data_dir }))
+    }
+
+    fn folder(&self, name: &str) -> Result<Store, Error> {
+        let (_, data_dir) = self.ranges(name)?;
+        Ok(Store::new(data_dir.as_ref(), &NetworkName::new(name)?))
+    }
+
+    fn holder_in_folder(&self, pool: &Pool, address: IpAddr) -> Option<String> {
+        let store = self.folder(pool.conflist.as_ref()?).ok()?;
+        let holder = store.holder_of(address).ok().flatten()?;
+        Some(format!("it is reserved: {holder:?}"))
+    }
+}
+
+fn taken(address: IpAddr, why: &str) -> Error {
+    Error::new(codes::ADDRESS, format!("address {address} is taken")).with_details(why)
+}
+
+fn exhausted(pool: &Pool) -> Error {
+    Error::new(
+        codes::ADDRESS,
+        format!("no address of pool {} is free", pool.part.unwrap_or(pool.subnet)),
+    )
+}
+
+fn with_length(address: IpAddr, subnet: IpNet) -> String {
+    format!("{address}/{}", subnet.prefix_len())
+}
+
+/// A subnet as part of a file's name.
+fn file_name(subnet: IpNet) -> String {
+    subnet.to_string().replace('/', "-")
+}
+
+fn parse_pool(what: &str, text: &str) -> Result<Option<IpNet>, Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let subnet: IpNet = text.parse().map_err(|_| {
+        Error::new(
+            code::INVALID_CONFIG,
+            format!("{what} {text:?} is not an address with its length"),
+        )
+    })?;
+    Ok(Some(subnet.trunc()))
+}

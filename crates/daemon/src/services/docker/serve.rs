@@ -1,0 +1,210 @@
+//! The socket: a thread a connection, one request each, an answer within a bounded time.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use cnm::Failure;
+use cnm::http::{self, HttpError, Incoming, Kind, Message};
+use cnm::method::Method;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use super::driver::Driver;
+
+/// The longest body that is read: a container that publishes every port of three protocols has 17 MB; nobody does.
+const MAX_BODY: usize = 8 << 20;
+/// How long a request may take to arrive, and an answer to leave.
+const TALK_TIME: Duration = Duration::from_secs(10);
+/// How many connections are open at once. Docker starts as many containers at once as it is told to.
+const MAX_CONNECTIONS: usize = 256;
+
+/// The pause when none can be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What serving needs.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) driver: Arc<Driver>,
+    /// The longest that Docker waits for an answer, whatever happens here.
+    pub(super) answer_time: Duration,
+    pub(super) open: AtomicUsize,
+}
+
+/// Takes connections until there is something to read from `signals`.
+pub(super) fn accept(
+    server: &Arc<Server>,
+    listener: &UnixListener,
+    signals: &UnixStream,
+) -> Result<(), Errno> {
+    loop {
+        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        }
+        if !ready[0].revents().is_empty() {
+            return Ok(());
+        }
+        match listener.accept() {
+            Ok((stream, _)) => server.begin(stream),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => {
+                // Out of descriptors or memory: others may end meanwhile.
+                tracing::error!(%error, "cannot take a connection");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+impl Server {
+    fn begin(self: &Arc<Self>, stream: UnixStream) {
+        let server = Arc::clone(self);
+        let many = MAX_CONNECTIONS <= server.open.fetch_add(1, Ordering::SeqCst);
+        let spawned = std::thread::Builder::new().name("docker".to_owned()).spawn(move || {
+            if many {
+                say(&stream, 503, &Failure::new("netwright is answering too many calls at once"));
+            } else if let Err(error) = server.talk(&stream) {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            server.open.fetch_sub(1, Ordering::SeqCst);
+        });
+        if let Err(error) = spawned {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+            tracing::error!(%error, "cannot start a thread for a connection");
+        }
+    }
+
+    fn talk(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        let uid = sockopt::socket_peercred(stream)?.uid.as_raw();
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            tracing::warn!(uid, "refused a connection: only root and the daemon's user may ask");
+            return Ok(());
+        }
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(TALK_TIME))?;
+        match hear(stream)? {
+            Ok(message) => self.answer(stream, &message),
+            Err(error) => {
+                let status = if matches!(error, HttpError::LongBody { .. }) { 413 } else { 400 };
+                tracing::warn!(%error, "refused a request");
+                say(stream, status, &Failure::new(format!("netwright: {error}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(self: &Arc<Self>, stream: &UnixStream, message: &Message) {
+        if message.method != "POST" {
+            return say(stream, 405, &Failure::new("netwright: calls are POSTed"));
+        }
+        let name = message.target.trim_start_matches('/').to_owned();
+        let Some(method) = Method::parse(&name) else {
+            return say(
+                stream,
+                404,
+                &Failure::new(format!("netwright: there is no call {name:?}")),
+            );
+        };
+        let began = Instant::now();
+        let (sender, receiver) = mpsc::channel();
+        let server = Arc::clone(self);
+        let body = message.body.clone();
+        // Apart, so that Docker has its answer in time even if the work hangs; the work goes on to its own end.
+        let spawned = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            let _ = sender.send(server.driver.answer(method, &body));
+        });
+        if let Err(error) = spawned {
+            return say(
+                stream,
+                500,
+                &Failure::new(format!("netwright: no thread for the call: {error}")),
+            );
+        }
+        let ms = || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match receiver.recv_timeout(self.answer_time) {
+            Ok(Ok(body)) => {
+                tracing::info!(call = %method, ms = ms(), "answered");
+                send(stream, 200, &body);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(call = %method, ms = ms(), %error, "refused");
+                // In band, where Docker shows it to its user.
+                send(stream, 200, &cnm::write(&Failure::new(format!("netwright: {error}"))));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!(call = %method, ms = ms(), "not done in time; it goes on");
+                let text =
+                    format!("netwright: {method} was not done within {:?}", self.answer_time);
+                send(stream, 200, &cnm::write(&Failure::new(text)));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tracing::error!(call = %method, "a bug of ours ended the call");
+                say(
+                    stream,
+                    500,
+                    &Failure::new(format!("netwright: {method} ended by a bug; see its log")),
+                );
+            }
+        }
+    }
+}
+
+/// Reads a request within its time.
+fn hear(mut stream: &UnixStream) -> io::Result<Result<Message, HttpError>> {
+    let deadline = Instant::now() + TALK_TIME;
+    let mut incoming = Incoming::new(Kind::Request, MAX_BODY);
+    let mut buffer = vec![0; 64 * 1024];
+    let mut continued = false;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            if incoming.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            return Ok(incoming.end());
+        }
+        match incoming.feed(&buffer[..length]) {
+            Ok(Some(message)) => return Ok(Ok(message)),
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        if incoming.waits_to_continue() && !continued {
+            continued = true;
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+    }
+}
+
+fn say(stream: &UnixStream, status: u16, failure: &Failure) {
+    send(stream, status, &cnm::write(failure));
+}
+
+/// Sends an answer. Docker that does not want it any more is nobody to tell.
+fn send(mut stream: &UnixStream, status: u16, body: &[u8]) {
+    let _ = stream.write_all(&http::answer(status, body, true));
+    // What was not read, of a body that is too long, would make the kernel reset the connection before the answer is
+    // read: Docker would see that and not the text.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    let mut buffer = vec![0; 64 * 1024];
+    let deadline = Instant::now() + TALK_TIME;
+    while matches!(stream.read(&mut buffer), Ok(length) if 0 < length) && Instant::now() < deadline
+    {
+    }
+}

@@ -1,0 +1,210 @@
+//! What Docker does not do for a link that it has moved into a sandbox.
+//!
+//! It gives it one address a family, the routes it was told, and nothing else: what plugins set beside that, and what the
+//! kernel forgets of a link that changes its namespace, is put back here, once the link is there. Older engines say nothing
+//! behind Join, and make the sandbox later: so it is looked for.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cni::Error;
+use ipnet::IpNet;
+use kernel::netns::{Netns, within};
+use kernel::route::{
+    AddressOptions, Change, IpFamily, Link, LinkSet, Route, RouteFilter, RouteProtocol,
+    RouteSocket, TABLE_MAIN,
+};
+use kernel::sysctl::Sysctl;
+
+use super::driver::Driver;
+use super::journal::{Endpoint, Layout, Phase, short};
+use super::link::{is_ours, kernel_error, open_if_there};
+
+/// How long a container may take from Join to its start.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between looks: short while the start is under way, longer when it takes its time.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONG_PAUSE: Duration = Duration::from_millis(100);
+const SHORT_WHILE: Duration = Duration::from_secs(5);
+
+/// Switches that are Docker's, or that follow from others.
+const NOT_OURS: [&str; 4] = ["disable_ipv6", "mtu", "stable_secret", "forwarding"];
+/// What announces addresses when a link's hardware address is set (`linux Documentation/networking/ip-sysctl.rst`).
+const ANNOUNCE: [(&str, &str); 2] = [("ipv4", "arp_notify"), ("ipv6", "ndisc_notify")];
+
+impl Driver {
+    /// Waits for the link on a thread of its own.
+    pub(super) fn settle_later(self: &Arc<Self>, id: &str) {
+        let driver = Arc::clone(self);
+        let endpoint = id.to_owned();
+        let spawned = std::thread::Builder::new().name("settle".to_owned()).spawn(move || {
+            if let Err(error) = driver.settle(&endpoint) {
+                tracing::warn!(endpoint = short(&endpoint), %error, "an interface lacks what Docker does not set");
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(endpoint = short(id), %error, "no thread to settle an interface");
+        }
+    }
+
+    /// Goes on with what a driver before this one may not have come to.
+    pub(super) fn settle_recent(self: &Arc<Self>) {
+        let now_s = crate::clock::now().at.as_millis() / 1000;
+        for endpoint in self.journal.endpoints() {
+            let recent = now_s.saturating_sub(endpoint.since_s) < PATIENCE.as_secs();
+            if endpoint.boot_id == self.boot_id && endpoint.phase == Phase::Joined && recent {
+                self.settle_later(&endpoint.id);
+            }
+        }
+    }
+
+    fn settle(&self, id: &str) -> Result<(), Error> {
+        let began = Instant::now();
+        loop {
+            let Some(endpoint) = self.journal.endpoint(id)? else { return Ok(()) };
+            let Some(sandbox) = endpoint.sandbox.as_deref() else { return Ok(()) };
+            if endpoint.phase != Phase::Joined || self.is_ending() {
+                return Ok(());
+            }
+            if self.settle_once(&endpoint, sandbox)? {
+                tracing::debug!(endpoint = short(id), "settled");
+                return Ok(());
+            }
+            let waited = began.elapsed();
+            if PATIENCE < waited {
+                tracing::debug!(endpoint = short(id), "no container has taken the interface");
+                return Ok(());
+            }
+            std::thread::sleep(if waited < SHORT_WHILE { PAUSE } else { LONG_PAUSE });
+        }
+    }
+
+    /// Says whether the link was there, and is now as it should be.
+    fn settle_once(&self, endpoint: &Endpoint, sandbox: &Path) -> Result<bool, Error> {
+        let Some(netns) = open_if_there(sandbox)? else { return Ok(false) };
+        let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let links = inside.links().map_err(|error| kernel_error(&error))?;
+        let alias = self.alias_of(endpoint)?;
+        let ours = links.into_iter().find(|link| is_ours(link, endpoint, &alias));
+        // Docker sets it up last.
+        let Some(link) = ours.filter(Link::up) else { return Ok(false) };
+        let switches = write_switches(&netns, &link.name, &endpoint.layout);
+        for change in changes(&mut inside, &link, &endpoint.layout)? {
+            match inside.apply_one(&change) {
+                // Docker, or the container, was first.
+                Err(error) if !error.is_exists() && !error.is_not_found() => {
+                    return Err(kernel_error(&error));
+                }
+                _ => {}
+            }
+        }
+        // Others may remember the address with the hardware address of who had it before.
+        let set = LinkSet { mac: link.mac, ..LinkSet::default() };
+        if link.mac.is_some() {
+            let announced = inside.apply_one(&Change::SetLink { ifindex: link.index, set });
+            announced.map_err(|error| kernel_error(&error))?;
+        }
+        switches.map(|()| true)
+    }
+}
+
+/// Plans what the link lacks, and what it has too much.
+fn changes(inside: &mut RouteSocket, link: &Link, layout: &Layout) -> Result<Vec<Change>, Error> {
+    let ifindex = link.index;
+    let has = inside.addresses(Some(ifindex)).map_err(|error| kernel_error(&error))?;
+    let mut changes = Vec::new();
+    for address in &layout.addresses {
+        if !has.iter().any(|one| one.address == *address) {
+            let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+            changes.push(Change::AddAddress { ifindex, address: *address, options });
+        }
+    }
+    for family in [IpFamily::V4, IpFamily::V6] {
+        let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: Some(ifindex) };
+        let routes = inside.routes(filter).map_err(|error| kernel_error(&error))?;
+        let wanted = |destination: &IpNet| {
+            layout.routes.iter().find(move |route| route.destination == *destination)
+        };
+        // The route by an address that plugins took away, as ptp does: everything is behind the gateway there.
+        let surplus = routes.iter().filter(|route| {
+            let of_address = layout.addresses.iter().any(|ip| ip.trunc() == route.destination);
+            route.protocol == Some(RouteProtocol::KERNEL)
+                && of_address
+                && !wanted(&route.destination).is_some_and(|wanted| wanted.by_kernel)
+        });
+        for route in surplus.clone() {
+            changes.push(Change::DelRoute(Route {
+                oif: Some(ifindex),
+                ..Route::new(route.destination)
+            }));
+        }
+        for route in surplus {
+            let Some(wanted) = wanted(&route.destination) else { continue };
+            changes.push(Change::AddRoute(Route {
+                oif: Some(ifindex),
+                gateway: wanted.gateway,
+                source: source(layout, route.destination, wanted.gateway),
+                ..Route::new(route.destination)
+            }));
+        }
+    }
+    Ok(changes)
+}
+
+/// The address to speak from to a prefix that is reached by a gateway in it.
+fn source(layout: &Layout, destination: IpNet, gateway: Option<IpAddr>) -> Option<IpAddr> {
+    gateway?;
+    layout.addresses.iter().find(|ip| ip.trunc() == destination).map(IpNet::addr)
+}
+
+/// Reads an interface's switches that are not as in every new interface. `folder` is `ipv4` or `ipv6`.
+pub(super) fn read_switches(netns: &Netns, ifname: &str) -> Vec<(String, String, String)> {
+    let read = || {
+        let mut found = Vec::new();
+        for folder in ["ipv4", "ipv6"] {
+            let dir = Path::new("/proc/sys/net").join(folder).join("conf");
+            let entries = std::fs::read_dir(dir.join(ifname)).into_iter().flatten().flatten();
+            for entry in entries {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if NOT_OURS.contains(&name.as_str()) {
+                    continue;
+                }
+                let text = |path: &Path| std::fs::read_to_string(path).ok();
+                let (is, usual) = (text(&entry.path()), text(&dir.join("default").join(&name)));
+                if let (Some(is), Some(usual)) = (is, usual)
+                    && is != usual
+                {
+                    found.push((folder.to_owned(), name, is.trim().to_owned()));
+                }
+            }
+        }
+        found
+    };
+    within(netns, read).unwrap_or_default()
+}
+
+fn write_switches(netns: &Netns, ifname: &str, layout: &Layout) -> Result<(), Error> {
+    let write = || {
+        let mut failure = None;
+        let announce = ANNOUNCE.map(|(folder, name)| (folder, name, "1"));
+        let kept = layout.switches.iter();
+        let kept =
+            kept.map(|(folder, name, value)| (folder.as_str(), name.as_str(), value.as_str()));
+        for (folder, name, value) in announce.into_iter().chain(kept) {
+            let written = Sysctl::of_link(&format!("net/{folder}/conf"), ifname, name)
+                .and_then(|key| key.write_if_different(value));
+            if let Err(error) = written {
+                // IPv6 may be off.
+                failure = failure.or(Some(error).filter(|error| !error.is_missing()));
+            }
+        }
+        failure
+    };
+    match within(netns, write) {
+        Ok(None) => Ok(()),
+        Ok(Some(error)) => Err(Error::from_chain(cni_plugin::codes::KERNEL, &error)),
+        Err(error) => Err(Error::from_chain(cni::code::INVALID_NETNS, &error)),
+    }
+}

@@ -1,0 +1,421 @@
+//! What a user wants of a network, from `-o`, `--subnet` and the like: a network list.
+//!
+//! `-o conflist=NAME` takes a list of the node as it is. Otherwise one is made: `-o type=PLUGIN` (bridge when nothing is
+//! said), and every other option is a key of that plugin's configuration.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use cni::json::Object;
+use cni::{Error, NetworkList, NetworkName, code};
+use cni_runtime::{ConfigFolder, LoadError, Runtime};
+use cnm::network::{CreateNetwork, IpamData};
+use cnm::options;
+use ipam::{RangeSets, RangeSpec};
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::journal::{Network, short};
+
+/// Options that are ours.
+const CONFLIST: &str = "conflist";
+const NAME: &str = "name";
+const TYPE: &str = "type";
+const IFNAME: &str = "ifname";
+const PREFIX: &str = "prefix";
+/// Options of Docker's own bridge driver that mean something here, and the keys they become.
+const DOCKERS: [(&str, &str); 3] = [
+    ("com.docker.network.driver.mtu", "mtu"),
+    ("com.docker.network.bridge.name", "bridge"),
+    ("com.docker.network.bridge.enable_ip_masquerade", "ipMasq"),
+];
+const DOCKERS_PREFIX: &str = "com.docker.network.container_iface_prefix";
+
+/// Plugins that make a port of this host, which can publish ports and be filtered.
+const ROUTED: [&str; 2] = ["bridge", "ptp"];
+/// Address plugins that give the address they are asked for.
+const OBEDIENT: [&str; 2] = ["host-local", "static"];
+
+/// Where lists and plugins are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shelf<'a> {
+    pub(super) conf_dir: &'a Path,
+    pub(super) runtime: &'a Runtime,
+}
+
+/// Plans a network; nothing is changed.
+pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, Error> {
+    let malformed = |error: cni::json::JsonError| {
+        Error::new(code::DECODE_FAILURE, format!("read the network's options: {error}"))
+    };
+    let mut wanted = options::generic(&asked.options).map_err(malformed)?;
+    let internal: Option<bool> =
+        options::option(&asked.options, options::INTERNAL).map_err(malformed)?;
+    let internal = internal.unwrap_or_default();
+    let pools = Pools::read(asked)?;
+    let mut network = Network::new(asked.clone(), String::new());
+    network.internal = internal;
+    if let Some(ifname) = wanted.remove(IFNAME) {
+        network.ifname = cni::IfName::new(&ifname)
+            .map_err(|error| error.context(format!("option {IFNAME:?}")))?
+            .to_string();
+    }
+    for key in [DOCKERS_PREFIX, PREFIX] {
+        if let Some(prefix) = wanted.remove(key) {
+            network.prefix = check_prefix(&prefix)?;
+        }
+    }
+    let list = match wanted.remove(CONFLIST) {
+        Some(name) => {
+            refuse_others(&wanted)?;
+            let list = find(&name, shelf.conf_dir)?;
+            check_pools(&list, &pools)?;
+            listening(list)?
+        }
+        None => {
+            network.made = true;
+            make(asked, wanted, &pools, internal)?
+        }
+    };
+    NetworkName::new(&list.name)?;
+    for plugin in &list.plugins {
+        let find = |plugin_type: &str| {
+            shelf.runtime.find_plugin(plugin_type).map_err(|error| {
+                Error::from_chain(code::INVALID_CONFIG, &error)
+                    .context(format!("network list {:?}", list.name))
+                    .with_details("netwright install puts our plugins where they are looked for")
+            })
+        };
+        find(&plugin.plugin_type)?;
+        if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
+            find(&ipam.plugin_type)?;
+        }
+    }
+    network.conflist = String::from_utf8(list.source)
+        .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
+    Ok(network)
+}
+
+/// Lets the plugin that gives addresses know which ones are wanted, where it could and the list does not say so: `CNI_ARGS`
+/// carries one address at most.
+fn listening(list: NetworkList) -> Result<NetworkList, Error> {
+    let has_ips = |plugin: &cni::PluginConfig| plugin.capabilities.iter().any(|has| has == "ips");
+    if list.plugins.iter().any(has_ips) {
+        return Ok(list);
+    }
+    let mut plugins: Vec<Object> = Vec::new();
+    for plugin in &list.plugins {
+        let mut object = plugin.object.clone();
+        let ipam = ipam_of(&object)?.filter(|ipam| OBEDIENT.contains(&ipam.plugin_type.as_str()));
+        if ipam.is_some() {
+            let mut capabilities: BTreeMap<&str, bool> =
+                plugin.capabilities.iter().map(|name| (name.as_str(), true)).collect();
+            capabilities.insert("ips", true);
+            object.set_value("capabilities", &capabilities);
+        }
+        plugins.push(object);
+    }
+    let mut document = Object::parse(&list.source).map_err(|error| {
+        Error::new(code::DECODE_FAILURE, format!("network list {:?}: {error}", list.name))
+    })?;
+    document.set_value("plugins", &plugins);
+    NetworkList::parse(&document.to_vec())
+}
+
+/// What Docker's IPAM gave.
+#[derive(Debug, Default)]
+struct Pools {
+    subnets: Vec<(IpNet, Option<IpAddr>)>,
+}
+
+impl Pools {
+    fn read(asked: &CreateNetwork) -> Result<Self, Error> {
+        let mut pools = Pools::default();
+        for data in asked.ipv4.iter().chain(&asked.ipv6) {
+            // Docker's IPAM "null": whatever the driver says.
+            if let Some(pool) = pool_of(data)? {
+                pools.subnets.push(pool);
+            }
+        }
+        Ok(pools)
+    }
+
+    fn have_v6(&self) -> bool {
+        self.subnets.iter().any(|(subnet, _)| subnet.addr().is_ipv6())
+    }
+}
+
+fn pool_of(data: &IpamData) -> Result<Option<(IpNet, Option<IpAddr>)>, Error> {
+    let wrong = |what: &str, text: &str| {
+        Error::new(
+            code::INVALID_CONFIG,
+            format!("{what} {text:?} is not an address with its length"),
+        )
+    };
+    if data.pool.is_empty() {
+        return Ok(None);
+    }
+    let subnet: IpNet = data.pool.parse().map_err(|_| wrong("pool", &data.pool))?;
+    if subnet.prefix_len() == 0 {
+        return Ok(None);
+    }
+    let gateway = match data.gateway.as_str() {
+        "" => None,
+        text => {
+            let gateway: IpNet = text.parse().map_err(|_| wrong("gateway", text))?;
+            Some(gateway.addr())
+        }
+    };
+    Ok(Some((subnet.trunc(), gateway)))
+}
+
+/// Finds a list of the node.
+fn find(name: &str, conf_dir: &Path) -> Result<NetworkList, Error> {
+    let folder = ConfigFolder::scan(conf_dir).map_err(|error| error.to_cni())?;
+    match folder.find(name) {
+        Ok(list) => Ok(list.clone()),
+        Err(error @ (LoadError::Empty { .. } | LoadError::NotFound { .. })) => {
+            let there: Vec<&str> = folder.networks().map(|list| list.name.as_str()).collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            Err(Error::new(code::INVALID_CONFIG, error.to_string())
+                .with_details(format!("network lists in {}: {there}", conf_dir.display())))
+        }
+        Err(error) => Err(error.to_cni()),
+    }
+}
+
+fn refuse_others(rest: &BTreeMap<String, String>) -> Result<(), Error> {
+    let Some(key) = rest.keys().next() else { return Ok(()) };
+    Err(unknown(key).with_details(
+        "with conflist everything is said in the network list; ifname and prefix are the only others",
+    ))
+}
+
+fn unknown(key: &str) -> Error {
+    Error::new(code::INVALID_CONFIG, format!("unknown option {key:?}"))
+}
+
+/// An interface's name is this and a number.
+fn check_prefix(prefix: &str) -> Result<String, Error> {
+    let name = cni::IfName::new(&format!("{prefix}000"));
+    name.map_err(|error| error.context(format!("option {PREFIX:?}")))?;
+    Ok(prefix.to_owned())
+}
+
+/// The keys of `ipam` that matter here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Ipam {
+    #[serde(rename = "type")]
+    pub(super) plugin_type: String,
+    ranges: Vec<Vec<RangeSpec>>,
+    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
+    subnet: Option<IpNet>,
+    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
+    range_start: Option<IpAddr>,
+    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
+    range_end: Option<IpAddr>,
+    #[serde(with = "cni::text::optional_ip")]
+    gateway: Option<IpAddr>,
+    #[serde(rename = "dataDir")]
+    pub(super) data_dir: String,
+}
+
+impl Ipam {
+    /// Returns what host-local hands out.
+    pub(super) fn range_sets(self) -> Result<RangeSets, Error> {
+        let mut sets = Vec::new();
+        if self.subnet.is_some() {
+            sets.push(vec![RangeSpec {
+                subnet: self.subnet,
+                range_start: self.range_start,
+                range_end: self.range_end,
+                gateway: self.gateway,
+            }]);
+        }
+        sets.extend(self.ranges);
+        RangeSets::new(sets).map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))
+    }
+}
+
+/// Reads a plugin's `ipam`.
+pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
+    let Some(raw) = plugin.get_ignore_case("ipam") else { return Ok(None) };
+    let read = cni::json::from_raw(raw);
+    read.map_err(|error| {
+        Error::new(code::INVALID_CONFIG, format!("\"ipam\" of the network: {error}"))
+    })
+}
+
+/// Reads who gives addresses in a list: the first plugin that has somebody for it.
+pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
+    for plugin in &list.plugins {
+        if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
+            return Ok(Some(ipam));
+        }
+    }
+    Ok(None)
+}
+
+/// Addresses that Docker chooses must be ones that the list can give.
+fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error> {
+    if pools.subnets.is_empty() {
+        return Ok(());
+    }
+    let ipam = ipam_of_list(list)?;
+    let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str()).to_owned();
+    if !OBEDIENT.contains(&plugin_type.as_str()) {
+        return Err(Error::new(
+            code::INVALID_CONFIG,
+            format!(
+                "network list {:?} has its addresses from {plugin_type:?}, which takes no orders",
+                list.name
+            ),
+        )
+        .with_details(
+            "create the network with --ipam-driver null: then the list gives the addresses",
+        ));
+    }
+    let Some(ipam) = ipam.filter(|ipam| ipam.plugin_type == "host-local") else { return Ok(()) };
+    let sets = ipam.range_sets()?;
+    let has: Vec<IpNet> =
+        sets.sets().iter().flat_map(ipam::RangeSet::ranges).map(ipam::Range::subnet).collect();
+    let missing = pools.subnets.iter().find(|(subnet, _)| !has.contains(subnet));
+    let Some((subnet, _)) = missing else { return Ok(()) };
+    let listed: Vec<String> = has.iter().map(|subnet| format!("--subnet {subnet}")).collect();
+    Err(Error::new(
+        code::INVALID_CONFIG,
+        format!("Docker chose the pool {subnet}, which network list {:?} does not hand out", list.name),
+    )
+    .with_details(format!(
+        "create it with {}, or with --ipam-driver netwright --ipam-opt conflist={}, or with --ipam-driver null",
+        listed.join(" "),
+        list.name
+    )))
+}
+
+/// Makes a list of options.
+fn make(
+    asked: &CreateNetwork,
+    mut wanted: BTreeMap<String, String>,
+    pools: &Pools,
+    internal: bool,
+) -> Result<NetworkList, Error> {
+    let plugin_type = wanted.remove(TYPE).unwrap_or_else(|| "bridge".to_owned());
+    cni::name::check_plugin_type(&plugin_type)?;
+    let name = wanted.remove(NAME);
+    let name = name.unwrap_or_else(|| format!("docker-{}", short(&asked.network_id)));
+    let mut plugin = serde_json::Map::new();
+    plugin.insert("type".to_owned(), json!(plugin_type));
+    plugin.insert("capabilities".to_owned(), json!({"ips": true, "mac": true}));
+    if plugin_type == "bridge" {
+        let id: String = asked.network_id.chars().take(12).collect();
+        plugin.insert("bridge".to_owned(), json!(format!("nw{id}")));
+        plugin.insert("isGateway".to_owned(), json!(true));
+        plugin.insert("isDefaultGateway".to_owned(), json!(!internal));
+        plugin.insert("hairpinMode".to_owned(), json!(true));
+    }
+    let routed = ROUTED.contains(&plugin_type.as_str());
+    if routed {
+        plugin.insert("ipMasq".to_owned(), json!(!internal));
+    }
+    let mut given = serde_json::Map::new();
+    for (key, text) in wanted {
+        let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        let key = match DOCKERS.iter().find(|(dockers, _)| *dockers == key) {
+            Some((_, ours)) => (*ours).to_owned(),
+            None if key.starts_with(options::DOCKER_PREFIX) => return Err(unknown(&key)),
+            None => key,
+        };
+        given.insert(key, value);
+    }
+    check_keys(&plugin_type, &given)?;
+    plugin.extend(given);
+    add_ipam(&mut plugin, &plugin_type, pools, internal)?;
+    let mut plugins = vec![Value::Object(plugin)];
+    if routed {
+        plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
+        plugins.push(json!({"type": "firewall"}));
+    }
+    let list = json!({
+        "cniVersion": cni::Version::CURRENT.as_str(), "name": name, "plugins": plugins,
+    });
+    NetworkList::parse(list.to_string().as_bytes())
+}
+
+/// Refuses a key that the plugin does not read, where it is ours and tells.
+fn check_keys(plugin_type: &str, given: &serde_json::Map<String, Value>) -> Result<(), Error> {
+    let Some(plugin) = plugins::find(plugin_type) else { return Ok(()) };
+    let document = Value::Object(given.clone()).to_string();
+    let found = plugin.unknown_keys(&document).map_err(|error| {
+        Error::new(code::INVALID_CONFIG, format!("options for plugin {plugin_type:?}: {error}"))
+    })?;
+    match found.first() {
+        None => Ok(()),
+        Some(key) => Err(unknown(&key.key)
+            .with_details(format!("plugin {plugin_type:?} has no such key; see docs/plugins.md"))),
+    }
+}
+
+/// Where addresses come from: Docker's pools, or what the user said.
+fn add_ipam(
+    plugin: &mut serde_json::Map<String, Value>,
+    plugin_type: &str,
+    pools: &Pools,
+    internal: bool,
+) -> Result<(), Error> {
+    let said = plugin.get("ipam").cloned();
+    match (said, pools.subnets.is_empty()) {
+        (Some(_), true) => return Ok(()),
+        (Some(ipam), false) => {
+            let text = ipam.get("type").and_then(Value::as_str).unwrap_or_default();
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("option \"ipam\" (type {text:?}) and Docker both want to give addresses"),
+            )
+            .with_details("with -o ipam=… create the network with --ipam-driver null"));
+        }
+        (None, true) => {
+            return Err(Error::new(code::INVALID_CONFIG, "nobody gives addresses on this network")
+                .with_details(
+                    "with --ipam-driver null say -o ipam={\"type\": …}, or -o conflist=NAME",
+                ));
+        }
+        (None, false) => {}
+    }
+    let set = |(subnet, gateway): &(IpNet, Option<IpAddr>)| match gateway {
+        Some(gateway) => json!([{"subnet": subnet, "gateway": gateway}]),
+        None => json!([{"subnet": subnet}]),
+    };
+    let ranges: Vec<Value> = pools.subnets.iter().map(set).collect();
+    let mut routes = Vec::new();
+    // The bridge's own key says it there.
+    if !internal && plugin_type != "bridge" {
+        routes.push(json!({"dst": "0.0.0.0/0"}));
+        if pools.have_v6() {
+            routes.push(json!({"dst": "::/0"}));
+        }
+    }
+    let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+    plugin.insert("ipam".to_owned(), ipam);
+    Ok(())
+}
+
+/// Removes the folder of a network that we made and that is gone, once nothing is reserved there.
+pub(super) fn forget_addresses(list: &NetworkList) {
+    const DATA_DIR: &str = "/var/lib/cni/networks";
+    let Ok(Some(ipam)) = ipam_of_list(list) else { return };
+    if ipam.plugin_type != "host-local" {
+        return;
+    }
+    let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { &ipam.data_dir };
+    let Ok(name) = NetworkName::new(&list.name) else { return };
+    let store = ipam::Store::new(Path::new(data_dir), &name);
+    let unused = store.addresses().is_ok_and(|addresses| addresses.is_empty());
+    // Nothing in it is worth anything: the lock, and which address was last.
+    if unused && let Err(error) = std::fs::remove_dir_all(store.directory()) {
+        tracing::debug!(%error, "the folder of a removed network stays");
+    }
+}

@@ -1,0 +1,202 @@
+//! Debian's Docker Engine.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::cgroup::Cgroup;
+use super::image::image;
+use crate::lab::{Lab, Visit};
+use crate::place::{Place as _, Running};
+
+/// How long the engine may take to answer after its start.
+const READY: Duration = Duration::from_secs(60);
+
+/// How long one docker command may take.
+const DEADLINE: &str = "120s";
+
+/// Debian's client, which another of the same name may hide.
+const CLIENT: &str = "/usr/bin/docker";
+
+/// The engine in a lab made by [`Lab::with_processes`], and its client.
+///
+/// Its storage is a file system in memory that the lab's processes alone see; the control groups of its containers are
+/// removed on drop. Drivers are found in `/run/docker/plugins` of the lab.
+///
+/// A test that uses it says
+/// `require!("root", "program:dockerd", "program:containerd", "program:runc", "file:/usr/bin/docker", "file:/usr/bin/busybox")`.
+#[derive(Debug)]
+pub struct Docker<'lab> {
+    lab: &'lab Lab,
+    daemon: Option<Running>,
+    cgroup: Cgroup,
+    flags: Vec<String>,
+}
+
+impl<'lab> Docker<'lab> {
+    /// The image that is there: busybox.
+    pub const IMAGE: &'static str = "busybox:test";
+
+    /// What the engine itself leaves after containers: lines of [`Snapshot::diff`](crate::Snapshot::diff) contain this.
+    ///
+    /// Directories of its own, those of shims, and the folder where libcni keeps results.
+    pub const LEAVES: [&'static str; 4] = [
+        "files: /run/containerd",
+        "files: /run/docker-engine",
+        "files: /var/lib/cni is new",
+        "files: /var/lib/cni/results is new",
+    ];
+
+    /// Starts the engine and gives it the image.
+    #[must_use]
+    pub fn new(lab: &'lab Lab) -> Self {
+        Self::with_flags(lab, &[])
+    }
+
+    /// Starts it with further flags.
+    #[must_use]
+    pub fn with_flags(lab: &'lab Lab, flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut docker = Self { lab, daemon: None, cgroup: Cgroup::new(), flags };
+        let home = docker.home();
+        lab.sh(&format!(
+            "mkdir -p {home} && mount -t tmpfs tmpfs {home} && mkdir -p {home}/client"
+        ));
+        docker.start();
+        let archive = image(lab, Self::IMAGE, &["/bin/sleep", "2147483647"]);
+        docker.run(&["load", "--quiet", "--input", &archive.display().to_string()]);
+        docker
+    }
+
+    /// Starts the engine, after [`Docker::kill`] or [`Docker::stop`]; returns how long it took until it answered.
+    pub fn start(&mut self) -> Duration {
+        let home = self.home();
+        let script = format!(
+            "exec dockerd --data-root {home}/root --exec-root /run/docker-engine --pidfile {home}/pid \
+             --host unix://{home}/socket --storage-driver overlay2 --cgroup-parent {} {} >> {home}/log 2>&1",
+            self.cgroup.path(),
+            self.flags.join(" "),
+        );
+        let began = Instant::now();
+        self.daemon = Some(self.lab.start("sh", &["-c", &script]));
+        while !self.try_run(&["version"]).status.success() {
+            assert!(began.elapsed() < READY, "dockerd does not answer:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        began.elapsed()
+    }
+
+    /// Kills the engine, as a crash would; its containers go on.
+    pub fn kill(&mut self) {
+        self.signal("KILL");
+    }
+
+    /// Ends the engine, and so its containers.
+    pub fn stop(&mut self) {
+        self.signal("TERM");
+    }
+
+    fn signal(&mut self, signal: &str) {
+        let home = self.home();
+        // Not its containerd: that one is told apart by the file.
+        self.lab.sh(&format!("kill -{signal} $(cat {home}/pid)"));
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.child().wait();
+        }
+        self.lab.sh(&format!("rm -f {home}/pid"));
+    }
+
+    /// Runs a docker command and returns its standard output, less the line's end.
+    ///
+    /// # Panics
+    /// When it fails, with what it wrote to standard error and the end of the engine's log.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
+        assert!(
+            output.status.success(),
+            "docker {} failed ({}): {}\n{}",
+            arguments.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            self.log(),
+        );
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs a docker command that must fail, and returns what it wrote to standard error.
+    #[track_caller]
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
+        assert!(!output.status.success(), "docker {} succeeded", arguments.join(" "));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Runs a docker command and returns whatever came of it.
+    #[track_caller]
+    pub fn try_run(&self, arguments: &[&str]) -> Output {
+        let output = self.command().args(arguments).stdin(Stdio::null()).output();
+        output.unwrap_or_else(|error| panic!("docker: {error}"))
+    }
+
+    /// The client, to be run in the lab.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let home = self.home();
+        let mut command = self.lab.command("timeout");
+        command
+            .args([DEADLINE, CLIENT, "--host", &format!("unix://{home}/socket")])
+            .env("DOCKER_CONFIG", format!("{home}/client"));
+        command
+    }
+
+    /// Starts a container that does nothing, with these options of `docker run`, and returns its namespace.
+    #[track_caller]
+    pub fn start_container(&self, name: &str, options: &[&str]) -> Visit {
+        let mut arguments = vec!["run", "--detach", "--name", name, "--stop-timeout", "0"];
+        arguments.extend(options);
+        arguments.push(Self::IMAGE);
+        self.run(&arguments);
+        self.netns(name)
+    }
+
+    /// A container's namespace.
+    #[must_use]
+    #[track_caller]
+    pub fn netns(&self, name: &str) -> Visit {
+        let key = self.run(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name]);
+        // Engines before 28 name a path of their own folder.
+        self.lab.visit(key)
+    }
+
+    /// What the engine knows of a container, network or other thing.
+    #[must_use]
+    #[track_caller]
+    pub fn inspect(&self, name: &str) -> Value {
+        let said: Value = serde_json::from_str(&self.run(&["inspect", name])).unwrap_or_default();
+        said[0].clone()
+    }
+
+    /// Stops and removes containers, without waiting for them to end by themselves.
+    #[track_caller]
+    pub fn remove(&self, names: &[&str]) {
+        self.run(&[&["rm", "--force"], names].concat());
+    }
+
+    /// The end of what the engine wrote to its log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let log = fs::read_to_string(self.lab.path(format!("{}/log", self.home())));
+        let log = log.unwrap_or_default();
+        let lines: Vec<&str> =
+            log.lines().filter(|line| !line.contains("level=info msg=\"[core]")).collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    fn home(&self) -> String {
+        self.lab.dir().join("docker").display().to_string()
+    }
+}
