@@ -43,6 +43,16 @@ impl<B: Builtin> Mixed<B> {
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 
+    /// Takes another file as "this one": for a program that holds the same plugins as that file, built with it. A file that is
+    /// replaced by another is executed from then on.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
+        let metadata = File::open(path)?.metadata()?;
+        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
+    }
+
     /// Executes everything, for comparing the two ways.
     #[must_use]
     pub fn always_exec(builtin: B, exec: Exec) -> Self {

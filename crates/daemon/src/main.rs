@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use services::{Stop, dhcp, docker};
+use services::{Stop, collect, dhcp, docker, repair};
 
 /// What is printed when nothing that is known was asked for.
 const HELP: &str = "\
@@ -25,7 +25,9 @@ Usage: netwrightd SERVICE [FLAG…]
 
 Services:
   dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
+  collect   removes what containers that are gone have left; netwrightd collect -help lists its flags
   docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
+  repair    puts back what is changed under containers; netwrightd repair -help lists its flags
 
   --version prints the version
 ";
@@ -44,6 +46,8 @@ fn main() -> ExitCode {
     let service = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
     let (help, stop) = match service.to_str() {
         Some("dhcp") => (dhcp::HELP, dhcp::run(&arguments, &environment)),
+        Some("collect") => (collect::HELP, collect::run(&arguments, &environment)),
+        Some("repair") => (repair::HELP, repair::run(&arguments, &environment)),
         Some("docker") => (docker::HELP, docker::run(&arguments, &environment)),
         Some("--version" | "-V" | "version") => {
             say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));

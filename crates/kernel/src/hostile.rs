@@ -12,6 +12,8 @@ use crate::wire::{Message, Writer};
 fn read(body: &[u8]) {
     for kind in (16..=46).chain(10 << 8..(10 << 8) + 16) {
         let message = Message { kind, flags: 0, seq: 1, body };
+        let _ = crate::events::of_route(&message);
+        let _ = crate::events::of_filter(&message);
         let _ = Link::decode(&message);
         let _ = Address::decode(&message);
         let _ = Route::decode(&message);

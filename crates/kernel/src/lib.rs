@@ -24,6 +24,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod conntrack;
+pub mod events;
 pub mod host;
 #[cfg(test)]
 mod hostile;

@@ -1,8 +1,11 @@
 //! What the daemon does, a module each.
 
+pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
 mod listen;
+mod node;
+pub(crate) mod repair;
 
 /// A service could not start, or not go on.
 #[derive(Debug)]

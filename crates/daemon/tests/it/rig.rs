@@ -336,6 +336,19 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    /// Starts a service whose log goes to a file.
+    pub(crate) fn start(mut command: std::process::Command, log: &Path) -> Self {
+        let out = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let child = command.env("NETWRIGHT_LOG", "debug").stdin(Stdio::null()).stderr(out).spawn();
+        Daemon { child: child.unwrap(), log: log.to_owned() }
+    }
+
+    /// Waits until it ends by itself, with success.
+    #[track_caller]
+    pub(crate) fn ended(mut self) {
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.log());
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

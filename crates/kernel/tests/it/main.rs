@@ -7,6 +7,7 @@
 mod addresses;
 mod bridge;
 mod conntrack;
+mod events;
 mod guard;
 mod links;
 mod netns;

@@ -165,7 +165,7 @@ fn switch(text: &str) -> Option<bool> {
 }
 
 /// Go's time.ParseDuration, without negative ones: numbers, perhaps with a fraction, each with its unit.
-fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }

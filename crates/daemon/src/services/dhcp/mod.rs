@@ -36,7 +36,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Durability;
 
 use flags::FlagError;
-pub(crate) use flags::{Flags, HELP};
+pub(crate) use flags::{Flags, HELP, duration};
 use late::{Late, chain};
 use service::Service;
 use store::Store;

@@ -1,0 +1,164 @@
+//! Collects what containers that are gone have left behind, for runtimes that never do.
+//!
+//! An attachment is left behind when its namespace is gone (its path leads nowhere or to another namespace), and no runtime keeps
+//! anything of its container below `/run` ([`runtimes`]), and both have been so for a grace time: a runtime takes its time
+//! for DEL, too. Where nobody knows, nothing is removed. Without `-act` it is only told.
+//!
+//! Each attachment is removed by DEL, with the configuration with which it was made. The verb GC is not used: it needs a list of all
+//! that is valid, and other runtimes' caches are not ours to know.
+
+mod runtimes;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::time::Instant;
+
+use cni::AttachmentKey;
+use cni_runtime::{ConfigFolder, Known, Presence, Runtime};
+use state::Index;
+
+use super::Stop;
+use super::node::{Flags, Node, stop_signals};
+use crate::notify;
+use crate::poll::{Interest, Poller};
+
+pub(crate) const HELP: &str = "\
+Usage: netwrightd collect [FLAG…]
+
+Finds attachments whose container is gone, for runtimes that never run GC, and removes them if it is told to. See docs/repair.md.
+
+  -act                remove; without it only the log says what would be removed
+  -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
+  -confdir DIR        network configurations, for attachments whose own is lost (default /etc/cni/net.d)
+  -grace DURATION     how long a container must have been gone (default 5m)
+  -interval DURATION  how often to look (default 1m)
+  -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
+  -once               look once, and again when the grace time is over, and end
+  -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
+";
+
+const FLAGS: &[&str] =
+    &["act", "cache", "confdir", "grace", "interval", "netwright", "once", "path"];
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
+    let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
+    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
+    let mut signals = stop_signals().map_err(|error| failed(&error))?;
+    let poller = Poller::new().map_err(|error| failed(&error))?;
+    poller.add(&signals, 0, Interest::Read).map_err(|error| failed(&error))?;
+    let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
+    let socket = socket.map(|(_, value)| value.as_os_str());
+    let pause = if flags.once { flags.grace } else { flags.interval };
+    let once = flags.once;
+    let mut service =
+        Service { node: Node::new(&flags, environment), flags, suspects: HashMap::new() };
+    notify::send(socket, "READY=1");
+    tracing::info!(act = service.flags.act, grace = ?service.flags.grace, "ready");
+    service.look(Instant::now());
+    loop {
+        let heard = poller.wait(Some(pause)).map_err(|error| failed(&error))?;
+        if !heard.is_empty() {
+            let _ = signals.read(&mut [0; 16]);
+            break;
+        }
+        service.look(Instant::now());
+        if once {
+            break;
+        }
+    }
+    notify::send(socket, "STOPPING=1");
+    Ok(())
+}
+
+/// Since when an attachment has been left behind.
+struct Suspect {
+    since: Instant,
+    /// Whether that it would be removed has been told.
+    told: bool,
+}
+
+struct Service {
+    node: Node,
+    flags: Flags,
+    suspects: HashMap<AttachmentKey, Suspect>,
+}
+
+impl Service {
+    fn look(&mut self, now: Instant) {
+        let mut left_behind = HashMap::new();
+        for runtime in &self.node.runtimes {
+            match runtime.everything(&self.node.roots) {
+                Ok(everything) => {
+                    for known in everything.known.into_iter().filter(is_left_behind) {
+                        // Whoever has its configuration removes it.
+                        let better = |_: &Runtime| known.cached.is_some();
+                        if better(runtime) || !left_behind.contains_key(&known.key) {
+                            left_behind.insert(known.key.clone(), (runtime.clone(), known));
+                        }
+                    }
+                }
+                Err(error) => {
+                    // Its attachments might look like nobody's.
+                    tracing::error!(%error, "cannot read a cache; nothing is collected");
+                    return;
+                }
+            }
+        }
+        self.suspects.retain(|key, _| left_behind.contains_key(key));
+        for (key, (runtime, known)) in left_behind {
+            let suspect =
+                self.suspects.entry(key.clone()).or_insert(Suspect { since: now, told: false });
+            if now - suspect.since < self.flags.grace {
+                continue;
+            }
+            let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
+            if !self.flags.act {
+                if !suspect.told {
+                    tracing::info!(%network, %container_id, %ifname, netns = known.netns(), "would remove; its container is gone");
+                    suspect.told = true;
+                }
+                continue;
+            }
+            match remove(&runtime, &known, &self.flags) {
+                Ok(()) => {
+                    tracing::info!(%network, %container_id, %ifname, "removed; its container is gone");
+                    self.suspects.remove(&key);
+                }
+                Err(error) => {
+                    tracing::warn!(%network, %container_id, %ifname, %error, "cannot remove");
+                }
+            }
+        }
+        if self.flags.act {
+            Index::new(&self.node.roots).remove_abandoned();
+        }
+    }
+}
+
+fn is_left_behind(known: &Known) -> bool {
+    if known.presence != Presence::Gone {
+        return false;
+    }
+    match runtimes::keeps(known.key.container_id.as_str()) {
+        Some(path) => {
+            tracing::debug!(key = %known.key, path = %path.display(), "a runtime has its container");
+            false
+        }
+        None => true,
+    }
+}
+
+fn remove(runtime: &Runtime, known: &Known, flags: &Flags) -> Result<(), cni::Error> {
+    if let Some(deleted) = runtime.del_known(known, Node::deadline()) {
+        return deleted.map_err(|error| error.to_cni());
+    }
+    let folder = ConfigFolder::scan(&flags.conf_dir).map_err(|error| error.to_cni())?;
+    let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;
+    let deleted = runtime.del_list(list, &known.description(), Node::deadline());
+    deleted.map(drop).map_err(|error| error.to_cni())
+}

@@ -1,0 +1,208 @@
+//! What the services that look after attachments share: their flags, and a runtime for each cache.
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cni_invoke::{Exec, Executor, Mixed};
+use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
+use plugins::Builtins;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use state::Roots;
+
+use super::Stop;
+use super::dhcp::duration;
+
+/// Where distributions put plugins.
+const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
+
+/// How long plugins may take for one attachment.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The flags of a service, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// `-cache`: the folders of runtimes' caches.
+    pub(super) caches: Vec<PathBuf>,
+    /// `-path`: where plugins are.
+    pub(super) path: String,
+    /// `-confdir`: where network configurations are.
+    pub(super) conf_dir: PathBuf,
+    /// `-interval`: the time between looks.
+    pub(super) interval: Duration,
+    /// `-grace`: how long something must have been garbage.
+    pub(super) grace: Duration,
+    /// `-act`: do it.
+    pub(super) act: bool,
+    /// `-once`: look once and end.
+    pub(super) once: bool,
+    /// `-netwright`: the executable whose plugins are called in this process.
+    pub(super) netwright: Option<PathBuf>,
+}
+
+impl Flags {
+    /// Reads the arguments behind the service's name; `known` are the names of those it has.
+    pub(super) fn parse(
+        arguments: &[OsString],
+        known: &[&str],
+        mut flags: Flags,
+    ) -> Result<Self, Stop> {
+        let usage = |text: String| Stop::Usage(text);
+        let mut rest = arguments.iter().map(|text| text.to_string_lossy().into_owned());
+        let mut caches = Vec::new();
+        while let Some(argument) = rest.next() {
+            let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'));
+            let Some(flag) = flag else {
+                return Err(usage(format!("unexpected argument {argument:?}")));
+            };
+            let (name, given) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (flag, None),
+            };
+            match name {
+                "h" | "help" => return Err(Stop::Help),
+                _ if !known.contains(&name) => {
+                    return Err(usage(format!("flag provided but not defined: -{name}")));
+                }
+                "act" => flags.act = given.as_deref() != Some("false"),
+                "once" => flags.once = given.as_deref() != Some("false"),
+                _ => {
+                    let value = given.or_else(|| rest.next());
+                    let value =
+                        value.ok_or_else(|| usage(format!("flag needs an argument: -{name}")))?;
+                    let time = || {
+                        duration(&value).ok_or_else(|| {
+                            usage(format!("invalid value {value:?} for flag -{name}"))
+                        })
+                    };
+                    match name {
+                        "cache" => caches.push(value.into()),
+                        "path" => flags.path = value,
+                        "confdir" => flags.conf_dir = value.into(),
+                        "interval" => flags.interval = time()?.max(Duration::from_millis(1)),
+                        "grace" => flags.grace = time()?,
+                        _ => flags.netwright = Some(value.into()),
+                    }
+                }
+            }
+        }
+        if !caches.is_empty() {
+            flags.caches = caches;
+        }
+        Ok(flags)
+    }
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Flags {
+            caches: vec![DEFAULT_CACHE_DIR.into()],
+            path: PLUGIN_DIRS.to_owned(),
+            conf_dir: "/etc/cni/net.d".into(),
+            interval: Duration::from_secs(60),
+            grace: Duration::from_secs(300),
+            act: false,
+            once: false,
+            netwright: None,
+        }
+    }
+}
+
+/// The node as the runtimes' caches and our records show it.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) roots: Roots,
+    /// One for each cache.
+    pub(super) runtimes: Vec<Runtime>,
+}
+
+impl Node {
+    /// Opens nothing yet but the executable whose plugins this daemon holds: they are called in this process where a
+    /// runtime would start that file, everything else is executed.
+    pub(super) fn new(flags: &Flags, environment: &[(OsString, OsString)]) -> Self {
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| value).filter(|value| !value.is_empty())
+        };
+        let mut roots = Roots::default();
+        if let Some(run) = variable("NETWRIGHT_RUN_DIR") {
+            roots.run = run.into();
+        }
+        if let Some(lib) = variable("NETWRIGHT_STATE_DIR") {
+            roots.lib = lib.into();
+        }
+        roots.system_bus =
+            variable("DBUS_SYSTEM_BUS_ADDRESS").map(|bus| bus.to_string_lossy().into_owned());
+        let netwright = flags.netwright.clone().unwrap_or_else(|| {
+            let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+            own.with_file_name("netwright")
+        });
+        let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
+        let exec = Exec::new(environment.iter().cloned());
+        let executor: Arc<dyn Executor> =
+            match Mixed::in_place_of(&netwright, builtins, exec.clone()) {
+                Ok(mixed) => Arc::new(mixed),
+                Err(_) => Arc::new(exec),
+            };
+        let path: Vec<PathBuf> = std::env::split_paths(&flags.path).collect();
+        let runtime = |cache: &PathBuf| {
+            Runtime::new(path.clone(), Arc::clone(&executor))
+                .with_cache(Cache::new(cache))
+                .with_stderr(|said| {
+                    let text = String::from_utf8_lossy(said.text);
+                    tracing::debug!(plugin = said.plugin_type, "{}", text.trim_end());
+                })
+        };
+        let runtimes = flags.caches.iter().map(runtime).collect();
+        Node { roots, runtimes }
+    }
+
+    /// Returns the end of the time that plugins may take from now on.
+    pub(super) fn deadline() -> Option<Instant> {
+        Instant::now().checked_add(PATIENCE)
+    }
+}
+
+/// Returns a socket on which something comes when the service is to stop.
+pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
+    let (signals, notices) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
+    }
+    Ok(signals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[&str] = &["cache", "path", "interval", "act"];
+
+    fn parse(line: &str) -> Result<Flags, Stop> {
+        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        Flags::parse(&arguments, KNOWN, Flags::default())
+    }
+
+    #[test]
+    fn flags_are_read_as_the_other_services_read_theirs() {
+        assert_eq!(parse("").unwrap(), Flags::default());
+        let flags = parse("-cache /a --cache=/b -path /x:/y -interval 2s -act").unwrap();
+        assert_eq!(flags.caches, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert_eq!((flags.path.as_str(), flags.interval.as_secs()), ("/x:/y", 2));
+        assert!(flags.act && !parse("-act=false").unwrap().act);
+        for (line, words) in [
+            ("-grace 1m", "not defined: -grace"),
+            ("now", "unexpected argument"),
+            ("-interval", "needs an argument"),
+            ("-interval soon", "invalid value"),
+        ] {
+            match parse(line) {
+                Err(Stop::Usage(text)) => assert!(text.contains(words), "{line}: {text}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        assert!(matches!(parse("-h"), Err(Stop::Help)));
+    }
+}

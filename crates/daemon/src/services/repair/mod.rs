@@ -1,0 +1,195 @@
+//! Puts back what somebody changes under running containers, as soon as the kernel tells of it.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | the loop |
+//! | `patience` | when to look again, and how not to quarrel |
+//!
+//! The kernel tells that something went away or down, here or in a container, or that the packet filter lost something; then, and
+//! once in a while, every attachment that a runtime's cache holds is looked after ([`cni_runtime::Runtime::repair_list`]). What is
+//! as it was made costs a few questions. No container is kept alive: nothing of it is open between looks.
+
+mod patience;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use cni_runtime::{Known, Presence, Repairs};
+use kernel::events::{Event, Listener};
+
+use super::Stop;
+use super::node::{Flags, Node, stop_signals};
+use crate::notify;
+use crate::poll::{Interest, Poller};
+use patience::{Pace, Quarrels};
+
+pub(crate) const HELP: &str = "\
+Usage: netwrightd repair [FLAG…]
+
+Puts back under running containers what somebody changes: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
+packet filter, also after `nft flush ruleset` or a reload of firewalld. What it cannot put back it logs once. See docs/repair.md.
+
+  -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
+  -interval DURATION  how often to look though nothing is heard (default 1m)
+  -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
+  -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
+";
+
+const FLAGS: &[&str] = &["cache", "interval", "netwright", "path"];
+
+/// Numbers of what is waited for.
+const SIGNALS: u64 = 0;
+const EVENTS: u64 = 1;
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
+    let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
+    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
+    let signals = stop_signals().map_err(|error| failed(&error))?;
+    let listener = Listener::open().map_err(|error| failed(&error))?;
+    let poller = Poller::new().map_err(|error| failed(&error))?;
+    poller.add(&signals, SIGNALS, Interest::Read).map_err(|error| failed(&error))?;
+    for descriptor in listener.descriptors() {
+        poller.add(descriptor, EVENTS, Interest::Read).map_err(|error| failed(&error))?;
+    }
+    if !listener.is_everywhere() {
+        tracing::warn!(
+            "changes within containers are found by looking only: CAP_NET_BROADCAST is missing"
+        );
+    }
+    let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
+    let socket = socket.map(|(_, value)| value.as_os_str());
+    let mut service = Service {
+        node: Node::new(&flags, environment),
+        listener,
+        pace: Pace::new(flags.interval),
+        quarrels: Quarrels::default(),
+        host_links: BTreeSet::new(),
+    };
+    // What happened while nobody listened.
+    service.look();
+    notify::send(socket, "READY=1");
+    tracing::info!(interval = ?flags.interval, "ready");
+    let served = service.serve(&poller, &signals);
+    notify::send(socket, "STOPPING=1");
+    served.map_err(|error| failed(&error))?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+struct Service {
+    node: Node,
+    listener: Listener,
+    pace: Pace,
+    quarrels: Quarrels,
+    /// The names of attachments' links on the host, bridges among them.
+    host_links: BTreeSet<String>,
+}
+
+impl Service {
+    fn serve(&mut self, poller: &Poller, mut signals: &UnixStream) -> std::io::Result<()> {
+        loop {
+            for number in poller.wait(Some(self.pace.until_due(Instant::now())))? {
+                match number {
+                    SIGNALS => {
+                        let _ = signals.read(&mut [0; 16]);
+                        return Ok(());
+                    }
+                    _ => self.hear(),
+                }
+            }
+            if self.pace.is_due(Instant::now()) {
+                self.look();
+            }
+        }
+    }
+
+    fn hear(&mut self) {
+        let events = match self.listener.heard() {
+            Ok(events) => events,
+            Err(error) => {
+                tracing::warn!(%error, "events may be missed");
+                vec![Event::Lost]
+            }
+        };
+        if let Some(event) = events.iter().find(|event| self.concerns(event)) {
+            tracing::debug!(?event, "heard");
+            self.pace.hurry(Instant::now());
+        }
+    }
+
+    /// Attachments that are made tell of new links, addresses and routes; what is to be repaired tells of what is gone, of links
+    /// that are down, and of changes of the host's links.
+    fn concerns(&self, event: &Event) -> bool {
+        match event {
+            Event::Link { name, up } => !up || self.host_links.contains(name),
+            _ => true,
+        }
+    }
+
+    /// Looks after every attachment.
+    fn look(&mut self) {
+        let begin = Instant::now();
+        let mut host_links = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        for runtime in self.node.runtimes.clone() {
+            let everything = match runtime.everything(&self.node.roots) {
+                Ok(everything) => everything,
+                Err(error) => {
+                    tracing::error!(%error, "cannot read a cache");
+                    continue;
+                }
+            };
+            for known in everything.known {
+                let Some(result) = known.result() else { continue };
+                if known.presence != Presence::Alive {
+                    continue;
+                }
+                let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+                host_links.extend(links.map(|link| link.name.clone()));
+                seen.insert(known.key.clone());
+                self.look_after(&runtime, &known);
+            }
+        }
+        self.quarrels.keep(&seen);
+        self.host_links = host_links;
+        // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.
+        self.pace.looked(begin, Instant::now());
+    }
+
+    fn look_after(&mut self, runtime: &cni_runtime::Runtime, known: &Known) {
+        let Some(cached) = &known.cached else { return };
+        let (key, now) = (&known.key, Instant::now());
+        if !self.quarrels.may(key, now) {
+            return;
+        }
+        let repaired = cached.list().and_then(|list| {
+            runtime
+                .repair_list(&list, &cached.attachment, Node::deadline())
+                .map_err(|error| error.to_cni())
+        });
+        let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
+        let (put_back, left) = match repaired {
+            Ok(Repairs { put_back, left, .. }) => {
+                (put_back, left.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            }
+            Err(error) => (Vec::new(), error.to_string()),
+        };
+        for (plugin, what) in &put_back {
+            tracing::info!(%network, %container_id, %ifname, plugin, what, "put back");
+        }
+        // A DEL may be what we see; it is told only when it lasts.
+        if self.quarrels.is_news(key, &left) && !left.is_empty() {
+            tracing::warn!(%network, %container_id, %ifname, left, "cannot be put back");
+        }
+        if let Some(pause) = self.quarrels.note(key, !put_back.is_empty(), now) {
+            tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps changing it; it is left alone for a while");
+        }
+    }
+}

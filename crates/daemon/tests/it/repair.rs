@@ -1,0 +1,94 @@
+//! The services that look after attachments: what is changed comes back, what is left behind goes.
+
+mod collect;
+mod confined;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cni::NetworkList;
+use cni_invoke::{Exec, Mixed};
+use cni_runtime::{Attachment, Cache, Runtime};
+use plugins::Builtins;
+use serde_json::{Value, json};
+use testkit::{Container, Place};
+
+use crate::rig::Daemon;
+use crate::support::Node;
+
+/// A node whose containers a runtime attaches, with its cache.
+pub(crate) struct Host {
+    pub(crate) node: Node,
+    pub(crate) cache: PathBuf,
+    runtime: Runtime,
+}
+
+impl Host {
+    pub(crate) fn new(name: &str) -> Self {
+        let node = Node::new(name);
+        let cache = node.dir("cache");
+        let builtins = Builtins { roots: node.roots.clone(), build: "test" };
+        let exec = Exec::new(std::env::vars_os());
+        let mixed = Mixed::new(builtins, exec).unwrap();
+        let runtime = Runtime::new([node.bin()], Arc::new(mixed)).with_cache(Cache::new(&cache));
+        Host { node, cache, runtime }
+    }
+
+    /// A bridge with all that hangs on it.
+    pub(crate) fn list(&self, port: u16) -> NetworkList {
+        let ipam = json!({
+            "type": "host-local", "dataDir": self.node.dir("ipam"),
+            "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+            "routes": [{ "dst": "0.0.0.0/0" }],
+        });
+        let ports = json!([{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }]);
+        let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": [
+            { "type": "bridge", "isDefaultGateway": true, "ipMasq": true, "ipam": ipam },
+            { "type": "portmap", "runtimeConfig": { "portMappings": ports } },
+            { "type": "firewall", "ingressPolicy": "same-bridge" },
+            { "type": "tuning", "dataDir": self.node.dir("tuning"),
+              "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1" } },
+        ]});
+        NetworkList::parse(&serde_json::to_vec(&list).unwrap()).unwrap()
+    }
+
+    pub(crate) fn attachment(container: &Container) -> Attachment {
+        let id = container.name().parse().unwrap();
+        Attachment::new(id, "eth0".parse().unwrap(), container.netns().to_str().unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn add(&self, container: &Container, list: &NetworkList) -> Value {
+        let attachment = Host::attachment(container);
+        let added = self.node.lab.enter(|| self.runtime.add_list(list, &attachment, None));
+        let result = added.unwrap_or_else(|error| panic!("{error}")).result;
+        serde_json::from_slice(&result.write(cni::Version::CURRENT).unwrap()).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn del(&self, container: &Container, list: &NetworkList) {
+        let attachment = Host::attachment(container);
+        let deleted = self.node.lab.enter(|| self.runtime.del_list(list, &attachment, None));
+        deleted.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Starts a service, which calls this test's plugins in its own process.
+    pub(crate) fn daemon(&self, service: &str, flags: &[&str]) -> Daemon {
+        let mut command = self.node.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+        self.flags(&mut command, service, flags);
+        Daemon::start(command, &self.node.lab.dir().join(format!("{service}.log")))
+    }
+
+    /// Adds a service's arguments and surroundings.
+    pub(crate) fn flags(&self, command: &mut std::process::Command, service: &str, flags: &[&str]) {
+        let own = std::env::current_exe().unwrap();
+        command
+            .args([service, "-cache", self.cache.to_str().unwrap()])
+            .args(["-path", self.node.bin().to_str().unwrap()])
+            .args(["-netwright", own.to_str().unwrap()])
+            .args(flags)
+            .env("NETWRIGHT_RUN_DIR", &self.node.roots.run)
+            .env("NETWRIGHT_STATE_DIR", &self.node.roots.lib);
+    }
+}
