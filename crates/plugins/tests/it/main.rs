@@ -17,6 +17,7 @@ mod host_local;
 mod ipvlan;
 mod loopback;
 mod macvlan;
+mod orphans;
 mod portmap;
 mod protocol;
 mod ptp;

@@ -12,17 +12,17 @@ use testkit::{Container, Lab, Place};
 use crate::support::{Answer, Node};
 
 /// A chain attached to a container.
-pub(super) struct Chain<'n> {
+pub(crate) struct Chain<'n> {
     node: &'n Node,
     pub(super) container: &'n Container,
-    plugins: Vec<(&'static str, Value)>,
+    pub(crate) plugins: Vec<(&'static str, Value)>,
     pub(super) result: Value,
 }
 
 impl<'n> Chain<'n> {
     /// Runs ADD of each plugin.
     #[track_caller]
-    pub(super) fn add(
+    pub(crate) fn add(
         node: &'n Node,
         container: &'n Container,
         plugins: Vec<(&'static str, Value)>,
