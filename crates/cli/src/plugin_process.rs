@@ -16,6 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{VERSION, world};
 
+/// The administrator's word that plugins are not run which somebody else than root can change: an empty file will do.
+pub(crate) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
+
 /// How long VERSION waits for its input. Callers write it as soon as we run; who writes nothing and leaves standard input
 /// open gets an answer that names the newest version.
 const VERSION_PATIENCE: Duration = Duration::from_millis(200);
@@ -115,7 +118,8 @@ impl Executor for OnDemand {
 
 /// Makes an executor that knows this executable; without procfs, one that starts a process for everything.
 pub(crate) fn mixed(builtins: &Builtins, environment: &[(OsString, OsString)]) -> Mixed<Builtins> {
-    let exec = Exec::new(environment.iter().cloned());
+    let exec =
+        Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
     Mixed::new(builtins.clone(), exec.clone())
         .unwrap_or_else(|_| Mixed::always_exec(builtins.clone(), exec))
 }

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use crate::{Executor, InvokeError, Output, Request, Status};
+use crate::{Executor, InvokeError, Output, Request, Status, distrust};
 
 /// The most a plugin may write to standard output or to standard error. Results are a few kilobytes; a
 /// plugin that writes without end must not take the runtime's memory with it.
@@ -45,6 +45,7 @@ const PROTOCOL_VARIABLES: [&str; 7] = [
 #[derive(Debug, Clone, Default)]
 pub struct Exec {
     environment: Vec<(OsString, OsString)>,
+    refuse_untrusted: Option<PathBuf>,
 }
 
 impl Exec {
@@ -57,7 +58,26 @@ impl Exec {
             PROTOCOL_VARIABLES.contains(&key) || cni::call::TRACE_VARIABLES.contains(&key)
         };
         environment.retain(|(key, _)| key.to_str().is_none_or(|key| !carried(key)));
-        Exec { environment }
+        Exec { environment, refuse_untrusted: None }
+    }
+
+    /// Runs nothing that somebody else than root could have changed ([`crate::distrust`]), as long as there is a file at
+    /// `setting`. It is looked for at each call.
+    #[must_use]
+    pub fn refusing_untrusted_if(mut self, setting: impl Into<PathBuf>) -> Self {
+        self.refuse_untrusted = Some(setting.into());
+        self
+    }
+
+    fn require_trust(&self, executable: &Path) -> Result<(), InvokeError> {
+        if !self.refuse_untrusted.as_ref().is_some_and(|setting| setting.exists()) {
+            return Ok(());
+        }
+        let why = distrust(executable);
+        if why.is_empty() {
+            return Ok(());
+        }
+        Err(InvokeError::Untrusted { executable: executable.to_owned(), why })
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts plugins")]
@@ -105,6 +125,7 @@ impl Executor for Exec {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Output, InvokeError> {
+        self.require_trust(executable)?;
         let started = Instant::now();
         let mut child = self.spawn_patiently(executable, request, deadline)?;
         let talk = |source| InvokeError::Talk { executable: executable.to_owned(), source };

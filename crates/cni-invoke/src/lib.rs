@@ -15,6 +15,7 @@ mod exec;
 mod find;
 mod mixed;
 mod outcome;
+mod trust;
 
 use std::fmt;
 use std::io;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 pub use exec::Exec;
 pub use find::{FindError, find};
 pub use mixed::{Builtin, Mixed};
+pub use trust::{Distrust, Reason, distrust};
 
 /// What goes into a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -139,6 +141,14 @@ pub enum InvokeError {
         /// How long it had.
         allowed: Duration,
     },
+    /// Somebody else than root can change it, and the administrator wants none such.
+    #[error("plugin {executable:?} is not run: {}", listed(.why))]
+    Untrusted {
+        /// The executable.
+        executable: PathBuf,
+        /// What others can change.
+        why: Vec<Distrust>,
+    },
     /// It wrote more than any result can need.
     #[error("plugin {executable:?} wrote more than {limit} bytes and was killed")]
     TooMuchOutput {
@@ -147,6 +157,10 @@ pub enum InvokeError {
         /// The bound.
         limit: usize,
     },
+}
+
+fn listed(why: &[Distrust]) -> String {
+    why.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl InvokeError {

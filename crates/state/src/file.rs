@@ -306,8 +306,17 @@ pub fn sync_directory(path: &Path) -> Result<(), FileError> {
 /// # Errors
 /// [`FileError::Read`], [`FileError::NotAFile`] or [`FileError::TooLarge`].
 pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    read_with(path, OFlags::empty())
+}
+
+/// Reads a file of ours, as [`read_optional`]; a link in its place is not followed.
+pub(crate) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    read_with(path, OFlags::NOFOLLOW)
+}
+
+fn read_with(path: &Path, more: OFlags) -> Result<Option<Vec<u8>>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY | more;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(descriptor) => File::from(descriptor),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),

@@ -9,8 +9,8 @@ use cni::AttachmentKey;
 use serde_json::Value;
 
 use crate::file::{
-    Durability, FileError, create_directory, read_optional, remove_abandoned, remove_file,
-    write_atomic, write_atomic_through,
+    Durability, FileError, create_directory, read_own, remove_abandoned, remove_file, write_atomic,
+    write_atomic_through,
 };
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
@@ -194,7 +194,7 @@ impl Index {
         let mut damaged = Vec::new();
         let first = !holder_names(&directory, &mut damaged).any(|other| other != path);
         let bytes = serde_json::to_vec(key).expect("a key has string keys only");
-        let before = read_optional(&path);
+        let before = read_own(&path);
         if matches!(&before, Ok(Some(same)) if *same == bytes) {
             return Ok(Hold { first, new: false });
         }
@@ -456,7 +456,7 @@ fn read_record(path: &Path) -> Read<Option<Record>> {
 }
 
 fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>) -> Option<Vec<u8>> {
-    match read_optional(path) {
+    match read_own(path) {
         Ok(bytes) => bytes,
         Err(error) => {
             damaged.push(Damaged::of(path, &error));

@@ -7,6 +7,9 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// `man 2 open` O_NOFOLLOW.
+const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
 /// The first wait between two tries: about what a holder needs.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
 /// The longest wait between two tries: with many waiting, somebody tries often enough.
@@ -154,6 +157,8 @@ fn open(path: &Path) -> Result<File, LockError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        // A link that somebody planted would have root make a file elsewhere.
+        .custom_flags(NOFOLLOW)
         .open(path)
         .map_err(|source| LockError::Open { path: path.to_owned(), source })
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::Outcome;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_PERMANENT, Failure};
-use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
+use crate::net::{forwarding, trust};
 use crate::shell::{Report, Shell};
 use crate::table::Table;
 use crate::world::World;
@@ -96,6 +96,8 @@ fn state(session: &Session, network: &Network) -> State {
         Err(error) if error.problems.iter().any(stops_add) => Some(error.to_cni()),
         _ => runtime.status_list(&network.list, session.deadline()).err().map(|e| e.to_cni()),
     };
+    let mut warnings = forwarding::warnings(&network.list);
+    warnings.extend(trust::warnings(&network.list, runtime));
     let exit = failure.as_ref().map(|error| Failure::from(error.clone()).exit_number());
     State {
         network: network.list.name.clone(),
@@ -104,7 +106,7 @@ fn state(session: &Session, network: &Network) -> State {
         plugins: network.chain(),
         ready: failure.is_none(),
         error: failure,
-        warnings: forwarding::warnings(&network.list),
+        warnings,
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
     }

@@ -10,3 +10,4 @@ pub(crate) mod ports;
 pub(crate) mod presence;
 pub(crate) mod session;
 pub(crate) mod spec;
+pub(crate) mod trust;

@@ -26,4 +26,5 @@ mod run;
 mod skew;
 mod support;
 mod system;
+mod trust;
 mod two_containers;

@@ -5,6 +5,7 @@
 mod exec;
 mod find;
 mod mixed;
+mod trust;
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cni_invoke::{Exec, Executor, Mixed};
+use cni_invoke::{Exec, Executor, Mixed, distrust};
 use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
 use plugins::Builtins;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,6 +14,9 @@ use state::Roots;
 
 use super::Stop;
 use super::dhcp::duration;
+
+/// As for the command line: with this file plugins are not run which somebody else than root can change.
+const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// Where distributions put plugins.
 const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
@@ -140,7 +143,8 @@ impl Node {
             own.with_file_name("netwright")
         });
         let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
-        let exec = Exec::new(environment.iter().cloned());
+        let exec =
+            Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
         let executor: Arc<dyn Executor> =
             match Mixed::in_place_of(&netwright, builtins, exec.clone()) {
                 Ok(mixed) => Arc::new(mixed),
@@ -156,12 +160,27 @@ impl Node {
                 })
         };
         let runtimes = flags.caches.iter().map(runtime).collect();
+        warn_of_untrusted(&path);
         Node { roots, runtimes }
     }
 
     /// Returns the end of the time that plugins may take from now on.
     pub(super) fn deadline() -> Option<Instant> {
         Instant::now().checked_add(PATIENCE)
+    }
+}
+
+/// Tells of plugins, and their folders, that somebody else than root can change.
+fn warn_of_untrusted(path: &[PathBuf]) {
+    let mut told = Vec::new();
+    for folder in path {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for what in files.flat_map(|entry| distrust(&entry.path())) {
+            if !told.contains(&what.path) {
+                tracing::warn!("{what}: who can change a plugin is root at the next ADD");
+                told.push(what.path);
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::Outcome;
 use crate::args::{Common, Lint};
 use crate::failure::{EXIT_PERMANENT, Failure};
 use crate::net::session::{PluginSource, Session, load_failure};
+use crate::net::trust;
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -216,6 +217,10 @@ fn lint_list(list: &NetworkList, session: &Session, examined: &mut Examined<'_>)
             format!("no plugin supports version {:?}", list.cni_version),
             Some(format!("the versions are {}", known.join(", "))),
         );
+    }
+    for line in trust::warnings(list, &session.runtime) {
+        let hint = Some(trust::HINT.to_owned());
+        examined.find(Severity::Warning, Place::default(), line, hint);
     }
     keys::lint_document(list, session, examined);
     chain::lint(list, &top, examined);

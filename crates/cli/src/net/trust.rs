@@ -1,0 +1,50 @@
+//! Plugins that somebody else than root can change.
+
+use std::collections::BTreeSet;
+
+use cni::{NetworkList, PluginConfig};
+use cni_runtime::Runtime;
+
+/// What to do about it.
+pub(crate) const HINT: &str = "who can change a plugin is root at the next ADD: chown it to root, chmod go-w; /etc/netwright/require-trusted-plugins \
+                               keeps such from being run";
+
+/// Names what others can change of a network's plugins, and of those that these call, a line each.
+pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut lines = Vec::new();
+    for plugin_type in list.plugins.iter().flat_map(types) {
+        let Ok(executable) = runtime.find_plugin(&plugin_type) else { continue };
+        for what in cni_invoke::distrust(&executable) {
+            // One folder is every plugin's.
+            if seen.insert(what.path.clone()) {
+                lines.push(format!("plugin {plugin_type:?}: {what}"));
+            }
+        }
+    }
+    lines
+}
+
+/// The plugin, its address plugin, and what a chain holds.
+fn types(plugin: &PluginConfig) -> Vec<String> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct IpamType {
+        r#type: String,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        ipam: IpamType,
+        plugins: Vec<cni::json::Object>,
+    }
+    let mut types = vec![plugin.plugin_type.clone()];
+    if let Ok(keys) = plugin.object.read::<Keys>() {
+        types.push(keys.ipam.r#type);
+        let inner =
+            keys.plugins.into_iter().filter_map(|object| PluginConfig::from_object(object).ok());
+        types.extend(inner.flat_map(|plugin| self::types(&plugin)));
+    }
+    types.retain(|text| !text.is_empty());
+    types
+}

@@ -1,0 +1,57 @@
+//! Plugins that somebody else than root can change.
+
+use testkit::{Lab, Place};
+
+use crate::support::call_in;
+
+const LIST: &str = r#"{"cniVersion":"1.1.0","name":"theirs","plugins":[{"type":"theirs","ipam":{"type":"addresses"}}]}"#;
+
+/// Says the same to every verb.
+const PLUGIN: &str = "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}'\n";
+
+#[test]
+fn who_can_change_a_plugin_is_told_and_refused_where_the_administrator_says_so() {
+    testkit::require!("root");
+    let lab = Lab::new("trust");
+    let _c1 = lab.container("c1");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin");
+    lab.enter(|| {
+        std::fs::write("/etc/cni/net.d/a.conflist", LIST).unwrap();
+        for name in ["theirs", "addresses"] {
+            std::fs::write(format!("/opt/cni/bin/{name}"), PLUGIN).unwrap();
+        }
+    });
+    lab.sh("chmod 755 /opt/cni/bin/*");
+    let quiet = call_in(&lab, &["status", "theirs"]).succeeded();
+    assert!(!quiet.both().contains("written by others"), "{quiet:#?}");
+    call_in(&lab, &["lint", "--strict"]).succeeded();
+
+    lab.sh("chmod 777 /opt/cni/bin/theirs; chown nobody /opt/cni/bin/addresses");
+    let told = call_in(&lab, &["status", "theirs"]).succeeded();
+    assert!(
+        told.stdout.contains("/opt/cni/bin/theirs can be written by others (mode 0777)"),
+        "{told:#?}"
+    );
+    assert!(
+        told.stdout.contains("/opt/cni/bin/addresses belongs to user 65534, not to root"),
+        "{told:#?}"
+    );
+    let lint = call_in(&lab, &["lint", "--strict"]).failed(1);
+    assert!(
+        lint.stdout.contains("plugin \"theirs\": /opt/cni/bin/theirs can be written"),
+        "{lint:#?}"
+    );
+
+    call_in(&lab, &["add", "theirs", "c1"]).succeeded();
+    call_in(&lab, &["del", "theirs", "c1"]).succeeded();
+    lab.sh("mkdir -p /etc/netwright && touch /etc/netwright/require-trusted-plugins");
+    let refused = call_in(&lab, &["add", "theirs", "c1"]).failed(3);
+    assert!(
+        refused.both().contains("is not run: ") && refused.both().contains("mode 0777"),
+        "{refused:#?}"
+    );
+    // Ours are in this executable, which root alone can change.
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    lab.sh("chmod 755 /opt/cni/bin/theirs");
+    call_in(&lab, &["add", "theirs", "c1", "--ifname", "eth1"]).succeeded();
+}

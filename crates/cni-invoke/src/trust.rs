@@ -1,0 +1,78 @@
+//! Whether an executable can be another tomorrow without root's doing.
+//!
+//! A plugin runs as root. Who may write its file, or a folder on the way to it, is root at the next ADD.
+
+use std::fmt;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Writable by the group, or by everybody.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// In such a folder nobody removes or renames what is another's (`man 7 inode` S_ISVTX).
+const STICKY: u32 = 0o1000;
+
+/// A file or folder that somebody else than root can change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distrust {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+/// Why a file or folder is not trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It belongs to a user that is neither root nor the one that runs this.
+    Owner(u32),
+    /// Its group, or everybody, may write to it.
+    Mode(u32),
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.reason {
+            Reason::Owner(user) => write!(f, "{path} belongs to user {user}, not to root"),
+            Reason::Mode(mode) => write!(f, "{path} can be written by others (mode {mode:04o})"),
+        }
+    }
+}
+
+/// Lists what on the way to a file others can change: the file, the folders above it, and where links lead. What is not there
+/// is nobody's.
+#[must_use]
+pub fn distrust(file: &Path) -> Vec<Distrust> {
+    let own = rustix::process::geteuid().as_raw();
+    let mut found = Vec::new();
+    let mut look = |path: &Path| {
+        let metadata = fs::symlink_metadata(path).ok();
+        let reason = metadata.and_then(|metadata| judge(&metadata, own));
+        if let Some(reason) = reason {
+            let distrust = Distrust { path: path.to_owned(), reason };
+            if !found.contains(&distrust) {
+                found.push(distrust);
+            }
+        }
+    };
+    file.ancestors().for_each(&mut look);
+    if let Ok(target) = file.canonicalize() {
+        target.ancestors().for_each(&mut look);
+    }
+    found
+}
+
+fn judge(metadata: &Metadata, own: u32) -> Option<Reason> {
+    // A link's own mode says nothing; its folder does, and what it leads to.
+    if metadata.file_type().is_symlink() {
+        return None;
+    }
+    if metadata.uid() != 0 && metadata.uid() != own {
+        return Some(Reason::Owner(metadata.uid()));
+    }
+    let mode = metadata.permissions().mode() & 0o7777;
+    let kept = metadata.is_dir() && mode & STICKY != 0;
+    (mode & OTHERS_WRITE != 0 && !kept).then_some(Reason::Mode(mode))
+}
