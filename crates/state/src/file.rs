@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 /// The largest file that is read: nothing we keep comes near it, and a foreign file must not fill memory.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
@@ -193,6 +194,9 @@ pub(crate) fn write_atomic_through(
     }
 }
 
+/// The bits of a mode that are its owner's.
+const OWNERS: u32 = 0o700;
+
 /// The bits of a mode that let a file be executed.
 const EXECUTABLE: u32 = 0o111;
 
@@ -213,13 +217,24 @@ fn link_complete(
         return Ok(false);
     }
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let Ok(descriptor) = rustix::fs::open(directory, flags, Mode::from_raw_mode(mode)) else {
-        return Ok(false);
+    let descriptor = match rustix::fs::open(directory, flags, Mode::from_raw_mode(mode)) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::NOENT) => {
+            let source = Errno::NOENT.into();
+            return Err(FileError::Create { path: path.to_owned(), source });
+        }
+        Err(_) => return Ok(false),
     };
     let mut file = File::from(descriptor);
     fill(&mut file, path, bytes, mode, durability)?;
-    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let linked = rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW);
+    let linked = match rustix::fs::linkat(&file, "", CWD, path, AtFlags::EMPTY_PATH) {
+        // Either something is missing or CAP_DAC_READ_SEARCH is, which the way through /proc does not need.
+        Err(Errno::NOENT) => {
+            let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    };
     match linked {
         Err(source) if path.parent().is_some_and(|parent| !parent.exists()) => {
             Err(FileError::Create { path: path.to_owned(), source: source.into() })
@@ -261,8 +276,10 @@ fn fill(
 ) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     file.write_all(bytes).map_err(failed)?;
-    // The umask may have taken bits away that the caller asked for.
-    file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
+    // The umask may have taken bits away that the caller asked for; its owner's it is never asked to take.
+    if mode & !OWNERS != 0 {
+        file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
     match durability {
         Durability::Volatile => Ok(()),
         Durability::Synced => {
@@ -319,7 +336,7 @@ fn read_with(path: &Path, more: OFlags) -> Result<Option<Vec<u8>>, FileError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY | more;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(descriptor) => File::from(descriptor),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(errno) => return Err(failed(errno.into())),
     };
     let metadata = file.metadata().map_err(failed)?;

@@ -40,15 +40,6 @@ pub struct Index {
     addresses: PathBuf,
 }
 
-/// The answer to [`Index::hold`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
-    /// No other attachment held the object before.
-    pub first: bool,
-    /// This attachment did not hold it before.
-    pub new: bool,
-}
-
 /// The answer to [`Index::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
@@ -182,28 +173,33 @@ impl Index {
         Lock::acquire_directory(&self.owners.join(key.hash()), deadline)
     }
 
-    /// Writes down that an attachment uses a shared object. Holding again changes nothing.
+    /// Writes down that an attachment uses a shared object; `false` when it did already.
     ///
     /// The caller holds the object's lock.
     ///
     /// # Errors
     /// [`FileError`]; the attachment is then not a holder, unless it was.
-    pub fn hold(&self, object: &str, key: &AttachmentKey) -> Result<Hold, FileError> {
-        let directory = self.object_directory(object);
-        let path = directory.join(key.hash());
-        let mut damaged = Vec::new();
-        let first = !holder_names(&directory, &mut damaged).any(|other| other != path);
+    pub fn hold(&self, object: &str, key: &AttachmentKey) -> Result<bool, FileError> {
+        let path = self.object_directory(object).join(key.hash());
         let bytes = serde_json::to_vec(key).expect("a key has string keys only");
         let before = read_own(&path);
         if matches!(&before, Ok(Some(same)) if *same == bytes) {
-            return Ok(Hold { first, new: false });
+            return Ok(false);
         }
         let new = matches!(before, Ok(None));
         in_directory(&path, || {
             // The temporary file is kept out of the object's directory, which holds holders only.
             write_atomic_through(&self.shared, &path, &bytes, FILE_MODE, Durability::Volatile)
         })?;
-        Ok(Hold { first, new })
+        Ok(new)
+    }
+
+    /// Says whether an attachment other than this one holds a shared object.
+    #[must_use]
+    pub fn is_held_by_others(&self, object: &str, key: &AttachmentKey) -> bool {
+        let directory = self.object_directory(object);
+        let own = directory.join(key.hash());
+        holder_names(&directory, &mut Vec::new()).any(|other| other != own)
     }
 
     /// Strikes an attachment from the holders of a shared object.

@@ -37,7 +37,7 @@
 //! assert_eq!(index.get(&key, "bridge").found, Some(record));
 //!
 //! let lock = index.lock("bridge:br0", Duration::from_secs(5))?;
-//! if index.hold("bridge:br0", &key)?.first {
+//! if index.hold("bridge:br0", &key)? && !index.is_held_by_others("bridge:br0", &key) {
 //!     index.note("bridge:br0", &serde_json::json!({"created": true}))?;
 //! }
 //! assert_eq!(index.release("bridge:br0", &key)?, Release::Last);
@@ -59,7 +59,7 @@ pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_abandoned,
     remove_file, sync_directory, write_atomic,
 };
-pub use index::{Hold, Index, Release};
+pub use index::{Index, Release};
 pub use lock::{Holder, Lock, LockError};
 pub use name::file_name_of;
 pub use record::{Damaged, NetnsIdentity, Read, Record};

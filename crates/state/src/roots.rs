@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::file::FileError;
 
@@ -37,11 +38,16 @@ impl Default for Roots {
     }
 }
 
-/// Reads the identity of this boot, a random text that the kernel chooses (`man 4 random`).
+/// Reads the identity of this boot, a random text that the kernel chooses (`man 4 random`). It is read once in the life of
+/// a process.
 ///
 /// # Errors
 /// [`FileError`] when procfs cannot be read.
 pub fn boot_id() -> Result<String, FileError> {
+    static READ: OnceLock<String> = OnceLock::new();
+    if let Some(id) = READ.get() {
+        return Ok(id.clone());
+    }
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     // 36 characters and a line's end, in one read.
@@ -51,5 +57,5 @@ pub fn boot_id() -> Result<String, FileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(failed(error)),
     };
-    Ok(String::from_utf8_lossy(&text[..length]).trim().to_owned())
+    Ok(READ.get_or_init(|| String::from_utf8_lossy(&text[..length]).trim().to_owned()).clone())
 }

@@ -49,15 +49,19 @@ impl HostSwitch {
     /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
     pub fn hold(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
-        if self.is_on()? && index.read_note(&object).found.is_none() {
+        if index.read_note(&object).found.is_none() && self.is_on()? {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-        if !self.is_on()? {
+        let on = self.is_on()?;
+        if !on {
             index.note(&object, &json!({ "was": "0" })).map_err(|error| file_error(&error))?;
         }
         index.hold(&object, key).map_err(|error| file_error(&error))?;
-        self.sysctl()?.write_if_different("1").map(drop).map_err(refused)
+        if !on {
+            self.sysctl()?.write("1").map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// Lets go of it; the last attachment switches it off if the first switched it on.

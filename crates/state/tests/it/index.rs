@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cni::{AttachmentKey, ContainerId, IfName, NetworkName};
 use serde_json::{Value, json};
-use state::{Hold, Index, NetnsIdentity, Record, Release, Roots};
+use state::{Index, NetnsIdentity, Record, Release, Roots};
 use tempfile::TempDir;
 
 use crate::{mode_of, names_in};
@@ -159,10 +159,14 @@ fn the_first_holds_and_the_last_releases() {
     assert!(index.lock(bridge, Duration::ZERO).unwrap_err().is_busy());
     assert!(index.lock("bridge:br1", Duration::ZERO).is_ok());
     assert_eq!(index.release(bridge, &c1).unwrap(), Release::NotHeld);
-    assert_eq!(index.hold(bridge, &c1).unwrap(), Hold { first: true, new: true });
+    assert!(!index.is_held_by_others(bridge, &c1));
+    assert!(index.hold(bridge, &c1).unwrap());
     index.note(bridge, &json!({ "created": true })).unwrap();
-    assert_eq!(index.hold(bridge, &c1).unwrap(), Hold { first: true, new: false });
-    assert_eq!(index.hold(bridge, &c2).unwrap(), Hold { first: false, new: true });
+    assert!(!index.hold(bridge, &c1).unwrap(), "it held before");
+    assert!(!index.is_held_by_others(bridge, &c1));
+    assert!(index.is_held_by_others(bridge, &c2));
+    assert!(index.hold(bridge, &c2).unwrap());
+    assert!(index.is_held_by_others(bridge, &c1));
     let mut holders = index.holders(bridge).found;
     holders.sort();
     assert_eq!(holders, [c1.clone(), c2.clone()]);
@@ -186,7 +190,7 @@ fn an_object_may_have_any_name() {
         ["", "..", "net/ipv4/ip_forward", "br0.10", "br0.10.made", "ü\n\0", &"long".repeat(99)];
     for name in names {
         let _lock = place.index.lock(name, Duration::ZERO).unwrap();
-        assert!(place.index.hold(name, &key("blue", "c1")).unwrap().first, "{name}");
+        assert!(place.index.hold(name, &key("blue", "c1")).unwrap(), "{name}");
         place.index.note(name, &json!(name)).unwrap();
     }
     for name in names {
@@ -206,7 +210,8 @@ fn a_crash_between_release_and_undo_leaves_the_note_for_the_next() {
     index.note("sysctl:x", &json!("0")).unwrap();
     assert_eq!(index.release("sysctl:x", &key("blue", "c1")).unwrap(), Release::Last);
     // Stopped dead here. The next one comes and goes.
-    assert!(index.hold("sysctl:x", &key("blue", "c2")).unwrap().first);
+    assert!(index.hold("sysctl:x", &key("blue", "c2")).unwrap());
+    assert!(!index.is_held_by_others("sysctl:x", &key("blue", "c2")));
     assert_eq!(index.release("sysctl:x", &key("blue", "c2")).unwrap(), Release::Last);
     assert_eq!(index.take_note("sysctl:x").unwrap().found, Some(json!("0")));
 }
@@ -228,7 +233,8 @@ fn damaged_references_still_count_until_their_owner_goes() {
     assert_eq!(index.release("o", &c2).unwrap(), Release::Held(1));
     assert_eq!(index.release("o", &c1).unwrap(), Release::Last);
     // The foreign file is nobody of ours.
-    assert!(index.hold("o", &c1).unwrap().first);
+    assert!(index.hold("o", &c1).unwrap());
+    assert!(!index.is_held_by_others("o", &c1));
 }
 
 #[test]
@@ -348,7 +354,7 @@ fn holding_again_writes_nothing() {
     assert_eq!(fs::metadata(&held).unwrap().ino(), written, "holding again changes nothing");
     // Content that makes no sense is mended, and is the same holder's.
     fs::write(&held, "{").unwrap();
-    assert_eq!(place.index.hold("bridge br0", &key).unwrap(), Hold { first: true, new: false });
+    assert!(!place.index.hold("bridge br0", &key).unwrap());
     assert_eq!(place.index.holders("bridge br0").found, [key]);
 }
 

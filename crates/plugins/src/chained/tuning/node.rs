@@ -37,8 +37,7 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     /// Makes the attachment's view of the node, as yet without a namespace.
     pub(super) fn new(call: &'a Call<'a>, key: &AttachmentKey) -> Result<Self, Error> {
-        let boot_id =
-            kernel::host::boot_id().map_err(|error| Error::from_chain(codes::STATE, &error))?;
+        let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
         Ok(Node {
             call,
             index: Index::new(call.roots()),
@@ -113,8 +112,8 @@ impl<'a> Node<'a> {
     /// A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"), so its objects need no lock.
     fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Error> {
         let object = self.object(path);
-        let hold = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
-        let left_behind = hold.first && hold.new;
+        let new = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
+        let left_behind = new && !self.index.is_held_by_others(&object, &self.key);
         if left_behind || self.index.read_note(&object).found.is_none() {
             self.index.note(&object, &json!({ "was": was })).map_err(|error| file_error(&error))?;
         }

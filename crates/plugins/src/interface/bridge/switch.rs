@@ -89,8 +89,8 @@ pub(super) fn ensure(
         }
     };
     // Held before anything else is changed: what follows is undone by letting go.
-    let hold = index.hold(&object, key).map_err(|error| file_error(&error))?;
-    let pin_mac = config.gateway && hold.first && !created;
+    index.hold(&object, key).map_err(|error| file_error(&error))?;
+    let pin_mac = config.gateway && !created && !index.is_held_by_others(&object, key);
     adjust(host, config, &link, created, pin_mac)?;
     Ok(link)
 }
