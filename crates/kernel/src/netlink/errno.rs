@@ -27,6 +27,8 @@ impl Errno {
     pub const RANGE: Self = Self(34);
     /// EOPNOTSUPP.
     pub const OPNOTSUPP: Self = Self(95);
+    /// EAFNOSUPPORT: a family, such as IPv6, that the kernel does without.
+    pub const AFNOSUPPORT: Self = Self(97);
     /// ENETUNREACH: no route.
     pub const NETUNREACH: Self = Self(101);
     /// EADDRNOTAVAIL: no such address.

@@ -42,6 +42,11 @@ pub(crate) mod ifla {
     pub(crate) const PARENT_DEV_BUS_NAME: u16 = 57;
     pub(crate) const ALLMULTI: u16 = 61;
 
+    /// In AF_SPEC, for AF_INET: IPv4 parameters by number.
+    pub(crate) const INET_CONF: u16 = 1;
+    /// In AF_SPEC, for AF_INET6: how the link gets its IPv6 addresses of its own.
+    pub(crate) const INET6_ADDR_GEN_MODE: u16 = 8;
+
     pub(crate) const INFO_KIND: u16 = 1;
     pub(crate) const INFO_DATA: u16 = 2;
     pub(crate) const INFO_SLAVE_KIND: u16 = 4;

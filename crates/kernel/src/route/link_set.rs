@@ -2,13 +2,18 @@
 
 use std::fmt;
 
-use super::AF_UNSPEC;
 use super::link::{iff, ifla};
 use super::link_kind::{BridgeOptions, header, put_netns};
 use super::new_link::put_name;
+use super::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
+
+/// `linux include/uapi/linux/ip.h`.
+const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
+/// `linux include/uapi/linux/if_link.h`.
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 /// Settings of a link to be changed; `None` stays as it is.
 ///
@@ -56,6 +61,11 @@ pub struct LinkSet {
     pub unicast_flood: Option<bool>,
     /// Settings of a bridge itself.
     pub bridge: BridgeOptions,
+    /// Neighbours are told of its IPv4 addresses when it comes up (sysctl `arp_notify`).
+    pub arp_notify: Option<bool>,
+    /// It has no IPv6 address but those it is given, and solicits no router (sysctl `addr_gen_mode` 1). Passed over by a kernel
+    /// without IPv6.
+    pub no_own_ipv6: bool,
 }
 
 impl LinkSet {
@@ -141,6 +151,27 @@ impl LinkSet {
         }
         put_netns(writer, self.netns.as_ref());
         self.encode_info(writer);
+        self.encode_families(writer);
+    }
+
+    fn encode_families(&self, writer: &mut Writer) {
+        if self.arp_notify.is_none() && !self.no_own_ipv6 {
+            return;
+        }
+        writer.nest(ifla::AF_SPEC, |writer| {
+            if let Some(on) = self.arp_notify {
+                writer.nest(AF_INET.into(), |writer| {
+                    writer.nest(ifla::INET_CONF, |writer| {
+                        writer.put_u32(IPV4_DEVCONF_ARP_NOTIFY, on.into());
+                    });
+                });
+            }
+            if self.no_own_ipv6 {
+                writer.nest(AF_INET6.into(), |writer| {
+                    writer.put_u8(ifla::INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
+                });
+            }
+        });
     }
 
     fn encode_info(&self, writer: &mut Writer) {

@@ -42,6 +42,8 @@ pub struct NewLink {
     pub hairpin: Option<bool>,
     /// As port of the bridge `master`: no frames to other isolated ports.
     pub isolated: Option<bool>,
+    /// It has no IPv6 address but those it is given; see [`LinkSet::no_own_ipv6`].
+    pub no_own_ipv6: bool,
 }
 
 impl NewLink {
@@ -63,6 +65,7 @@ impl NewLink {
             netns: None,
             hairpin: None,
             isolated: None,
+            no_own_ipv6: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl NewLink {
             alias: self.alias.clone(),
             hairpin: self.hairpin,
             isolated: self.isolated,
+            no_own_ipv6: self.no_own_ipv6,
             ..LinkSet::default()
         };
         (set != LinkSet::default()).then_some(set)

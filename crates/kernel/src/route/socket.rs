@@ -141,7 +141,7 @@ impl RouteSocket {
 
     /// Makes a link and describes it, its number and that of a veth's peer ([`Link::peer_index`]) included.
     ///
-    /// Alias, hairpin and isolated, which the kernel does not take with a new link, are set by a second message; if that
+    /// Alias, hairpin, isolated and no IPv6 address of its own, which the kernel does not take with a new link, are set by a second message; if that
     /// one fails the link is removed again. The description is of the link before that message, but for the alias.
     ///
     /// # Errors
@@ -151,13 +151,22 @@ impl RouteSocket {
             None => self.create_here(link)?,
             Some(netns) => self.create_elsewhere(link, netns)?,
         };
-        let Some(set) = link.afterwards() else { return Ok(made) };
+        let Some(mut set) = link.afterwards() else { return Ok(made) };
         let mut elsewhere = None;
         let socket = match &link.netns {
             None => self,
             Some(netns) => elsewhere.insert(Self::open_in(netns)?),
         };
-        if let Err(error) = socket.apply_one(&Change::SetLink { ifindex: made.index, set }) {
+        let ifindex = made.index;
+        let mut done = socket.apply_one(&Change::SetLink { ifindex, set: set.clone() });
+        if set.no_own_ipv6
+            && done.as_ref().is_err_and(|error| error.errno() == Some(Errno::AFNOSUPPORT))
+        {
+            // A kernel without IPv6 gives it none anyhow.
+            set.no_own_ipv6 = false;
+            done = socket.apply_one(&Change::SetLink { ifindex, set });
+        }
+        if let Err(error) = done {
             // What failed is what to tell; if this fails too the caller finds the link by its name.
             let _ = socket.delete_link(made.index);
             return Err(error);

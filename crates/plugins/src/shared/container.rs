@@ -47,7 +47,7 @@ pub struct Options {
 pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch> {
     let best_effort = |key: String, value| Switch { key, value, required: false };
     let required = |key: String, value| Switch { key, value, required: true };
-    let mut switches = vec![best_effort(format!("net/ipv4/conf/{ifname}/arp_notify"), "1")];
+    let mut switches = Vec::new();
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         switches.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
         switches.push(required(format!("net/ipv6/conf/{ifname}/disable_ipv6"), "0"));
@@ -89,8 +89,13 @@ pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
 /// needs them.
 #[must_use]
 pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Options) -> Vec<Change> {
-    let mut changes: Vec<Change> =
-        ips.iter().map(|ip| address(ifindex, ip.address, options, false)).collect();
+    let mut changes = Vec::new();
+    // Before it is up, since that is what neighbours are told.
+    if !ips.is_empty() {
+        let set = LinkSet { arp_notify: Some(true), ..LinkSet::default() };
+        changes.push(Change::SetLink { ifindex, set });
+    }
+    changes.extend(ips.iter().map(|ip| address(ifindex, ip.address, options, false)));
     changes
         .push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
     let mut planned: Vec<route::Route> = Vec::new();
@@ -400,7 +405,6 @@ mod tests {
             .map(|switch| format!("{}={}", switch.key, switch.value))
             .collect();
         expect![[r#"
-            net/ipv4/conf/eth0.1/arp_notify=1
             net/ipv6/conf/lo/disable_ipv6=0
             net/ipv6/conf/eth0.1/disable_ipv6=0
             net/ipv6/conf/eth0.1/keep_addr_on_down=1

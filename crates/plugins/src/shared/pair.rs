@@ -96,11 +96,15 @@ pub fn make(
             master: wanted.master,
             queues: Some(VETH_QUEUES),
             alias: Some(alias.clone()),
+            // What a bridge's port receives is the bridge's.
+            no_own_ipv6: wanted.master.is_some(),
             ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
         };
         let error = match host.create_link(&new) {
             Ok(link) => {
-                refuse_router_advertisements(&host_ifname);
+                if wanted.master.is_none() {
+                    refuse_router_advertisements(&host_ifname);
+                }
                 let container_index = link.peer_index.ok_or_else(|| {
                     Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
                 })?;
