@@ -35,13 +35,14 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use dispatch::Role;
+use kernel::heap::Heap;
 use shell::{Shell, Stdio};
 use world::World;
 
 /// A plugin's call allocates a few hundred times and ends: musl's allocator asks the kernel for each size by itself, this one
-/// for 64 KiB at a time.
+/// for as much as a call takes at a time.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static HEAP: Heap = Heap::new();
 
 /// The version of this build.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

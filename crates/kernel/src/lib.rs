@@ -25,7 +25,7 @@
 
 pub mod conntrack;
 pub mod events;
-pub mod host;
+pub mod heap;
 #[cfg(test)]
 mod hostile;
 pub mod inherited;

@@ -1,0 +1,123 @@
+//! The heap of programs that live for a few milliseconds.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dlmalloc::Dlmalloc;
+
+/// How much is asked of the kernel at a time, in bytes: what a plugin's call takes.
+const GRANULARITY: usize = 256 * 1024;
+
+/// An allocator behind a lock that costs nothing to speak of while one thread runs, which is how plugins and most commands
+/// run; a second one that finds it taken lets others run and looks again.
+///
+/// ```
+/// #[global_allocator]
+/// static HEAP: kernel::heap::Heap = kernel::heap::Heap::new();
+/// # fn main() {}
+/// ```
+pub struct Heap {
+    taken: AtomicBool,
+    inner: UnsafeCell<Dlmalloc>,
+}
+
+// SAFETY: `inner` is reached through `Heap::with` alone, by whoever has set `taken`.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// An empty heap.
+    #[must_use]
+    pub const fn new() -> Self {
+        let mut inner = Dlmalloc::new();
+        inner.set_granularity(GRANULARITY);
+        Self { taken: AtomicBool::new(false), inner: UnsafeCell::new(inner) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+        while self.taken.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: `taken` was false and is true: nobody else is here. `work` does not allocate through this heap.
+        let done = work(unsafe { &mut *self.inner.get() });
+        self.taken.store(false, Ordering::Release);
+        done
+    }
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap").finish_non_exhaustive()
+    }
+}
+
+// SAFETY: memory is Dlmalloc's, which gives each block once until it is freed, of the size and alignment asked for; a failure
+// is a null pointer. Nothing here unwinds.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout has a size that is not zero.
+        self.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        self.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller got the block from here, with this layout.
+        self.with(|heap| unsafe { heap.free(block, layout.size(), layout.align()) });
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size == 0 {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller got the block from here, with this layout.
+        self.with(|heap| unsafe { heap.realloc(block, layout.size(), layout.align(), size) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "they are about the same block")]
+    fn threads_do_not_get_each_others_memory() {
+        static HEAP: Heap = Heap::new();
+        std::thread::scope(|scope| {
+            for mark in 0..8_u8 {
+                scope.spawn(move || {
+                    for round in 1..500_usize {
+                        let layout = Layout::from_size_align(round * 7, 16).unwrap();
+                        let larger = Layout::from_size_align(round * 9, 16).unwrap();
+                        // SAFETY: the block is written and read within its size, and freed once with the layout it has.
+                        unsafe {
+                            let block = HEAP.alloc(layout);
+                            block.write_bytes(mark, layout.size());
+                            std::thread::yield_now();
+                            let block = HEAP.realloc(block, layout, larger.size());
+                            let kept = std::slice::from_raw_parts(block, layout.size());
+                            assert!(kept.iter().all(|byte| *byte == mark));
+                            HEAP.dealloc(block, larger);
+                            let zeroed = HEAP.alloc_zeroed(layout);
+                            assert_eq!(zeroed.addr() % 16, 0);
+                            let zeros = std::slice::from_raw_parts(zeroed, layout.size());
+                            assert!(zeros.iter().all(|byte| *byte == 0));
+                            HEAP.dealloc(zeroed, layout);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
