@@ -108,6 +108,7 @@ fn run(
         Command::Add | Command::Del => guard_netns(env)?,
         _ => None,
     };
+    let _held = netns.as_ref().map(kernel::netns::hold);
     let trace = env.trace.iter().find(|(name, _)| name == "TRACEPARENT").map(|(_, value)| value);
     let span = tracing::info_span!(
         "call",
@@ -389,8 +390,9 @@ fn guard_netns(env: &CallEnv) -> Result<Option<Netns>, Error> {
         return Ok(None);
     }
     let Ok(container) = Netns::open(Path::new(&env.netns)) else { return Ok(None) };
-    let own = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
-    if container.id() == own.id() {
+    let own =
+        Netns::current_id().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+    if container.id() == own {
         return Err(Error::new(
             code::INVALID_NETNS,
             "plugin's netns and netns from CNI_NETNS should not be the same",

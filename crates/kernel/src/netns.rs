@@ -8,9 +8,11 @@
 //! The calling thread is what has a namespace, not the process: everything here names `/proc/thread-self`, never
 //! `/proc/self`. Do not call [`within`] or [`unshare_net`] from a thread that an async runtime owns.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -145,7 +147,12 @@ impl Netns {
     /// [`NetnsError::Missing`] if nothing is there (a dangling link, a file where a directory should be and a process
     /// that is gone included), [`NetnsError::NotANamespace`] if something else is there, [`NetnsError::Statfs`] and
     /// [`NetnsError::Open`] if it cannot be examined or opened.
+    ///
+    /// See [`hold`] for what one call opens several times.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
+        if let Some(held) = held_at(path) {
+            return Ok(held);
+        }
         // Looked at before it is opened, since opening a FIFO or a device would act on it.
         let magic = match rustix::fs::statfs(path) {
             Ok(found) => magic(&found),
@@ -189,6 +196,16 @@ impl Netns {
             .map_err(open)?;
         let id = id_of(fd.as_fd()).map_err(open)?;
         Ok(Self { fd: Arc::new(fd), id, path: None })
+    }
+
+    /// Tells what distinguishes the calling thread's namespace, without opening it.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`]; `/proc` must be mounted.
+    pub fn current_id() -> Result<NetnsId, NetnsError> {
+        rustix::fs::stat(OWN_NETNS)
+            .map(|found| identity(&found))
+            .map_err(|errno| NetnsError::Open { path: OWN_NETNS.into(), source: errno.into() })
     }
 
     /// Opens the namespace of a process, or of a thread by its thread ID.
@@ -255,6 +272,46 @@ impl fmt::Display for NetnsId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.dev, self.ino)
     }
+}
+
+thread_local! {
+    /// What [`hold`] holds.
+    static HELD: RefCell<Option<Netns>> = const { RefCell::new(None) };
+}
+
+/// While it lives, the thread's [`Netns::open`] of one path gives one namespace; see [`hold`].
+#[derive(Debug)]
+#[must_use]
+pub struct Held {
+    outer: bool,
+    /// Of the thread that made it.
+    thread: PhantomData<*const ()>,
+}
+
+/// Has every [`Netns::open`] of this namespace's path on this thread give this namespace until the value is dropped: what is
+/// opened for a call is the same for all that the call consists of, and costs nothing twice.
+///
+/// Within the life of another such value it changes nothing.
+pub fn hold(netns: &Netns) -> Held {
+    HELD.with_borrow_mut(|held| {
+        let outer = held.is_none() && netns.path.is_some();
+        if outer {
+            *held = Some(netns.clone());
+        }
+        Held { outer, thread: PhantomData }
+    })
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.outer {
+            HELD.with_borrow_mut(|held| *held = None);
+        }
+    }
+}
+
+fn held_at(path: &Path) -> Option<Netns> {
+    HELD.with_borrow(|held| held.as_ref().filter(|held| held.path() == Some(path)).cloned())
 }
 
 /// Runs `f` with the calling thread inside `netns`, then brings the thread back.
@@ -417,8 +474,11 @@ fn magic_of_fd(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::fstatfs(fd).map(|found| magic(&found))
 }
 
-#[allow(clippy::useless_conversion, reason = "the types differ between architectures")]
 fn id_of(fd: BorrowedFd<'_>) -> Result<NetnsId, Errno> {
-    let found = rustix::fs::fstat(fd)?;
-    Ok(NetnsId { dev: found.st_dev.into(), ino: found.st_ino.into() })
+    rustix::fs::fstat(fd).map(|found| identity(&found))
+}
+
+#[allow(clippy::useless_conversion, reason = "the types differ between architectures")]
+fn identity(found: &rustix::fs::Stat) -> NetnsId {
+    NetnsId { dev: found.st_dev.into(), ino: found.st_ino.into() }
 }

@@ -13,14 +13,18 @@
 //! ```
 
 use std::fmt;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::buffer::spare_capacity;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use thiserror::Error;
 
 /// Where parameters are files.
 const ROOT: &str = "/proc/sys";
+/// More than nearly every value takes, in bytes.
+const ROOM: usize = 512;
 
 /// A kernel parameter, by its path below `/proc/sys`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,10 +130,21 @@ impl Sysctl {
     /// # Namespace
     /// That of the calling thread.
     pub fn read(&self) -> Result<String, SysctlError> {
-        match fs::read(self.file()) {
-            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
-            Err(source) => Err(SysctlError::Read { name: self.path.clone(), source }),
+        let failed =
+            |errno: Errno| SysctlError::Read { name: self.path.clone(), source: errno.into() };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(self.file(), flags, Mode::empty()).map_err(failed)?;
+        // A value comes whole with the first read, if there is room for it.
+        let mut value = Vec::with_capacity(ROOM);
+        while {
+            let free = value.capacity() - value.len();
+            let length =
+                rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut value)));
+            length.map_err(failed)? == free
+        } {
+            value.reserve(ROOM);
         }
+        Ok(String::from_utf8_lossy(&value).trim_end().to_owned())
     }
 
     /// Writes the value.
@@ -142,14 +157,16 @@ impl Sysctl {
     pub fn write(&self, value: &str) -> Result<(), SysctlError> {
         tracing::debug!(key = self.path, value, "sysctl");
         // One write: the kernel takes each for a whole value. Not created: procfs would refuse in other words.
-        fs::OpenOptions::new()
-            .write(true)
-            .open(self.file())
-            .and_then(|mut file| file.write_all(value.as_bytes()))
-            .map_err(|source| SysctlError::Write {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        rustix::fs::open(self.file(), flags, Mode::empty())
+            .and_then(|file| {
+                rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes()))
+            })
+            .map(drop)
+            .map_err(|errno| SysctlError::Write {
                 name: self.path.clone(),
                 value: value.to_owned(),
-                source,
+                source: errno.into(),
             })
     }
 

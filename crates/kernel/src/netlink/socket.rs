@@ -93,8 +93,8 @@ impl Socket {
     /// Opens a socket of a netlink family in the calling thread's namespace.
     pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let failed = |step| move |source| NetlinkError::Open { step, source };
-        let mut inner = netlink_sys::Socket::new(protocol).map_err(failed("socket"))?;
-        inner.bind(&SocketAddr::new(0, 0)).map_err(failed("bind"))?;
+        let inner = netlink_sys::Socket::new(protocol).map_err(failed("socket"))?;
+        // Also binds it; from then on it hears nobody but the kernel.
         inner.connect(&SocketAddr::new(0, 0)).map_err(failed("connect"))?;
         inner.set_ext_ack(true).map_err(failed("NETLINK_EXT_ACK"))?;
         // The kernel then does not send our own request back with an error.

@@ -1,8 +1,9 @@
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kernel::netns::{Netns, NetnsError, create_at, remove_at, unshare_net, within};
+use kernel::netns::{Netns, NetnsError, create_at, hold, remove_at, unshare_net, within};
 use kernel::route::RouteSocket;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
@@ -169,4 +170,19 @@ fn unshared_threads_are_alone() {
     let mut route = RouteSocket::open_in(&first).unwrap();
     let links = route.links().unwrap();
     assert!(links.iter().any(|link| link.name == "lo" && !link.up()));
+}
+
+#[test]
+fn what_is_held_is_opened_once() {
+    let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
+    let opened = || Netns::open(&path).unwrap();
+    let descriptor = |netns: &Netns| netns.as_fd().as_raw_fd();
+    let netns = opened();
+    let held = hold(&netns);
+    let inner = hold(&Netns::open(Path::new("/proc/thread-self/ns/net")).unwrap());
+    assert_eq!(descriptor(&opened()), descriptor(&netns));
+    drop(inner);
+    assert_eq!(descriptor(&opened()), descriptor(&netns), "the outer one still lives");
+    drop(held);
+    assert_ne!(descriptor(&opened()), descriptor(&netns));
 }
