@@ -8,7 +8,8 @@
 //! `cargo build --release` remains the plain way, over the system's C library.
 
 use std::fs;
-use std::path::PathBuf;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
 
 use crate::run::{Program, exists, host_triple, quiet, target_dir};
 use crate::setup;
@@ -17,6 +18,7 @@ use crate::setup;
 const LINKER: &str = "musl-gcc";
 
 const LACKING: &str = include_str!("musl.c");
+const QUICKER: &str = include_str!("musl_quicker.c");
 
 /// Without position independence: it saves relocations at every start, and a plugin starts often. Segments
 /// share pages, which are fewer to fault in then. Hashes of a few dozen bytes
@@ -38,21 +40,13 @@ impl Linked {
         }
         let dir = target_dir().join("musl");
         fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
-        let [source, object] = ["lacking.c", "lacking.o"].map(|name| dir.join(name));
-        // Written only when it differs: cargo looks at the flags alone, and the linker at the object.
-        if fs::read(&source).ok().as_deref() != Some(LACKING.as_bytes()) || !object.exists() {
-            fs::write(&source, LACKING)
-                .map_err(|error| format!("write {}: {error}", source.display()))?;
-            Program::new(&format!(
-                "{LINKER} -Os -ffunction-sections -fno-builtin -Wall -Werror -c -o"
-            ))
-            .arg(object.display().to_string())
-            .arg(source.display().to_string())
-            .logged("musl", quiet)?;
-        }
+        let [lacking, quicker] =
+            [compile(&dir, "lacking", LACKING)?, compile(&dir, "quicker", QUICKER)?];
         let flags = format!(
-            "{STATIC} -C linker={LINKER} -C link-arg={} -C link-arg=-l:libc.a",
-            object.display()
+            "{STATIC} -C linker={LINKER} -C link-arg=-Wl,--wrap=pthread_getattr_np -C link-arg={} \
+             -C link-arg={} -C link-arg=-l:libc.a",
+            lacking.display(),
+            quicker.display()
         );
         Ok(Self { triple: host_triple()?, flags })
     }
@@ -72,4 +66,21 @@ impl Linked {
     pub(crate) fn target_dir(&self) -> PathBuf {
         target_dir().join(&self.triple)
     }
+}
+
+/// Compiles a source once. Cargo looks at the flags alone: another content has another name.
+fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    let name = format!("{name}-{:016x}", hasher.finish());
+    let [source, object] = ["c", "o"].map(|kind| dir.join(format!("{name}.{kind}")));
+    if !object.exists() {
+        fs::write(&source, content)
+            .map_err(|error| format!("write {}: {error}", source.display()))?;
+        Program::new(&format!("{LINKER} -Os -ffunction-sections -fno-builtin -Wall -Werror -c -o"))
+            .arg(object.display().to_string())
+            .arg(source.display().to_string())
+            .logged("musl", quiet)?;
+    }
+    Ok(object)
 }
