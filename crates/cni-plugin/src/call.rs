@@ -196,7 +196,13 @@ impl<'a> Call<'a> {
     /// Prepares calls of a delegated plugin with this call's configuration and environment.
     #[must_use]
     pub fn delegate<'c>(&'c self, plugin_type: &'c str) -> Delegate<'c> {
-        Delegate { call: self, plugin_type }
+        Delegate { call: self, plugin_type, document: self.document }
+    }
+
+    /// Returns a plugin that is called with a document of its own.
+    #[must_use]
+    pub fn delegate_with<'c>(&'c self, plugin_type: &'c str, document: &'c [u8]) -> Delegate<'c> {
+        Delegate { call: self, plugin_type, document }
     }
 
     /// Returns the delegated IPAM plugin, if the configuration names one.
@@ -210,11 +216,6 @@ impl<'a> Call<'a> {
     pub fn warn(&self, message: impl fmt::Display) {
         let line = format!("{} {}: warning: {message}\n", self.plugin, self.command);
         self.write_stderr(line.as_bytes());
-    }
-
-    /// Passes on what a plugin that was called for this one wrote to standard error.
-    pub fn pass_on(&self, stderr: &[u8]) {
-        self.write_stderr(stderr);
     }
 
     pub(crate) fn write_stderr(&self, text: &[u8]) {

@@ -17,12 +17,14 @@ const CLEANUP_TIME: Duration = Duration::from_secs(10);
 
 /// A plugin called by another with the other's configuration, most often for addresses.
 ///
-/// It is looked up in `CNI_PATH`, gets the same bytes on standard input ([`Delegate::gc_keeping`] excepted) and the same environment but for
-/// the verb, and its standard error joins the caller's.
+/// It is looked up in `CNI_PATH`, gets the same bytes on standard input (unless it has others:
+/// [`Call::delegate_with`](crate::Call::delegate_with), [`Delegate::gc_keeping`]) and the same environment but for the verb, and
+/// its standard error joins the caller's.
 #[derive(Debug, Clone, Copy)]
 pub struct Delegate<'c> {
     pub(crate) call: &'c Call<'c>,
     pub(crate) plugin_type: &'c str,
+    pub(crate) document: &'c [u8],
 }
 
 impl Delegate<'_> {
@@ -77,9 +79,7 @@ impl Delegate<'_> {
         }
         let mut document = self.document()?;
         document.remove(cni::REPAIR);
-        self.run_with(Command::Check, &document.to_vec(), self.deadline())
-            .map(drop)
-            .map_err(Failure::into_error)
+        Delegate { document: &document.to_vec(), ..*self }.silent(Command::Check)
     }
 
     /// Runs the CHECK of a call that repairs: the delegate gets the same request, puts back and checks. Returns what it put
@@ -116,9 +116,7 @@ impl Delegate<'_> {
         if document.get("cni.dev/attachments").is_some() {
             document.set_value("cni.dev/attachments", &valid);
         }
-        self.run_with(Command::Gc, &document.to_vec(), self.deadline())
-            .map(drop)
-            .map_err(Failure::into_error)
+        Delegate { document: &document.to_vec(), ..*self }.gc()
     }
 
     /// Runs STATUS.
@@ -130,13 +128,21 @@ impl Delegate<'_> {
     }
 
     fn document(&self) -> Result<Object, Error> {
-        Object::parse(self.call.document).map_err(|error| {
+        Object::parse(self.document).map_err(|error| {
             Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
         })
     }
 
+    /// Runs any verb, undoing nothing; returns what it printed.
+    ///
+    /// # Errors
+    /// As [`Delegate::add`].
+    pub fn call(&self, command: Command) -> Result<Vec<u8>, Error> {
+        self.run(command, self.deadline()).map_err(Failure::into_error)
+    }
+
     fn silent(&self, command: Command) -> Result<(), Error> {
-        self.run(command, self.deadline()).map(drop).map_err(Failure::into_error)
+        self.call(command).map(drop)
     }
 
     fn deadline(&self) -> Instant {
@@ -144,15 +150,6 @@ impl Delegate<'_> {
     }
 
     fn run(&self, command: Command, deadline: Instant) -> Result<Vec<u8>, Failure> {
-        self.run_with(command, self.call.document, deadline)
-    }
-
-    fn run_with(
-        &self,
-        command: Command,
-        document: &[u8],
-        deadline: Instant,
-    ) -> Result<Vec<u8>, Failure> {
         // It would get the same configuration, call itself again, and so on.
         if self.plugin_type == self.call.plugin {
             let text = format!("plugin {:?} cannot delegate to itself", self.plugin_type);
@@ -161,7 +158,7 @@ impl Delegate<'_> {
         let env = &self.call.env;
         let executable = find(self.plugin_type, &env.plugin_path())
             .map_err(|error| Failure::NotRun(error.to_cni()))?;
-        let mut request = Request { env: (*env).clone(), stdin: document.to_vec() };
+        let mut request = Request { env: (*env).clone(), stdin: self.document.to_vec() };
         command.as_str().clone_into(&mut request.env.command);
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));
         let output = called.map_err(Failure::of_call)?;

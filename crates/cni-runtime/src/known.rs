@@ -51,7 +51,7 @@ impl Presence {
                 Presence::Gone
             }
             // A container has a namespace of its own; a path that leads to ours was given to another process.
-            Ok(found) if Netns::current().is_ok_and(|own| own.id() == found.id()) => Presence::Gone,
+            Ok(found) if Netns::current_id().is_ok_and(|own| own == found.id()) => Presence::Gone,
             Ok(_) => Presence::Alive,
             Err(error) if error.is_missing() => Presence::Gone,
             Err(NetnsError::NotANamespace { .. }) => Presence::Gone,

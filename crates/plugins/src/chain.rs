@@ -14,12 +14,11 @@
 //! There is no state: what is held is the inner plugins'.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
-use cni_plugin::cni_invoke::{Request, find};
-use cni_plugin::{Call, PATIENCE, Plugin};
+use cni_plugin::cni_invoke::find;
+use cni_plugin::{Call, Plugin};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -155,13 +154,12 @@ impl<'c> Links<'c> {
         }
         let links = Links { call, plugins, capability_args: raw.runtime_config };
         if call.command() == Command::Add {
-            links.plugins.iter().try_for_each(|plugin| links.executable(plugin).map(drop))?;
+            let path = call.env().plugin_path();
+            for plugin in &links.plugins {
+                find(&plugin.plugin_type, &path).map_err(|error| error.to_cni())?;
+            }
         }
         Ok(links)
-    }
-
-    fn executable(&self, plugin: &PluginConfig) -> Result<std::path::PathBuf, Error> {
-        find(&plugin.plugin_type, &self.call.env().plugin_path()).map_err(|error| error.to_cni())
     }
 
     /// Runs one verb of one plugin; returns what it printed.
@@ -180,15 +178,7 @@ impl<'c> Links<'c> {
             repair: call.common().repair && command == Command::Check,
         };
         let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
-        let mut env = call.env().clone();
-        command.as_str().clone_into(&mut env.command);
-        let executable = self.executable(plugin)?;
-        let request = Request { env, stdin };
-        let deadline = call.context().deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
-        let output = call.context().executor.call(&executable, &request, Some(deadline));
-        let output = output.map_err(|error| error.to_cni())?;
-        call.pass_on(&output.stderr);
-        output.into_stdout()
+        call.delegate_with(&plugin.plugin_type, &stdin).call(command)
     }
 
     /// Stops at the first that fails.
