@@ -1,7 +1,7 @@
 //! Being a plugin: one call, then the end.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         environment: environment.clone(),
         mixed: OnceLock::new(),
     };
-    let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+    let (mut stdout, mut stderr) = (Unbuffered, io::stderr());
     let mut world = Serve {
         environment,
         stdin: &mut io::empty(),
@@ -51,6 +51,19 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
     let code = world.write(&output);
     linger::end();
     code
+}
+
+/// Standard output that takes an answer in one piece: std's is written to line by line.
+struct Unbuffered;
+
+impl Write for Unbuffered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Standard input that ends when nobody writes to it: for VERSION, which many ask without input, some with standard
@@ -83,7 +96,7 @@ pub(crate) fn refuse() -> ExitCode {
     let error = Error::new(code::INVALID_CONFIG, "netwright is not the type of a plugin")
         .with_details(format!("the plugins it holds are: {}", names.join(", ")));
     let output = Output { stdout: error.to_json(), stderr: Vec::new(), status: Status::Exit(1) };
-    let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+    let (mut stdout, mut stderr) = (Unbuffered, io::stderr());
     Serve {
         environment: Vec::new(),
         stdin: &mut io::empty(),
