@@ -128,6 +128,8 @@ fn existing_ifname() {
     let node = node_with("bridge-exists", ONE_V4);
     let c1 = node.container("c1");
     add(&node, &c1).config(fixed()).call().ok();
+    // The kernel gives the bridge its own address some time after the port is up.
+    node.sh("until ip -6 address show dev cni0 scope link | grep -q fe80; do sleep 0.01; done");
     let before = Snapshot::take(&node.lab);
     add(&node, &c1).config(fixed()).call().fails(106, "already exists");
     before.assert_same(&Snapshot::take(&node.lab));
