@@ -8,7 +8,8 @@
 //! never stops a network that does not need it, where libcni fails when the broken one sorts before the one
 //! looked for. A network does need its own file and its drop-in folder: when one of those is broken, the
 //! network is refused with the place and the reason, instead of coming up without a part of its chain or
-//! from another file that happens to name it too.
+//! from another file that happens to name it too. While a node starts, files appear: a list that is rewritten while it is
+//! read is read again, and a network that no file names is not said to be missing while a file is unfinished that may name it.
 //!
 //! ```
 //! use netwright_cni_runtime::ConfigFolder;
@@ -29,8 +30,7 @@ use std::path::{Path, PathBuf};
 use cni::json::Object;
 use cni::{Error, NetworkList, PluginConfig, code};
 
-use crate::cache::chain;
-
+mod moment;
 mod place;
 
 /// What is said of a folder inside the folder.
@@ -109,6 +109,8 @@ pub struct Refusal {
     pub reason: String,
     /// The network that the file would define, as far as that can be told.
     pub network: Option<String>,
+    /// It is empty, or ends too early: somebody may be writing it.
+    pub unfinished: bool,
 }
 
 /// Shown as `PATH:LINE:COLUMN: REASON`, without what is not known.
@@ -175,6 +177,14 @@ pub enum LoadError {
         /// What was looked at, a line each.
         considered: Vec<String>,
     },
+    /// No file defines the network yet: one is unfinished, and may come to define it.
+    #[error("no net configuration with name {name:?} yet: {refusal}")]
+    Unfinished {
+        /// The network.
+        name: String,
+        /// The unfinished file.
+        refusal: Refusal,
+    },
     /// The network's own file cannot be used.
     #[error("network {name:?} cannot be used: {refusal}")]
     Refused {
@@ -191,6 +201,10 @@ impl LoadError {
     pub fn to_cni(&self) -> Error {
         let (code, considered) = match self {
             LoadError::Folder { .. } => (code::IO_FAILURE, None),
+            LoadError::Unfinished { .. } => (code::TRY_AGAIN_LATER, None),
+            LoadError::Refused { refusal, .. } if refusal.unfinished => {
+                (code::TRY_AGAIN_LATER, None)
+            }
             LoadError::Refused { .. } => (code::INVALID_CONFIG, None),
             LoadError::Empty { considered, .. } | LoadError::NotFound { considered, .. } => {
                 (code::INVALID_CONFIG, Some(considered))
@@ -257,7 +271,7 @@ impl ConfigFolder {
     ///
     /// # Errors
     /// [`LoadError::Refused`] when the first file that names the network is broken, else
-    /// [`LoadError::NotFound`], or [`LoadError::Empty`] when no file could have been one.
+    /// [`LoadError::Unfinished`] when there is a file that may come to name it, [`LoadError::NotFound`], or [`LoadError::Empty`] when no file could have been one.
     pub fn find(&self, name: &str) -> Result<&NetworkList, LoadError> {
         let mut files = 0;
         for considered in &self.considered {
@@ -272,6 +286,10 @@ impl ConfigFolder {
                 }
                 _ => {}
             }
+        }
+        let unfinished = |refusal: &&Refusal| refusal.unfinished && refusal.network.is_none();
+        if let Some(refusal) = self.refusals().find(unfinished) {
+            return Err(LoadError::Unfinished { name: name.to_owned(), refusal: refusal.clone() });
         }
         let considered = self.considered.iter().map(Considered::to_string).collect();
         Err(if files == 0 {
@@ -365,28 +383,24 @@ fn read_file(
     kind: Kind,
     dropped_in: &mut Vec<Considered>,
 ) -> Result<NetworkList, Refusal> {
-    let refuse = |line, column, reason: String, network| Refusal {
+    let refuse = |line, column, reason: String, network, unfinished| Refusal {
         path: path.to_owned(),
         line,
         column,
         reason,
         network,
+        unfinished,
     };
-    let document = match state::read_optional(path) {
-        Ok(Some(document)) => document,
-        Ok(None) => return Err(refuse(0, 0, "it does not exist".to_owned(), None)),
-        Err(error) => return Err(refuse(0, 0, chain(&error), None)),
-    };
-    if document.iter().all(u8::is_ascii_whitespace) {
-        return Err(refuse(0, 0, "the file is empty".to_owned(), None));
-    }
+    let document = moment::read(path)
+        .map_err(|(reason, unfinished)| refuse(0, 0, reason, None, unfinished))?;
     let parsed = match kind {
         Kind::Single => NetworkList::from_plugin(&document),
         _ => NetworkList::parse(&document),
     };
     let mut list = parsed.map_err(|error| {
         let place = place::find(&document, kind == Kind::Single);
-        refuse(place.line, place.column, reason(&error, kind, &document), place.network)
+        let (reason, unfinished) = (reason(&error, kind, &document), moment::is_cut_off(&document));
+        refuse(place.line, place.column, reason, place.network, unfinished)
     })?;
     let network = Some(list.name.clone());
     if kind == Kind::List && !list.load_only_inlined_plugins {
@@ -398,7 +412,7 @@ fn read_file(
         } else {
             "no plugin configs found"
         };
-        return Err(refuse(1, 1, hint.to_owned(), network));
+        return Err(refuse(1, 1, hint.to_owned(), network, false));
     }
     Ok(list)
 }
@@ -436,6 +450,7 @@ fn add_drop_ins(
         column: 0,
         reason,
         network: Some(list.name.clone()),
+        unfinished: false,
     };
     let paths = match self::list(&dir) {
         Ok(paths) => paths,
@@ -475,22 +490,20 @@ fn add_drop_ins(
 }
 
 fn read_drop_in(path: &Path) -> Result<PluginConfig, Refusal> {
-    let refuse = |line, column, reason: String| Refusal {
+    let refuse = |line, column, reason: String, unfinished| Refusal {
         path: path.to_owned(),
         line,
         column,
         reason,
         network: None,
+        unfinished,
     };
-    let document = match state::read_optional(path) {
-        Ok(document) => document.unwrap_or_default(),
-        Err(error) => return Err(refuse(0, 0, chain(&error))),
-    };
-    if document.iter().all(u8::is_ascii_whitespace) {
-        return Err(refuse(0, 0, "the file is empty".to_owned()));
-    }
+    let document =
+        moment::read(path).map_err(|(reason, unfinished)| refuse(0, 0, reason, unfinished))?;
     PluginConfig::parse(&document).map_err(|error| {
         let place = place::find(&document, true);
-        refuse(place.line, place.column, reason(&error, Kind::DropIn, &document))
+        let (reason, unfinished) =
+            (reason(&error, Kind::DropIn, &document), moment::is_cut_off(&document));
+        refuse(place.line, place.column, reason, unfinished)
     })
 }

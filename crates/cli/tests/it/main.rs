@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attach;
+mod boot;
 mod cnitool;
 mod cnitool_rows;
 mod conformance;
@@ -28,3 +29,4 @@ mod support;
 mod system;
 mod trust;
 mod two_containers;
+mod upgrade;

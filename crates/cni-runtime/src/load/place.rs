@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 /// Where, and in which network.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,10 @@ pub(super) struct Place {
 
 /// Finds the first place in `document` that does not have the shape of a list, or of a plugin.
 pub(super) fn find(document: &[u8], single: bool) -> Place {
-    let network = cni::json::from_slice::<OnlyName>(document).ok().and_then(|only| only.name.0);
+    let network = match cni::json::from_slice::<OnlyName>(document) {
+        Ok(only) => only.name.0,
+        Err(_) => name_before_the_error(document),
+    };
     let error = if single {
         cni::json::from_slice::<PluginShape>(document).err()
     } else {
@@ -30,6 +33,30 @@ pub(super) fn find(document: &[u8], single: bool) -> Place {
         // The shape is right and something is missing, or nothing is right: the document as a whole.
         _ => Place { line: 1, column: 1, network },
     }
+}
+
+/// Reads the name of a document that goes wrong after it, as one does that is not all written yet.
+fn name_before_the_error(document: &[u8]) -> Option<String> {
+    struct Keys<'n>(&'n mut Option<String>);
+    impl<'de> Visitor<'de> for Keys<'_> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            while let Some(key) = map.next_key::<String>()? {
+                match key.eq_ignore_ascii_case("name") {
+                    true => *self.0 = map.next_value::<AnyText>()?.0.or(self.0.take()),
+                    false => drop(map.next_value::<IgnoredAny>()?),
+                }
+            }
+            Ok(())
+        }
+    }
+    let mut name = None;
+    // What is wrong is told elsewhere.
+    let _ = serde_json::Deserializer::from_slice(document).deserialize_map(Keys(&mut name));
+    name
 }
 
 #[derive(Deserialize, Default)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cni::code;
 use expect_test::{Expect, expect};
 use netwright_cni_runtime::{ConfigFolder, LoadError, load_file};
 
@@ -112,7 +113,7 @@ fn missing_dir_error() {
 fn name_not_found_error() {
     let dir = folder(&[
         ("10.conflist", r#"{"name": "a", "plugins": [{"type": "bridge"}]}"#),
-        ("20.conflist", "{"),
+        ("20.conflist", "}"),
     ]);
     let error = ConfigFolder::scan(dir.path()).unwrap().find("x").unwrap_err();
     let dir = dir.path().display();
@@ -121,9 +122,32 @@ fn name_not_found_error() {
         details(&error),
         format!(
             "considered: {dir}/10.conflist: network \"a\"; {dir}/20.conflist:1:1: \
-             error parsing configuration list: EOF while parsing an object"
+             error parsing configuration list: expected value"
         )
     );
+}
+
+/// While a file is being written nobody knows whether it defines the network: that is no reason to take another.
+#[test]
+fn a_file_that_is_unfinished_may_come_to_define_a_network() {
+    let whole = r#"{"name": "a", "plugins": [{"type": "bridge"}]}"#;
+    for beginning in ["", "  \n", "{", r#"{"cniVersion": "1.1.0", "na"#] {
+        let dir = folder(&[("10.conflist", whole), ("05.conflist", beginning)]);
+        let scan = ConfigFolder::scan(dir.path()).unwrap();
+        assert_eq!(scan.find("a").unwrap().name, "a", "a whole file is believed");
+        let error = scan.find("x").unwrap_err();
+        assert!(matches!(error, LoadError::Unfinished { .. }), "{beginning}: {error}");
+        let words = format!("no net configuration with name \"x\" yet: {}", dir.path().display());
+        assert!(error.to_string().starts_with(&words), "{error}");
+        assert_eq!(error.to_cni().code, code::TRY_AGAIN_LATER);
+    }
+    // Cut off behind its name: it is that network's file, and no other file counts.
+    let dir = folder(&[("10.conflist", &whole[..whole.len() - 3]), ("20.conflist", whole)]);
+    let scan = ConfigFolder::scan(dir.path()).unwrap();
+    let error = scan.find("a").unwrap_err();
+    assert!(matches!(&error, LoadError::Refused { refusal, .. } if refusal.unfinished), "{error}");
+    assert_eq!(error.to_cni().code, code::TRY_AGAIN_LATER);
+    assert!(matches!(scan.find("x"), Err(LoadError::NotFound { .. })));
 }
 
 #[test]

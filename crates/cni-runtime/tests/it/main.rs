@@ -54,6 +54,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod add;
+mod boot;
 mod cache;
 mod check;
 mod del;

@@ -27,6 +27,7 @@ const SLOW: Duration = Duration::from_secs(60);
 
 /// Nothing is left out because a kernel lacks something, and nothing fails but what is known.
 #[track_caller]
+#[expect(clippy::print_stderr, reason = "the virtual machine's log shows what was measured")]
 fn keeps_everything(plugin: &str, part: usize, known: &[&str]) {
     let dir = folder(&[plugin], "none");
     let all: Vec<String> = conformance::cases().map(|case| case.id.to_owned()).collect();
@@ -36,7 +37,7 @@ fn keeps_everything(plugin: &str, part: usize, known: &[&str]) {
     let report = run(&suite);
     let longest =
         report.plugins[0].costs.iter().map(|(verb, cost)| (cost.longest_micros, verb)).max();
-    println!(
+    eprintln!(
         "MEASURED {plugin}, part {part}: {} cases in {:.0} s, longest call {longest:?} µs",
         cases.len(),
         started.elapsed().as_secs_f64()

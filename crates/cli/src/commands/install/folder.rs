@@ -1,12 +1,16 @@
 //! The folder of plugins, changed one name at a time.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cni::code;
+use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
+use rustix::io::Errno;
 use state::{Durability, FileError, Lock};
 
 use super::manifest::{self, Manifest};
@@ -17,6 +21,10 @@ use crate::failure::Failure;
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
+
+/// The most bytes of names, or of one value, that the kernel gives (linux include/uapi/linux/limits.h XATTR_LIST_MAX,
+/// XATTR_SIZE_MAX).
+const MOST_ATTRIBUTES: usize = 65536;
 
 /// What a name in the folder stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,13 +182,39 @@ impl Drop for Folder {
     }
 }
 
-/// Copies a file where links between files are refused.
+/// Copies a file where links between files are refused, with everything that is known of it: whose it is, what may be done
+/// with it, when it was changed, and its attributes (an SELinux label is one).
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    if from.symlink_metadata()?.is_symlink() {
-        return symlink(fs::read_link(from)?, to);
+    let known = from.symlink_metadata()?;
+    if known.is_symlink() {
+        symlink(fs::read_link(from)?, to)?;
+        copy_attributes(from, to)?;
+        return lchown(to, Some(known.uid()), Some(known.gid()));
     }
     fs::copy(from, to)?;
-    fs::File::open(to)?.sync_all()
+    lchown(to, Some(known.uid()), Some(known.gid()))?;
+    // A new owner takes the marks for other users away.
+    fs::set_permissions(to, known.permissions())?;
+    copy_attributes(from, to)?;
+    let file = fs::File::open(to)?;
+    file.set_times(fs::FileTimes::new().set_modified(known.modified()?))?;
+    file.sync_all()
+}
+
+/// Copies a file's extended attributes, as far as the file system has such.
+fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
+    let mut names = vec![0; MOST_ATTRIBUTES];
+    let length = match llistxattr(from, &mut names) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        length => length?,
+    };
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = OsStr::from_bytes(name);
+        let mut value = vec![0; MOST_ATTRIBUTES];
+        let length = lgetxattr(from, name, &mut value)?;
+        lsetxattr(to, name, &value[..length], XattrFlags::empty())?;
+    }
+    Ok(())
 }
 
 /// How to put everything back when a step fails.
@@ -237,5 +271,37 @@ impl Undo {
             None => note(Manifest::remove(folder.dir())),
         }
         first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_is_everything_that_the_file_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        fs::write(&from, "content").unwrap();
+        fs::set_permissions(&from, fs::Permissions::from_mode(0o4751)).unwrap();
+        let then = std::time::UNIX_EPOCH + Duration::new(1_000_000_007, 5);
+        fs::File::open(&from).unwrap().set_times(fs::FileTimes::new().set_modified(then)).unwrap();
+        // A file system without attributes, or a user who may not have them, is none of this test's business.
+        let labelled = lsetxattr(&from, "user.label", b"x\0y", XattrFlags::empty()).is_ok();
+        copy(&from, &to).unwrap();
+        let (was, is) = (from.metadata().unwrap(), to.metadata().unwrap());
+        assert_eq!((is.mode(), is.uid(), is.gid()), (was.mode(), was.uid(), was.gid()));
+        assert_eq!(is.modified().unwrap(), then);
+        assert_eq!(fs::read(&to).unwrap(), b"content");
+        if labelled {
+            let mut value = [0; 8];
+            assert_eq!(lgetxattr(&to, "user.label", &mut value), Ok(3));
+        }
+        let [link, copied] = ["link", "copied"].map(|name| dir.path().join(name));
+        symlink("/nowhere", &link).unwrap();
+        copy(&link, &copied).unwrap();
+        assert_eq!(fs::read_link(&copied).unwrap(), Path::new("/nowhere"));
     }
 }
