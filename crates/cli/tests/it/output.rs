@@ -106,10 +106,10 @@ fn a_broken_file_is_shown_with_its_place_and_stops_only_its_own_network() {
     scratch.call(&["status", "blue"]).succeeded();
     let said = scratch.call(&["status", "green"]).failed(1);
     expect![[r#"
-        error: no net configuration with name "green" in SCRATCH/net.d
-        cause: considered: SCRATCH/net.d/05-green.conflist:3:15: error parsing configuration list: expected value
-        cause: SCRATCH/net.d/10-blue.conflist: network "blue"
-        hint: there are: blue, netwright
+        error: network "green" cannot be used: SCRATCH/net.d/05-green.conflist:3:15: error parsing configuration list: expected value
+          |
+        3 |   "plugins": [}
+          |               ^
     "#]]
     .assert_eq(&scratch.plain(&said.stderr));
     let all = scratch.call(&["status"]).failed(1);
