@@ -154,6 +154,7 @@ impl<'a> Bench<'a> {
             capability_args: Some(&capabilities),
             prev_result: previous,
             valid_attachments: None,
+            repair: false,
         };
         let env = CallEnv {
             command: verb.to_owned(),

@@ -41,3 +41,78 @@ int __wrap_pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes)
 	pthread_attr_init(attributes);
 	return pthread_attr_setstack(attributes, (void *)(end - limit.rlim_cur), limit.rlim_cur);
 }
+
+/*
+ * Copies of a few bytes are what a Rust program makes most. musl's take one instruction for any length (rep movsq), which is
+ * slow to start; these take it for what is long. Both ends are loaded before anything is stored, so that what is short may
+ * overlap.
+ */
+typedef unsigned short __attribute__((may_alias, aligned(1))) two;
+typedef unsigned __attribute__((may_alias, aligned(1))) four;
+typedef unsigned long __attribute__((may_alias, aligned(1))) eight;
+typedef long __attribute__((vector_size(16), may_alias, aligned(1))) sixteen;
+#define ENDS(type)                                             \
+	do {                                                   \
+		type first = *(const type *)from;              \
+		type last = *(const type *)(from + n - sizeof(type)); \
+		*(type *)to = first;                           \
+		*(type *)(to + n - sizeof(type)) = last;       \
+	} while (0)
+
+static int copy_short(char *to, const char *from, size_t n)
+{
+	if (n > 32)
+		return 0;
+	if (n >= 16)
+		ENDS(sixteen);
+	else if (n >= 8)
+		ENDS(eight);
+	else if (n >= 4)
+		ENDS(four);
+	else if (n >= 2)
+		ENDS(two);
+	else if (n)
+		*to = *from;
+	return 1;
+}
+
+void *memcpy(void *restrict into, const void *restrict of, size_t n)
+{
+	char *to = into;
+	const char *from = of;
+	sixteen last;
+
+	if (copy_short(to, from, n))
+		return into;
+#ifdef __x86_64__
+	if (n > 1024) {
+		__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+		return into;
+	}
+#endif
+	last = *(const sixteen *)(from + n - 16);
+	for (; n > 16; n -= 16, to += 16, from += 16)
+		*(sixteen *)to = *(const sixteen *)from;
+	*(sixteen *)(to + n - 16) = last;
+	return into;
+}
+
+/* musl's memmove takes its own memcpy along. */
+void *memmove(void *into, const void *of, size_t n)
+{
+	char *to = into;
+	const char *from = of;
+
+	if (copy_short(to, from, n))
+		return into;
+	if ((size_t)(to - from) >= n)
+		return memcpy(into, of, n);
+	/* The destination begins inside the source: from the end. */
+	while (n >= 8) {
+		n -= 8;
+		*(eight *)(to + n) = *(const eight *)(from + n);
+	}
+	while (n--)
+		to[n] = from[n];
+	return into;
+}
