@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -346,8 +347,14 @@ fn read_with(path: &Path, more: OFlags) -> Result<Option<Vec<u8>>, FileError> {
     if MAX_FILE_SIZE < metadata.len() {
         return Err(FileError::TooLarge { path: path.to_owned(), size: metadata.len() });
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
-    file.take(MAX_FILE_SIZE).read_to_end(&mut bytes).map_err(failed)?;
+    let length = usize::try_from(metadata.len()).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(length + 1);
+    rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut bytes)))
+        .map_err(|errno| failed(errno.into()))?;
+    // Unless it has grown meanwhile, that was all.
+    if length < bytes.len() {
+        file.take(MAX_FILE_SIZE).read_to_end(&mut bytes).map_err(failed)?;
+    }
     Ok(Some(bytes))
 }
 
