@@ -6,6 +6,7 @@
 mod dhcp;
 mod repair;
 mod rig;
+mod security;
 
 /// What tests of plugins have, from there.
 #[allow(unused_macros, unused_imports, reason = "tests of other plugins use the rest")]

@@ -24,6 +24,7 @@ mod ptp;
 mod repair;
 mod rows;
 mod sbr;
+mod security;
 mod spec;
 mod static_ipam;
 mod support;

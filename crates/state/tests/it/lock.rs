@@ -102,3 +102,34 @@ fn an_attachment_is_locked_by_what_is_recorded_of_it() {
     });
     assert!(waiting.unwrap().is_none());
 }
+
+/// A link that somebody planted where a lock or a record belongs leads nowhere.
+#[test]
+fn a_planted_link_is_not_followed() {
+    use std::os::unix::fs::symlink;
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere = directory.path().join("elsewhere");
+    symlink(&elsewhere, directory.path().join("lock")).unwrap();
+    let error = Lock::acquire(&directory.path().join("lock"), Duration::ZERO).unwrap_err();
+    assert!(matches!(error, LockError::Open { .. }), "{error}");
+    assert!(!elsewhere.exists(), "a file was made where the link leads");
+
+    let index = Index::new(&Roots::new(directory.path().join("run"), directory.path().join("lib")));
+    let key = AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let record = Record::new(key.clone(), "bridge", "boot", serde_json::json!({ "bridge": "lo" }));
+    index.put(&record).unwrap();
+    let folder = directory.path().join("run/owners").join(key.hash());
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(&file, &elsewhere).unwrap();
+    symlink(&elsewhere, &file).unwrap();
+    let read = index.get(&key, "bridge");
+    assert!(read.found.is_none() && read.damaged.len() == 1, "{read:?}");
+    // What is written takes the link's place, and leaves alone what it led to.
+    index.put(&record).unwrap();
+    assert!(index.get(&key, "bridge").found.is_some());
+    assert!(!file.symlink_metadata().unwrap().is_symlink() && elsewhere.exists());
+}

@@ -56,6 +56,14 @@ fn the_units_are_whole_and_confine() {
         assert_eq!(setting(name, "NoNewPrivileges"), ["true"]);
         assert_eq!(setting(name, "ProtectSystem"), ["strict"]);
         assert_eq!(setting(name, "RestrictNamespaces"), ["net"]);
+        // CVE-2023-27593: whoever took the daemon could replace the plugins, which run as root.
+        for path in setting(name, "ReadWritePaths") {
+            let path = path.trim_start_matches('-');
+            assert!(
+                !["/opt", "/usr", "/etc"].iter().any(|of| path.starts_with(of)),
+                "{name}: {path}"
+            );
+        }
         for capability in setting(name, "CapabilityBoundingSet") {
             assert!(
                 [

@@ -199,6 +199,40 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
+/// CVE-2025-54388, CVE-2025-54410: a reload took isolation away and nobody put it back. Ours stays; what firewalld forgets, the
+/// container's way out, a repair puts back. Where somebody else has the address by now it stays with him.
+#[test]
+fn a_reload_keeps_isolation_and_is_repaired() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::new("fwdrepair");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let (c2, prev2) = host.container("c2", 1, 3);
+    let _outside = server(&host.outside, "outside");
+    let _c1 = server(&c1, "c1");
+    let keys = || json!({ "backend": "firewalld", "ingressPolicy": "isolated" });
+    host.run("ADD", &c1, &prev, keys()).call().ok();
+    host.run("ADD", &c2, &prev2, keys()).call().ok();
+    let repair = |container: &Container, prev: &Value| {
+        let run = host.run("CHECK", container, prev, keys());
+        run.config(json!({ "netwright/repair": true })).call()
+    };
+    for damage in ["--reload", "--complete-reload"] {
+        on.cmd(damage);
+        traffic::assert_no_tcp(&c2, "10.1.0.2:80");
+        traffic::assert_no_tcp(&c1, "198.51.100.2:80");
+        for (container, prev) in [(&c1, &prev), (&c2, &prev2)] {
+            let repaired = cni::Repaired::parse(&repair(container, prev).output.stdout);
+            assert!(repaired.lines[0].contains("in trusted zone"), "{damage}: {repaired:?}");
+        }
+        traffic::assert_no_tcp(&c2, "10.1.0.2:80");
+        assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+    }
+    on.cmd("--zone=drop --change-source=10.1.0.2/32");
+    repair(&c1, &prev).fails(104, "10.1.0.2/32 in trusted zone");
+    assert_eq!(on.sources("drop"), ["10.1.0.2/32"]);
+}
+
 /// firewalld's own words for a zone that is none; nothing is left of the attempt.
 #[test]
 fn the_zone_is_the_configured_one() {

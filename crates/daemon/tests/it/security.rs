@@ -1,0 +1,45 @@
+//! What was exploited in other daemons of this kind.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
+use crate::rig::{Rig, wait_for};
+
+/// How often the process went to sleep by itself, and whether it sleeps.
+fn sleeps(pid: u32) -> (String, bool) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = |key: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(key));
+        found.unwrap_or_default().trim().to_owned()
+    };
+    let sleeping = line("State:").starts_with('S');
+    (line("voluntary_ctxt_switches:") + &line("nonvoluntary_ctxt_switches:"), sleeping)
+}
+
+/// CVE-2026-35406: a client that said half of what it announced and went away had the daemon run in circles for ever.
+#[test]
+fn clients_that_go_away_in_the_middle_leave_it_asleep() {
+    testkit::require!("root");
+    let rig = Rig::new("vanish");
+    let daemon = rig.daemon();
+    for said in [&b""[..], b"{", b"{\"version\":1,\"ask\":", b"{\"version\":1,\"ask\":\"status\"}"]
+    {
+        for how in [std::net::Shutdown::Write, std::net::Shutdown::Read, std::net::Shutdown::Both] {
+            let mut stream = rig.node.lab.enter(|| UnixStream::connect(&rig.socket)).unwrap();
+            let _ = stream.write_all(said);
+            let _ = stream.shutdown(how);
+            drop(stream);
+        }
+    }
+    rig.dhcp("STATUS").call().silent();
+    // Asleep, and not woken between two looks; whoever runs in circles never is.
+    let mut calm = 0;
+    let mut before = sleeps(daemon.pid());
+    wait_for("the daemon to sleep", || {
+        let now = sleeps(daemon.pid());
+        calm = if now == before && now.1 { calm + 1 } else { 0 };
+        before = now;
+        10 <= calm
+    });
+    assert_eq!(daemon.stop(), Some(0));
+}
