@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
+use testkit::Place as _;
+
 use crate::rig::{Rig, wait_for};
 
 /// How often the process went to sleep by itself, and whether it sleeps.
