@@ -1,4 +1,8 @@
 //! Debian's Docker Engine on our networks: `netwrightd docker` beside it, containers of both kinds on one network.
 
+mod bad;
+mod crash;
 mod life;
+mod proxy;
+mod speed;
 mod support;

@@ -66,7 +66,12 @@ impl<'lab> Docker<'lab> {
             "mkdir -p {home} && mount -t tmpfs tmpfs {home} && mkdir -p {home}/client"
         ));
         docker.start();
-        let archive = image(lab, Self::IMAGE, &["/bin/sleep", "2147483647"]);
+        let archive = image(
+            lab,
+            Self::IMAGE,
+            // Ends when it is told to: a first process does not by itself.
+            &["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 2147483647 & wait"],
+        );
         docker.run(&["load", "--quiet", "--input", &archive.display().to_string()]);
         docker
     }

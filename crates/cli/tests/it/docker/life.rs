@@ -20,6 +20,8 @@ macro_rules! needs_docker {
     };
 }
 
+pub(super) use needs_docker;
+
 /// Both reach each other in both families.
 fn assert_neighbours(one: &impl Place, two: &impl Place) {
     for family in ["inet", "inet6"] {

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::real::Docker;
 use testkit::{Lab, Place, Snapshot, Visit};
 
@@ -45,28 +45,31 @@ pub(crate) struct Driver<'lab> {
     lab: &'lab Lab,
     child: Option<Child>,
     flags: Vec<String>,
+    socket: String,
 }
 
 impl<'lab> Driver<'lab> {
     /// Starts it and waits until it listens.
     pub(crate) fn start(lab: &'lab Lab) -> Self {
-        Self::start_with(lab, &[])
+        Self::start_at(lab, SOCKET, &[])
     }
 
-    pub(crate) fn start_with(lab: &'lab Lab, flags: &[&str]) -> Self {
+    /// Starts it with a socket elsewhere and further flags.
+    pub(crate) fn start_at(lab: &'lab Lab, socket: &str, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let mut driver = Driver { lab, child: None, flags };
+        let mut driver = Driver { lab, child: None, flags, socket: socket.to_owned() };
         driver.again();
         driver
     }
 
     /// Starts it again.
     pub(crate) fn again(&mut self) {
+        let before = self.starts();
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_file()).unwrap();
         let child = self
             .lab
             .command(netwrightd().to_str().unwrap())
-            .arg("docker")
+            .args(["docker", "-socketpath", &self.socket])
             .args(&self.flags)
             .env("NETWRIGHT_LOG", "info")
             .stdin(Stdio::null())
@@ -74,27 +77,40 @@ impl<'lab> Driver<'lab> {
             .spawn()
             .unwrap();
         self.child = Some(child);
-        let socket = self.socket();
         let deadline = Instant::now() + READY;
-        while UnixStream::connect(&socket).is_err() {
+        while self.starts() <= before {
             assert!(Instant::now() < deadline, "the driver does not listen:\n{}", self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }
 
+    fn starts(&self) -> usize {
+        self.log().matches(" ready ").count()
+    }
+
     /// Kills it, as a crash would.
     pub(crate) fn kill(&mut self) {
+        for pid in self.pids() {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
+        }
         let mut child = self.child.take().unwrap();
-        // The guard process in the lab dies with it.
-        self.lab.sh("for p in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$p/cmdline 2>/dev/null | cut -d' ' -f2)\" = docker ] && \
-                     case $(readlink $p/exe) in */netwrightd) kill -KILL ${p#/proc/};; esac; done; true");
-        let _ = child.kill();
-        let _ = child.wait();
+        // What started it in the lab ends with it.
+        child.wait().unwrap();
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let mut pids = self.lab.processes();
+        let executable = netwrightd();
+        pids.retain(|pid| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == executable)
+        });
+        pids
     }
 
     /// Where the socket is seen from the test.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.lab.path(SOCKET)
+        self.lab.path(&self.socket)
     }
 
     fn log_file(&self) -> PathBuf {
@@ -116,13 +132,6 @@ impl<'lab> Driver<'lab> {
             read.flat_map(|endpoint| endpoint["ports"].as_array().cloned().unwrap_or_default());
         ports.filter_map(|port| port["hostPort"].as_u64()).collect()
     }
-
-    /// The calls it has answered, by name, in order.
-    pub(crate) fn calls(&self) -> Vec<String> {
-        let log = self.log();
-        let calls = log.lines().filter_map(|line| line.split("call=").nth(1)?.split(' ').next());
-        calls.map(str::to_owned).collect()
-    }
 }
 
 impl Drop for Driver<'_> {
@@ -134,7 +143,7 @@ impl Drop for Driver<'_> {
         if thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
-            println!(
+            eprintln!(
                 "the driver's log ends:\n{}",
                 lines[lines.len().saturating_sub(40)..].join("\n")
             );

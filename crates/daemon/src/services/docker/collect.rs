@@ -1,8 +1,9 @@
 //! Endpoints whose container is gone, and nobody said so: Docker forgets them when it starts without us, and a reboot ends
 //! them all.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::driver::Driver;
@@ -18,6 +19,7 @@ const GRACE_S: u64 = 180;
 pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
     loop {
         driver.collect();
+        driver.collect_forgotten();
         match end.recv_timeout(EVERY) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -37,6 +39,9 @@ impl Driver {
             if still.as_ref() != Some(&endpoint) {
                 continue;
             }
+            if matches!(endpoint.phase, Phase::Adding | Phase::Deleting) {
+                super::orphans::end(&endpoint.id);
+            }
             let network = self.journal.network(&endpoint.network).ok().flatten();
             match self.remove_endpoint(&endpoint, network.as_ref()) {
                 Ok(()) => tracing::info!(endpoint = short(&endpoint.id), why, "collected"),
@@ -45,6 +50,32 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Removes networks and addresses whose removal got lost. What looks so may be on its way: it must look so twice.
+    fn collect_forgotten(&self) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = HashSet::new();
+        for network in self.journal.networks() {
+            if !self.is_forgotten(&network) {
+                continue;
+            }
+            let name = format!("network {}", network.id);
+            if !suspects.contains(&name) {
+                now.insert(name);
+                continue;
+            }
+            let Some(_held) = self.try_hold(&network.id) else { continue };
+            match self.remove_network(&network) {
+                Ok(()) => tracing::info!(
+                    network = short(&network.id),
+                    "collected: Docker gave its pools back"
+                ),
+                Err(error) => tracing::warn!(network = short(&network.id), %error, "not collected"),
+            }
+        }
+        self.collect_addresses(&suspects, &mut now);
+        *suspects = now;
     }
 
     /// Says why nobody has an endpoint any more; `None` when somebody may.

@@ -4,21 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cni::{Error, GcAttachment, code};
+use cni::{Error, code};
 use cni_runtime::Runtime;
 use cnm::method::Method;
-use cnm::network::{
-    Activated, AllocateNetwork, Allocated, Capabilities, CreateNetwork, GwAllocChecked, Join,
-    NetworkName,
-};
+use cnm::network::{Activated, AllocateNetwork, Allocated, Capabilities, GwAllocChecked, Join};
 use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::journal::{Endpoint, Journal, Network, short};
-use super::wish::{self, Shelf};
+use super::intent::{self, Intent, Intents};
+use super::journal::{Endpoint, Journal, short};
 use crate::clock;
 
 /// How long a call waits for another one about the same endpoint or network.
@@ -37,19 +34,23 @@ pub(crate) struct Driver {
     pub(super) boot_id: String,
     /// How long plugins may take, for ADD and for DEL.
     pub(super) patience: Duration,
+    intents: Intents,
     keys: Keys,
     ending: AtomicBool,
+    /// What looked forgotten when it was last looked: it may be on its way.
+    pub(super) suspects: Mutex<HashSet<String>>,
 }
 
 impl Driver {
     pub(crate) fn new(
-        journal: Journal,
+        records: (Journal, Intents),
         runtimes: (Runtime, Runtime),
         conf_dir: PathBuf,
         run: PathBuf,
         boot_id: String,
         patience: Duration,
     ) -> Self {
+        let (journal, intents) = records;
         let (runtime, port_runtime) = runtimes;
         let keys = Keys::default();
         Driver {
@@ -60,13 +61,53 @@ impl Driver {
             run,
             boot_id,
             patience,
+            intents,
             keys,
             ending: AtomicBool::new(false),
+            suspects: Mutex::default(),
         }
     }
 
-    /// Answers a call.
-    pub(crate) fn answer(self: &Arc<Self>, method: Method, body: &[u8]) -> Result<Vec<u8>, Error> {
+    /// Answers a call. The note of it is to be kept until the answer has left.
+    pub(crate) fn answer(self: &Arc<Self>, method: Method, body: &[u8]) -> Answer {
+        if !intent::has_content(method) {
+            return Answer { answer: self.act(method, body), _note: None };
+        }
+        if !body.iter().all(u8::is_ascii_whitespace) {
+            let note = Some(self.intents.note(method, body));
+            return Answer { answer: self.act(method, body), _note: note };
+        }
+        if intent::removes(method) {
+            // Done when the driver started, or before the one before it was killed.
+            return Answer { answer: reply(&Nothing {}), _note: None };
+        }
+        let answer = self.intents.recall(method).and_then(|left| {
+            let answer = self.act(method, &left.body);
+            left.forget();
+            answer
+        });
+        Answer { answer, _note: None }
+    }
+
+    /// Does what was to be removed when a driver before this one was killed.
+    pub(crate) fn finish_removals(self: &Arc<Self>) {
+        for left in self.intents.left() {
+            if !intent::removes(left.method) {
+                continue;
+            }
+            match self.act(left.method, &left.body) {
+                Ok(_) => {
+                    tracing::info!(call = %left.method, "finished for a driver before this one");
+                }
+                Err(error) => {
+                    tracing::warn!(call = %left.method, %error, "left undone by a driver before this one");
+                }
+            }
+            left.forget();
+        }
+    }
+
+    fn act(self: &Arc<Self>, method: Method, body: &[u8]) -> Result<Vec<u8>, Error> {
         match method {
             Method::Activate => reply(&Activated {
                 implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
@@ -122,77 +163,6 @@ impl Driver {
         }
     }
 
-    fn create_network(&self, asked: &CreateNetwork) -> Result<(), Error> {
-        let _held = self.hold(&asked.network_id)?;
-        if let Some(there) = self.journal.network(&asked.network_id)? {
-            if there.asked == *asked {
-                // Asked again: the answer was lost.
-                return Ok(());
-            }
-            return Err(Error::new(
-                code::INVALID_CONFIG,
-                format!("network {} exists with other options", short(&asked.network_id)),
-            ));
-        }
-        let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
-        let network = wish::plan(asked, shelf)?;
-        self.refuse_overlap(&network)?;
-        self.journal.put_network(&network)
-    }
-
-    /// Refuses what another network of ours has: its name, and for networks that we make its subnet.
-    fn refuse_overlap(&self, network: &Network) -> Result<(), Error> {
-        if !network.made {
-            return Ok(());
-        }
-        let name = network.list()?.name;
-        let pools = subnets(network);
-        for other in self.journal.networks() {
-            if other.list().is_ok_and(|list| list.name == name) {
-                return Err(Error::new(
-                    code::INVALID_CONFIG,
-                    format!("network {} is named {name:?} too", short(&other.id)),
-                ));
-            }
-            let taken = subnets(&other);
-            let overlap = pools.iter().find_map(|one| {
-                let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
-                Some((one, other))
-            });
-            if let Some((one, two)) = overlap {
-                return Err(Error::new(
-                    code::INVALID_CONFIG,
-                    format!("subnet {one} overlaps {two} of network {}", short(&other.id)),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn delete_network(&self, asked: &NetworkName) -> Result<(), Error> {
-        let _held = self.hold(&asked.network_id)?;
-        let Some(network) = self.journal.network(&asked.network_id)? else { return Ok(()) };
-        let mut first = None;
-        for endpoint in self.endpoints_of(&network.id) {
-            // Docker knows of none, or it would not remove the network.
-            let _endpoint = self.hold(&endpoint.id)?;
-            first = first.or(self.remove_endpoint(&endpoint, Some(&network)).err());
-        }
-        if let Some(error) = first {
-            return Err(error);
-        }
-        if network.made {
-            let list = network.list()?;
-            let deadline = Instant::now() + self.patience;
-            let none: &[GcAttachment] = &[];
-            if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
-                tracing::warn!(%error, network = %list.name, "not everything of a network was collected");
-            }
-            wish::forget_addresses(&list);
-        }
-        self.journal.remove_network(&network.id)
-    }
-
     pub(super) fn endpoints_of(&self, network: &str) -> Vec<Endpoint> {
         let mut endpoints = self.journal.endpoints();
         endpoints.retain(|endpoint| endpoint.network == network);
@@ -241,11 +211,11 @@ impl Driver {
     }
 }
 
-/// The subnets Docker gave a network.
-pub(super) fn subnets(network: &Network) -> Vec<ipnet::IpNet> {
-    let data = network.asked.ipv4.iter().chain(&network.asked.ipv6);
-    let pools = data.filter_map(|data| data.pool.parse::<ipnet::IpNet>().ok());
-    pools.filter(|pool| pool.prefix_len() != 0).collect()
+/// What to answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) answer: Result<Vec<u8>, Error>,
+    _note: Option<Intent>,
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {

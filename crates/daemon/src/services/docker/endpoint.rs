@@ -21,6 +21,7 @@ use ipnet::IpNet;
 use super::driver::{Driver, texts};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::link::{self, Holder};
+use super::orphans;
 
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";
@@ -41,6 +42,7 @@ impl Driver {
                 return Ok(there.answer);
             }
             // We were ended at it.
+            orphans::end(&there.id);
             self.remove_endpoint(&there, Some(&network))?;
         }
         let list = network.list()?;
@@ -145,6 +147,9 @@ impl Driver {
     pub(super) fn delete_endpoint(&self, asked: &EndpointName) -> Result<(), Error> {
         let _held = self.hold(&asked.endpoint_id)?;
         let Some(endpoint) = self.journal.endpoint(&asked.endpoint_id)? else { return Ok(()) };
+        if endpoint.phase == Phase::Adding {
+            orphans::end(&endpoint.id);
+        }
         let network = self.journal.network(&endpoint.network)?;
         self.remove_endpoint(&endpoint, network.as_ref())
     }

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `flags` | the flags |
 //! | `serve` | the socket, and the bound on every answer |
-//! | `driver` | the calls, and networks |
+//! | `driver` | the calls |
+//! | `network` | networks |
 //! | `wish` | what a user wants of a network, as a network list |
 //! | `endpoint` | an endpoint's life |
 //! | `link` | its interface's way to Docker and back |
 //! | `settle` | what Docker does not do for it |
+//! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
 //! | `journal` | what is on disk, which is all that is remembered |
+//! | `intent` | calls that were under way when a driver was killed |
 //! | `collect` | endpoints whose container is gone |
 //!
 //! Docker is never called: it may be waiting for us. Messages are [`cnm`]'s.
@@ -20,8 +23,11 @@ mod collect;
 mod driver;
 mod endpoint;
 mod flags;
+mod intent;
 mod journal;
 mod link;
+mod network;
+mod orphans;
 mod pools;
 mod ports;
 mod serve;
@@ -29,11 +35,13 @@ mod settle;
 mod wish;
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_invoke::Exec;
 use cni_runtime::{Cache, Runtime};
@@ -46,11 +54,15 @@ use journal::Journal;
 use serve::Server;
 
 use super::Stop;
-use super::listen::{self, Listener};
+use super::listen::{self, ListenError, Listener};
 use crate::notify;
 
 /// How long undoing may take after plugins have taken too long.
 const CLEANUP: Duration = Duration::from_secs(5);
+
+/// How long the socket of a driver that was killed may answer, and the pause between looks.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(3);
+const SOCKET_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
@@ -96,15 +108,18 @@ pub(crate) fn run(
     }
     let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
     let runtime = runtime.with_cache(Cache::new(&flags.cache_dir));
+    let intents =
+        intent::Intents::open(&roots.run.join("docker/calls")).map_err(|error| failed(&error))?;
     let driver = Arc::new(Driver::new(
-        journal,
+        (journal, intents),
         (runtime, port_runtime),
         flags.conf_dir.clone(),
         roots.run,
         boot_id,
         flags.patience,
     ));
-    let listener = Listener::open(handed_over, &flags.socket).map_err(|error| failed(&error))?;
+    driver.finish_removals();
+    let listener = listen(handed_over, &flags.socket).map_err(|error| failed(&error))?;
     // ADD, its undoing, and waiting for a call before it.
     let answer_time = flags.patience * 2 + CLEANUP;
     let server =
@@ -120,8 +135,8 @@ pub(crate) fn run(
     driver.end();
     drop(end);
     // What is under way goes on to its end, within its bound; what is not is safe on disk.
-    let deadline = std::time::Instant::now() + answer_time;
-    while 0 < server.open.load(Ordering::SeqCst) && std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + answer_time;
+    while 0 < server.open.load(Ordering::SeqCst) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
     let _ = collecting.join();
@@ -129,4 +144,21 @@ pub(crate) fn run(
     served.map_err(|error| failed(&error))?;
     tracing::info!("stopped; networks and endpoints are kept");
     Ok(())
+}
+
+/// Listens; waits a moment for a driver before this one that was killed: a plugin that it was starting then may hold its
+/// socket for an instant.
+fn listen(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Listener, ListenError> {
+    if !handed_over.is_empty() {
+        return Listener::open(handed_over, path);
+    }
+    let deadline = Instant::now() + SOCKET_PATIENCE;
+    loop {
+        match Listener::open(Vec::new(), path) {
+            Err(ListenError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(SOCKET_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
 }

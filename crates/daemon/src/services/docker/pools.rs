@@ -3,6 +3,7 @@
 //! What is handed out is written down here. Where the addresses are a network list's, the folder is read as well, so that
 //! what containers of CNI runtimes have is not handed out; the reservation there is made by ADD.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni::{Error, NetworkName, code};
@@ -16,13 +17,14 @@ use ipam::{RangeSet, RangeSets, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
-use super::driver::{Driver, subnets, texts};
-use super::journal::{Pool, Use};
+use super::driver::{Driver, texts};
+use super::journal::{Network, Pool, Use};
 use super::link::kernel_error;
+use super::network::subnets;
 use super::wish;
 
 /// Our address space. There is no global one; Docker wants a name for it all the same.
-const LOCAL: &str = "netwright";
+pub(super) const LOCAL: &str = "netwright";
 const GLOBAL: &str = "netwright-global";
 /// The option (`--ipam-opt`) that names a network list.
 const CONFLIST: &str = "conflist";
@@ -125,7 +127,36 @@ impl Driver {
 
     fn is_used(&self, pool: &Pool) -> bool {
         !pool.taken.is_empty()
-            || self.journal.networks().iter().any(|network| subnets(network).contains(&pool.subnet))
+            || self.live_networks().iter().any(|network| subnets(network).contains(&pool.subnet))
+    }
+
+    fn live_networks(&self) -> Vec<Network> {
+        let mut networks = self.journal.networks();
+        networks.retain(|network| !self.is_forgotten(network));
+        networks
+    }
+
+    /// Forgets addresses that no endpoint has and that had none when it was last looked: their release got lost.
+    pub(super) fn collect_addresses(&self, before: &HashSet<String>, now: &mut HashSet<String>) {
+        let Ok(_held) = self.hold(ALL) else { return };
+        for mut pool in self.journal.pools() {
+            let addresses: Vec<IpAddr> = pool.taken.keys().copied().collect();
+            let count = pool.taken.len();
+            for address in addresses {
+                if pool.taken.get(&address) != Some(&Use::Any) || self.is_held(&pool, address) {
+                    continue;
+                }
+                let name = format!("address {}/{address}", pool.id);
+                if before.contains(&name) {
+                    pool.taken.remove(&address);
+                } else {
+                    now.insert(name);
+                }
+            }
+            if pool.taken.len() != count && self.journal.put_pool(&pool).is_ok() {
+                tracing::info!(pool = %pool.id, addresses = count - pool.taken.len(), "collected");
+            }
+        }
     }
 
     /// Chooses a subnet that neither we nor the host's routes know.
@@ -158,9 +189,7 @@ impl Driver {
         let _held = self.hold(ALL)?;
         let Some(mut pool) = self.journal.pool(&asked.pool_id)? else { return Ok(()) };
         let shared = pool.conflist.as_ref().is_some_and(|name| {
-            let named = |network: &super::journal::Network| {
-                network.list().is_ok_and(|list| list.name == *name)
-            };
+            let named = |network: &Network| network.list().is_ok_and(|list| list.name == *name);
             // This network's record goes behind its pools.
             1 < self.journal.networks().iter().filter(|network| named(network)).count()
         });

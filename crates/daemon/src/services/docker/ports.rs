@@ -50,6 +50,7 @@ impl Driver {
         let ports = self.choose_ports(&bindings, &endpoint)?;
         if endpoint.ports == ports {
             // Asked again: the answer was lost. What is there is refused by ADD, and so is taken down first.
+            super::orphans::end(&endpoint.id);
             self.withdraw_ports(&endpoint, &network)?;
         }
         endpoint.ports = ports;

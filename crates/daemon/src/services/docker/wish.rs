@@ -76,7 +76,9 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
         }
         None => {
             network.made = true;
-            make(asked, wanted, &pools, internal)?
+            let list = make(asked, wanted, &pools, internal)?;
+            refuse_listed(&list.name, shelf.conf_dir)?;
+            list
         }
     };
     NetworkName::new(&list.name)?;
@@ -184,6 +186,18 @@ fn find(name: &str, conf_dir: &Path) -> Result<NetworkList, Error> {
         }
         Err(error) => Err(error.to_cni()),
     }
+}
+
+/// A network that we make is ours alone, and goes with everything on it: it must not be called as one of the node's.
+fn refuse_listed(name: &str, conf_dir: &Path) -> Result<(), Error> {
+    let folder = ConfigFolder::scan(conf_dir).map_err(|error| error.to_cni())?;
+    if folder.networks().all(|list| list.name != name) {
+        return Ok(());
+    }
+    Err(Error::new(code::INVALID_CONFIG, format!("there is a network list named {name:?}"))
+        .with_details(format!(
+            "to use it say -o conflist={name}, and nothing else; or choose another -o name"
+        )))
 }
 
 fn refuse_others(rest: &BTreeMap<String, String>) -> Result<(), Error> {

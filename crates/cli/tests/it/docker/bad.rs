@@ -1,0 +1,205 @@
+//! What is wrong is said to Docker's user, and nothing is left of it.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use testkit::real::Docker;
+use testkit::{Lab, Place, Snapshot, require};
+
+use super::life::needs_docker;
+use super::support::{Driver, LAN, assert_nothing_left, write_network};
+use crate::system::install;
+
+/// A list whose plugin hangs.
+const HANGING: &str = r#"{"cniVersion": "1.0.0", "name": "hanging",
+  "plugins": [{"type": "hang", "ipam": {"type": "static"}}]}"#;
+
+/// Nothing of ours is recorded, and no namespace held.
+#[track_caller]
+fn assert_no_state(lab: &Lab) {
+    let left = lab.sh(
+        "ls /var/lib/netwright/docker/*/ /run/netwright/docker/netns /run/netwright/docker/calls | grep -v : || true",
+    );
+    assert_eq!(left.trim(), "");
+}
+
+#[test]
+fn what_docker_shows_its_user() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-bad");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let driver = Driver::start_at(&lab, super::support::SOCKET, &["-patience", "2"]);
+    let docker = Docker::new(&lab);
+    let before = Snapshot::take(&lab);
+    let create = |options: &[&str]| {
+        let head = ["network", "create", "--driver", "netwright"];
+        docker.refused(&[&head[..], options, &["n"]].concat())
+    };
+    for (options, said) in [
+        (&["-o", "mtuu=1400"][..], "unknown option \"mtuu\""),
+        (&["-o", "conflist=lan", "-o", "mtu=1400"], "unknown option \"mtu\""),
+        (&["-o", "conflist=nowhere"], "no net configuration with name \"nowhere\""),
+        (&["-o", "type=nothing"], "nothing"),
+        (&["-o", "type=../x"], "invalid"),
+        (&["-o", "name=lan"], "there is a network list named \"lan\""),
+        (&["-o", "conflist=lan", "--subnet", "10.99.0.0/24"], "Docker chose the pool 10.99.0.0/24"),
+        (&["--ipam-driver", "null"], "nobody gives addresses on this network"),
+        (&["--ipam-driver", "netwright", "--ipam-opt", "x=y"], "unknown IPAM option \"x\""),
+        (
+            &["--ipam-driver", "netwright", "--ipam-opt", "conflist=nowhere"],
+            "no net configuration with name",
+        ),
+    ] {
+        let text = create(options);
+        assert!(text.contains("netwright: ") && text.contains(said), "{options:?}: {text}");
+        assert_no_state(&lab);
+    }
+
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--ipam-driver",
+        "netwright",
+        "--subnet",
+        "10.75.0.0/24",
+        "one",
+    ]);
+    let text = create(&["--ipam-driver", "netwright", "--subnet", "10.75.0.0/16"]);
+    assert!(text.contains("overlaps pool 10.75.0.0/24, which is in use"), "{text}");
+    let web = docker
+        .start_container("web", &["--network", "one", "--ip", "10.75.0.9", "--publish", "8080:80"]);
+    let run = |options: &[&str]| {
+        let said =
+            docker.refused(&[&["run", "--rm"][..], options, &[Docker::IMAGE, "true"]].concat());
+        docker.try_run(&["container", "prune", "--force"]);
+        said
+    };
+    for (options, said) in [
+        (&["--network", "one", "--ip", "10.75.0.9"][..], "address 10.75.0.9 is taken"),
+        (&["--network", "one", "--ip", "10.75.0.1"], "10.75.0.1 is taken"),
+        (&["--network", "name=one,driver-opt=what=1"], "unknown option \"what\""),
+        (&["--network", "one", "--publish", "8080:80"], "8080"),
+    ] {
+        let text = run(options);
+        assert!(text.contains("netwright: ") && text.contains(said), "{options:?}: {text}");
+        let endpoints = lab.sh("ls /var/lib/netwright/docker/endpoints | wc -l");
+        assert_eq!(endpoints.trim(), "1", "{options:?}");
+    }
+    drop(web);
+    docker.remove(&["web"]);
+    docker.run(&["network", "rm", "one"]);
+    assert_no_state(&lab);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
+
+#[test]
+fn a_plugin_that_hangs() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-hang");
+    install(&lab);
+    write_network(&lab, "hanging", HANGING);
+    lab.sh("printf '#!/bin/sh\\n[ $CNI_COMMAND = ADD ] && exec sleep 1000\\necho {}\\n' >/opt/cni/bin/hang; chmod +x /opt/cni/bin/hang");
+    let driver = Driver::start_at(&lab, super::support::SOCKET, &["-patience", "1"]);
+    let docker = Docker::new(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "-o",
+        "conflist=hanging",
+        "--ipam-driver",
+        "null",
+        "hanging",
+    ]);
+    let began = Instant::now();
+    let said = docker.refused(&["run", "--rm", "--network", "hanging", Docker::IMAGE, "true"]);
+    eprintln!("DOCKER a plugin that hangs held docker run for {:?}", began.elapsed());
+    assert!(said.contains("did not finish within"), "{said}");
+    docker.run(&["network", "rm", "hanging"]);
+    assert_no_state(&lab);
+    drop(driver);
+}
+
+/// What no engine sends.
+#[test]
+fn requests_that_are_none() {
+    require!("root");
+    let lab = Lab::with_processes("docker-nonsense");
+    install(&lab);
+    let driver = Driver::start(&lab);
+    let ask = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(driver.socket()).unwrap();
+        // It may stop reading what is too long.
+        let _ = stream.write_all(bytes);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let call = |name: &str, body: &str| {
+        ask(format!(
+            "POST /{name} HTTP/1.1\r\nHost: \r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .as_bytes())
+    };
+    for (name, body, status, said) in [
+        ("NetworkDriver.CreateNetwork", "{", "200", "the request is not what it should be"),
+        ("NetworkDriver.CreateNetwork", "[]", "200", "the request is not what it should be"),
+        ("NetworkDriver.CreateNetwork", "{}", "200", "is no ID"),
+        ("NetworkDriver.CreateNetwork", r#"{"NetworkID":"../../x"}"#, "200", "is no ID"),
+        ("NetworkDriver.CreateNetwork", "", "200", "came without content"),
+        (
+            "NetworkDriver.CreateEndpoint",
+            r#"{"NetworkID":"n","EndpointID":"e"}"#,
+            "200",
+            "network n is not known",
+        ),
+        (
+            "NetworkDriver.Join",
+            r#"{"NetworkID":"n","EndpointID":"e","SandboxKey":"/x"}"#,
+            "200",
+            "network n is not known",
+        ),
+        ("NetworkDriver.Leave", r#"{"NetworkID":"n","EndpointID":"e"}"#, "200", "{}"),
+        ("NetworkDriver.DeleteEndpoint", r#"{"NetworkID":"n","EndpointID":"e"}"#, "200", "{}"),
+        ("NetworkDriver.DeleteNetwork", r#"{"NetworkID":"n"}"#, "200", "{}"),
+        (
+            "NetworkDriver.EndpointOperInfo",
+            r#"{"NetworkID":"n","EndpointID":"e"}"#,
+            "200",
+            "{\"Value\":{}}",
+        ),
+        ("IpamDriver.RequestAddress", r#"{"PoolID":"p"}"#, "200", "pool \\\"p\\\" is not known"),
+        (
+            "IpamDriver.RequestPool",
+            r#"{"Pool":"10.0.0.0"}"#,
+            "200",
+            "is not an address with its length",
+        ),
+        ("IpamDriver.ReleasePool", r#"{"PoolID":"p"}"#, "200", "{}"),
+        ("NetworkDriver.Nonsense", "{}", "404", "there is no call"),
+        ("VolumeDriver.Create", "{}", "404", "there is no call"),
+    ] {
+        let answer = call(name, body);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(said),
+            "{name} {body}: {answer}"
+        );
+        assert_no_state(&lab);
+    }
+    let long =
+        ask(b"POST /NetworkDriver.CreateNetwork HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n{");
+    assert!(long.starts_with("HTTP/1.1 413 ") && long.contains("longer than"), "{long}");
+    let get = ask(b"GET /Plugin.Activate HTTP/1.1\r\n\r\n");
+    assert!(get.starts_with("HTTP/1.1 405 "), "{get}");
+    let noise = ask(b"\x16\x03\x01 this is not HTTP\r\n\r\n");
+    assert!(noise.starts_with("HTTP/1.1 400 "), "{noise}");
+    let activated = call("Plugin.Activate", "");
+    assert!(activated.contains(r#"{"Implements":["NetworkDriver","IpamDriver"]}"#), "{activated}");
+}

@@ -1,0 +1,210 @@
+//! Either side is killed at any moment.
+
+use std::time::Duration;
+
+use testkit::real::Docker;
+use testkit::traffic::{Server, assert_pings, assert_tcp};
+use testkit::{Lab, Place, Snapshot, require};
+
+use super::life::needs_docker;
+use super::proxy::{BEHIND, Blow, serve};
+use super::support::{Driver, assert_nothing_left};
+use crate::system::{address_of, install};
+
+/// The calls of a network's and a container's life, in order.
+const CALLS: [&str; 13] = [
+    "IpamDriver.RequestPool",
+    "IpamDriver.RequestAddress",
+    "NetworkDriver.CreateNetwork",
+    "NetworkDriver.CreateEndpoint",
+    "NetworkDriver.Join",
+    "NetworkDriver.ProgramExternalConnectivity",
+    "NetworkDriver.EndpointOperInfo",
+    "NetworkDriver.RevokeExternalConnectivity",
+    "NetworkDriver.Leave",
+    "NetworkDriver.DeleteEndpoint",
+    "IpamDriver.ReleaseAddress",
+    "IpamDriver.ReleasePool",
+    "NetworkDriver.DeleteNetwork",
+];
+
+/// Those that only remove.
+const REMOVALS: [&str; 6] = [
+    "NetworkDriver.RevokeExternalConnectivity",
+    "NetworkDriver.Leave",
+    "NetworkDriver.DeleteEndpoint",
+    "IpamDriver.ReleaseAddress",
+    "IpamDriver.ReleasePool",
+    "NetworkDriver.DeleteNetwork",
+];
+
+/// How long after it got a call the driver is killed. Plugins take some of them.
+const MOMENTS_MS: [u64; 3] = [0, 4, 15];
+
+/// A network and a container on it, from the beginning to the end; returns what had to be tried twice.
+fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
+    let mut twice = Vec::new();
+    let create = [
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "name=lived",
+        "--opt",
+        "bridge=lived0",
+        "--ipam-driver",
+        "netwright",
+        "--subnet",
+        "10.73.0.0/24",
+        "lived",
+    ];
+    let run = [
+        "run",
+        "--detach",
+        "--name",
+        "web",
+        "--network",
+        "lived",
+        "--publish",
+        "8080:80",
+        Docker::IMAGE,
+    ];
+    for command in [&create[..], &run] {
+        let output = docker.try_run(command);
+        if !output.status.success() {
+            // The driver had not noted the call when it was killed: the engine says so, and nothing is in the way of
+            // another try.
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                said.contains("Docker repeats calls so when a driver was restarted: try again"),
+                "{said}\n{}",
+                docker.log()
+            );
+            twice.push(said);
+            docker.try_run(&["rm", "--force", "web"]);
+            docker.run(command);
+        }
+    }
+    let web = docker.netns("web");
+    assert_pings(lab, &address_of(&web, "eth0", "inet").to_string());
+    {
+        let _server = Server::tcp(&web, "0.0.0.0:80", "web");
+        assert_eq!(assert_tcp(lab, "127.0.0.1:8080").server, "web");
+    }
+    drop(web);
+    docker.remove(&["web"]);
+    docker.run(&["network", "rm", "lived"]);
+    twice
+}
+
+#[test]
+fn the_driver_killed_at_each_call() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-kill");
+    install(&lab);
+    let driver = Driver::start_at(&lab, BEHIND, &[]);
+    serve(&lab, driver, |control| {
+        let docker = Docker::new(&lab);
+        let before = Snapshot::take(&lab);
+        let (mut struck, mut twice) = (0, Vec::new());
+        for call in CALLS {
+            for after in MOMENTS_MS.map(Duration::from_millis) {
+                control.strike(Blow { call: call.to_owned(), after });
+                twice.extend(
+                    life(&lab, &docker)
+                        .into_iter()
+                        .map(|said| format!("{call} after {after:?}: {said}")),
+                );
+                struck += usize::from(control.has_struck());
+                assert!(control.has_struck(), "{call} was not called");
+                let left = lab.sh("ls /var/lib/netwright/docker/*/ /run/netwright/docker/netns /run/netwright/docker/calls | grep -v : || true");
+                // A removal that the driver was killed before noting is lost: it must not be in the way, and is gone with the
+                // next network.
+                if !(after.is_zero() && REMOVALS.contains(&call)) {
+                    assert_eq!(left.trim(), "", "{call} after {after:?}");
+                }
+            }
+        }
+        eprintln!(
+            "DOCKER killed the driver {struck} times; tried again {}:\n{}",
+            twice.len(),
+            twice.join("")
+        );
+        assert_nothing_left(&lab, &before);
+    });
+}
+
+#[test]
+fn the_engine_killed_with_twenty_containers() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-twenty");
+    install(&lab);
+    let mut driver = Driver::start(&lab);
+    let mut docker = Docker::new(&lab);
+    let before = Snapshot::take(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "bridge=many0",
+        "--ipam-driver",
+        "netwright",
+        "--ipv6",
+        "--subnet",
+        "10.74.0.0/24",
+        "--subnet",
+        "fd74::/64",
+        "many",
+    ]);
+    let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let port = format!("{}:80", 9000 + number);
+        drop(docker.start_container(
+            name,
+            &["--restart", "always", "--network", "many", "--publish", &port],
+        ));
+    }
+    let all_networked = |docker: &Docker<'_>| {
+        let mut addresses = std::collections::BTreeSet::new();
+        for (number, name) in names.iter().enumerate() {
+            let netns = docker.netns(name);
+            for family in ["inet", "inet6"] {
+                let address = address_of(&netns, "eth0", family).to_string();
+                assert_pings(&lab, &address);
+                assert!(addresses.insert(address), "{name}: an address twice");
+            }
+            let _server = Server::tcp(&netns, "[::]:80", name);
+            assert_eq!(assert_tcp(&lab, &format!("127.0.0.1:{}", 9000 + number)).server, *name);
+        }
+    };
+    all_networked(&docker);
+
+    docker.kill();
+    let took = docker.start();
+    eprintln!("DOCKER engine killed and up again with 20 containers after {took:?}");
+    all_networked(&docker);
+
+    // Both at once, as at a power cut that spares the kernel.
+    docker.kill();
+    driver.kill();
+    driver.again();
+    let took = docker.start();
+    eprintln!("DOCKER engine and driver killed, up again with 20 containers after {took:?}");
+    all_networked(&docker);
+
+    // And in order.
+    docker.stop();
+    let took = docker.start();
+    eprintln!("DOCKER engine stopped and up again with 20 containers after {took:?}");
+    all_networked(&docker);
+
+    let endpoints = lab.sh("ls /var/lib/netwright/docker/endpoints | wc -l");
+    assert_eq!(endpoints.trim(), "20", "endpoints of containers that are gone");
+    docker.remove(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    docker.run(&["network", "rm", "many"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}

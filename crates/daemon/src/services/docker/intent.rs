@@ -1,0 +1,152 @@
+//! Calls that were under way when a driver was killed.
+//!
+//! Docker repeats a call whose connection broke, but without its content: the buffer it sends from is empty by then
+//! (moby pkg/plugins/client.go, `callWithRetry`). An empty request would mean something else, so what is asked is noted
+//! before it is done, and forgotten when the answer has left. The driver that comes next finds in the notes what an empty call is
+//! about, and does what was to be removed by itself.
+//!
+//! Notes are of use for a minute, and to the same boot: nothing is flushed.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cni::{Error, code};
+use cnm::method::Method;
+use state::Durability;
+
+use crate::clock;
+
+/// How long Docker repeats a call, and some (30 s).
+const LIFETIME_MS: u64 = 60_000;
+
+/// The folder of notes.
+#[derive(Debug)]
+pub(super) struct Intents {
+    dir: PathBuf,
+    count: AtomicU64,
+    /// Notes from here on are of this driver's time.
+    began_ms: u64,
+}
+
+/// A note; it is forgotten when this is dropped.
+#[derive(Debug)]
+pub(super) struct Intent {
+    path: Option<PathBuf>,
+}
+
+/// A note that a driver before this one left.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) method: Method,
+    pub(super) body: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Intents {
+    pub(super) fn open(dir: &Path) -> Result<Self, state::FileError> {
+        state::create_directory(dir, 0o700)?;
+        state::remove_abandoned(dir);
+        let began_ms = clock::now().at.as_millis();
+        Ok(Intents { dir: dir.to_owned(), count: AtomicU64::new(0), began_ms })
+    }
+
+    /// Notes a call.
+    pub(super) fn note(&self, method: Method, body: &[u8]) -> Intent {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let (pid, now_ms) = (std::process::id(), clock::now().at.as_millis());
+        let path = self.dir.join(format!("{method}-{now_ms}-{pid}-{number}"));
+        match state::write_atomic(&path, body, 0o600, Durability::Volatile) {
+            Ok(()) => Intent { path: Some(path) },
+            Err(error) => {
+                tracing::warn!(%error, "a call is not noted");
+                Intent { path: None }
+            }
+        }
+    }
+
+    /// Lists what drivers before this one were at; forgets what is too old.
+    pub(super) fn left(&self) -> Vec<Left> {
+        let now_ms = clock::now().at.as_millis();
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry.file_name();
+            let mut parts = name.to_str().unwrap_or_default().split('-');
+            let method = parts.next().and_then(Method::parse);
+            let noted_ms = parts.next().and_then(|text| text.parse::<u64>().ok());
+            let (Some(method), Some(noted_ms)) = (method, noted_ms) else { continue };
+            if self.began_ms <= noted_ms {
+                continue;
+            }
+            let path = entry.path();
+            let body = state::read_optional(&path).ok().flatten();
+            match body.filter(|_| now_ms.saturating_sub(noted_ms) < LIFETIME_MS) {
+                Some(body) => found.push(Left { method, body, path }),
+                None => drop(state::remove_file(&path)),
+            }
+        }
+        found
+    }
+
+    /// Finds what a call without content is about.
+    pub(super) fn recall(&self, method: Method) -> Result<Left, Error> {
+        let mut left = self.left();
+        left.retain(|left| left.method == method);
+        match (left.pop(), left.is_empty()) {
+            (Some(left), true) => Ok(left),
+            (found, _) => Err(Error::new(
+                code::TRY_AGAIN_LATER,
+                format!(
+                    "{method} came without content, and {} calls may be meant",
+                    match found {
+                        None => "no",
+                        Some(_) => "several",
+                    }
+                ),
+            )
+            .with_details("Docker repeats calls so when a driver was restarted: try again")),
+        }
+    }
+}
+
+impl Left {
+    /// It is done.
+    pub(super) fn forget(self) {
+        let _ = state::remove_file(&self.path);
+    }
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = state::remove_file(path);
+        }
+    }
+}
+
+/// Whether a call has content.
+pub(super) fn has_content(method: Method) -> bool {
+    !matches!(
+        method,
+        Method::Activate
+            | Method::NetworkCapabilities
+            | Method::IpamCapabilities
+            | Method::DefaultAddressSpaces
+    )
+}
+
+/// Whether a call only removes: its answer is empty, and it may be done when nobody asks any more.
+pub(super) fn removes(method: Method) -> bool {
+    matches!(
+        method,
+        Method::FreeNetwork
+            | Method::DeleteNetwork
+            | Method::DeleteEndpoint
+            | Method::Leave
+            | Method::RevokeExternalConnectivity
+            | Method::ReleaseAddress
+            | Method::ReleasePool
+            | Method::DiscoverNew
+            | Method::DiscoverDelete
+    )
+}

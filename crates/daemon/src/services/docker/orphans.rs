@@ -1,0 +1,55 @@
+//! Plugins that a driver before this one started and did not see end: they go on when it is killed, and would undo what is
+//! done next, or do what has just been undone. (Where a service manager keeps the driver, it ends them too.)
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a process that was killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Kills the plugins that work for a container ID, and waits until they are gone.
+pub(super) fn end(container_id: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut told = false;
+    loop {
+        let found = find(container_id);
+        if found.is_empty() {
+            return;
+        }
+        if deadline < Instant::now() {
+            tracing::warn!(container_id, "plugins of a driver before this one do not end");
+            return;
+        }
+        for pid in found {
+            if !told {
+                tracing::info!(
+                    container_id,
+                    "ending a plugin that a driver before this one started"
+                );
+                told = true;
+            }
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Finds processes that were started with this `CNI_CONTAINERID`.
+fn find(container_id: &str) -> Vec<Pid> {
+    let wanted = format!("CNI_CONTAINERID={container_id}");
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for entry in entries {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Gone ones have none, and those that have ended and are not yet waited for an empty one.
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        if environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()) {
+            found.extend(Pid::from_raw(pid));
+        }
+    }
+    found
+}
