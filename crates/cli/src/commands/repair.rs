@@ -22,6 +22,8 @@ struct Repaired {
     attachments: Vec<Item>,
     /// How many were as they were made.
     sound: usize,
+    /// How many cannot be looked at: their network says `disableCheck`, or its version is older than 0.4.0.
+    skipped: usize,
     #[serde(skip)]
     exit: u8,
 }
@@ -67,9 +69,13 @@ impl Report for Repaired {
         let lines = |count: fn(&Item) -> usize| self.attachments.iter().map(count).sum::<usize>();
         let put_back = lines(|item| item.put_back.len());
         let left = lines(|item| item.left.len());
+        let skipped = match self.skipped {
+            0 => String::new(),
+            count => format!(", {count} that cannot be checked"),
+        };
         text.push_str(&match self.dry_run {
-            true => format!("{left} differ, {} sound\n", self.sound),
-            false => format!("put back {put_back}, left {left}, {} sound\n", self.sound),
+            true => format!("{left} differ, {} sound{skipped}\n", self.sound),
+            false => format!("put back {put_back}, left {left}, {} sound{skipped}\n", self.sound),
         });
         text
     }
@@ -119,6 +125,10 @@ fn repair(known: &Known, args: &Repair, session: &Session) -> Result<Repairs, cn
 impl Repaired {
     fn add(&mut self, key: &AttachmentKey, repaired: Result<Repairs, cni::Error>) {
         let (put_back, left) = match repaired {
+            Ok(repairs) if repairs.skipped => {
+                self.skipped += 1;
+                return;
+            }
             Ok(repairs) => {
                 let lines =
                     repairs.put_back.into_iter().map(|(plugin, what)| Line { plugin, what });

@@ -17,6 +17,7 @@ mod install;
 mod interop;
 mod linger;
 mod lint;
+mod look_after;
 mod many_addresses;
 mod oci_hook;
 mod oci_runtimes;

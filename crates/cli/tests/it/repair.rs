@@ -15,7 +15,7 @@ fn what_was_changed_comes_back_under_the_running_container() {
         call_in(&lab, &["add", "netwright", name]).succeeded();
     }
     let sound = call_in(&lab, &["repair", "--output", "json"]).succeeded().json();
-    assert_eq!(sound, json!({ "dryRun": false, "attachments": [], "sound": 2 }));
+    assert_eq!(sound, json!({ "dryRun": false, "attachments": [], "sound": 2, "skipped": 0 }));
     traffic::assert_pings(&c1, "198.51.100.2");
 
     lab.sh("nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0");

@@ -17,7 +17,7 @@ pub struct Repairs {
     pub put_back: Vec<(String, String)>,
     /// What each plugin still finds wrong, in the order of the chain.
     pub left: Vec<PluginFailure>,
-    /// The list says `disableCheck`: nothing was run.
+    /// The list says `disableCheck`, or is of a version that has no CHECK: nothing was run.
     pub skipped: bool,
 }
 
@@ -61,10 +61,8 @@ impl Runtime {
     ) -> Result<Repairs, CheckError> {
         require_usable(list).map_err(CheckError::Invalid)?;
         let key = self.key(list, attachment).map_err(CheckError::Invalid)?;
-        if !has_verb(&list.cni_version, Command::Check) {
-            return Err(CheckError::Version(list.cni_version.clone()));
-        }
-        let mut repairs = Repairs { skipped: list.disable_check, ..Repairs::default() };
+        let skipped = list.disable_check || !has_verb(&list.cni_version, Command::Check);
+        let mut repairs = Repairs { skipped, ..Repairs::default() };
         if repairs.skipped {
             return Ok(repairs);
         }

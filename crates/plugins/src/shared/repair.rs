@@ -69,6 +69,21 @@ impl Repair {
     }
 }
 
+/// Says what CHECK found, once: where there are several things, the details list them all.
+#[must_use]
+pub fn told(drift: &Error) -> String {
+    match drift.details.strip_prefix(drift.msg.as_str()) {
+        Some(_) => drift.details.clone(),
+        None => {
+            let several = drift
+                .msg
+                .split_once(": ")
+                .is_some_and(|(_, first)| drift.details.starts_with(first));
+            if several { drift.details.clone() } else { drift.to_string() }
+        }
+    }
+}
+
 /// Keeps repairs off while an attachment is removed. A lock that is not to be had does not stop DEL.
 #[must_use]
 pub fn keep_off(call: &Call<'_>) -> Option<Lock> {
@@ -117,8 +132,7 @@ pub fn by_adding_again(
         if let Err(drift) = plugin.check(call)
             && drift.code == cni_plugin::codes::DRIFT
         {
-            let words = drift.to_string();
-            repair.note(words, plugin.add(call).map(drop));
+            repair.note(told(&drift), plugin.add(call).map(drop));
         }
         Ok(())
     })

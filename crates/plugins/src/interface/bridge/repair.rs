@@ -102,7 +102,7 @@ fn put_port_back(
     }
     if let Err(drift) = verify::check_vlans(host, config, port) {
         let done = host.apply(&plan_vlans(ifindex, &config.vlans));
-        repair.note(drift, done.map_err(|error| kernel(error.source)));
+        repair.note(repair::told(&drift), done.map_err(|error| kernel(error.source)));
     }
     Ok(())
 }
@@ -151,10 +151,10 @@ fn around(
             // An address that is in the way by now is somebody else's.
             let config = Config { force_address: false, ..config.clone() };
             let given = switch::give_gateways(host, index, &config, bridge, &gateways);
-            repair.note(drift, given.map(drop));
+            repair.note(repair::told(&drift), given.map(drop));
         }
         if let Err(drift) = verify::check_forwarding(&ips) {
-            repair.note(drift, hold_forwarding(index, call.attachment(), &ips));
+            repair.note(repair::told(&drift), hold_forwarding(index, call.attachment(), &ips));
         }
     }
     let (on_host, in_container) = verify::wrong_neighbours(host, inside, call, config, result)?;
@@ -176,5 +176,5 @@ fn put_filter_back(
     let Some(facts) = Facts::read(index, call.attachment()) else { return };
     let key = call.attachment();
     let added = crate::shared::rules::add(index, key, config.masquerade, &facts.filter, &facts.ips);
-    repair.note(drift, added);
+    repair.note(repair::told(&drift), added);
 }

@@ -45,7 +45,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
         put_host_back(&mut host, &peer, &ips, repair)?;
         if let Err(drift) = verify::check_forwarding(&ips) {
-            repair.note(drift, hold_forwarding(index, call.attachment(), &ips));
+            repair.note(repair::told(&drift), hold_forwarding(index, call.attachment(), &ips));
         }
         if let (Err(drift), Some(facts)) = (
             verify::check_filter(call, &config, &peer, &ips),
@@ -53,7 +53,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         ) {
             let key = call.attachment();
             let added = rules::add(index, key, config.masquerade, &facts.filter, &facts.ips);
-            repair.note(drift, added);
+            repair.note(repair::told(&drift), added);
         }
         Ok(())
     })
