@@ -160,7 +160,7 @@ fn drain(
         buffer.clear();
         match rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT) {
             Ok(_) => {
-                wire::messages(buffer).filter_map(|message| read(&message)).for_each(&mut tell)
+                wire::messages(buffer).filter_map(|message| read(&message)).for_each(&mut tell);
             }
             Err(SysErrno::AGAIN) => return Ok(()),
             Err(SysErrno::INTR) => {}
