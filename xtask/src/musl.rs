@@ -18,6 +18,8 @@ use crate::setup;
 const LINKER: &str = "musl-gcc";
 
 const LACKING: &str = include_str!("musl.c");
+/// What of musl's has its place taken by `musl_quicker.c`.
+const WRAPPED: [&str; 3] = ["pthread_getattr_np", "memcpy", "memmove"];
 const QUICKER: &str = include_str!("musl_quicker.c");
 
 /// Without position independence: it saves relocations at every start, and a plugin starts often. Segments
@@ -42,9 +44,10 @@ impl Linked {
         fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
         let [lacking, quicker] =
             [compile(&dir, "lacking", LACKING)?, compile(&dir, "quicker", QUICKER)?];
+        let wrapped: String =
+            WRAPPED.iter().map(|name| format!(" -C link-arg=-Wl,--wrap={name}")).collect();
         let flags = format!(
-            "{STATIC} -C linker={LINKER} -C link-arg=-Wl,--wrap=pthread_getattr_np -C link-arg={} \
-             -C link-arg={} -C link-arg=-l:libc.a",
+            "{STATIC} -C linker={LINKER}{wrapped} -C link-arg={} -C link-arg={} -C link-arg=-l:libc.a",
             lacking.display(),
             quicker.display()
         );

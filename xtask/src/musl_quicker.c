@@ -1,6 +1,6 @@
 /*
- * What Rust's standard library calls at every start and every file, and what takes musl more calls of the kernel than it
- * needs.
+ * What Rust's standard library calls at every start, file and copy, and what takes musl longer than it needs to. The linker
+ * gives the calls of a name to __wrap_ and that name (ld, --wrap).
  */
 
 #define _GNU_SOURCE
@@ -76,7 +76,7 @@ static int copy_short(char *to, const char *from, size_t n)
 	return 1;
 }
 
-void *memcpy(void *restrict into, const void *restrict of, size_t n)
+void *__wrap_memcpy(void *restrict into, const void *restrict of, size_t n)
 {
 	char *to = into;
 	const char *from = of;
@@ -97,8 +97,7 @@ void *memcpy(void *restrict into, const void *restrict of, size_t n)
 	return into;
 }
 
-/* musl's memmove takes its own memcpy along. */
-void *memmove(void *into, const void *of, size_t n)
+void *__wrap_memmove(void *into, const void *of, size_t n)
 {
 	char *to = into;
 	const char *from = of;
@@ -106,7 +105,7 @@ void *memmove(void *into, const void *of, size_t n)
 	if (copy_short(to, from, n))
 		return into;
 	if ((size_t)(to - from) >= n)
-		return memcpy(into, of, n);
+		return __wrap_memcpy(into, of, n);
 	/* The destination begins inside the source: from the end. */
 	while (n >= 8) {
 		n -= 8;
