@@ -1,6 +1,6 @@
 //! Calls within this process where the executable found is this one.
 
-use std::fs::File;
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -37,9 +37,9 @@ impl<B: Builtin> Mixed<B> {
     /// Takes the running executable as "this one".
     ///
     /// # Errors
-    /// When `/proc/self/exe` cannot be opened.
+    /// When `/proc/self/exe` cannot be looked at.
     pub fn new(builtin: B, exec: Exec) -> io::Result<Self> {
-        let metadata = File::open("/proc/self/exe")?.metadata()?;
+        let metadata = fs::metadata("/proc/self/exe")?;
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 
@@ -47,9 +47,9 @@ impl<B: Builtin> Mixed<B> {
     /// replaced by another is executed from then on.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When it cannot be looked at.
     pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
-        let metadata = File::open(path)?.metadata()?;
+        let metadata = fs::metadata(path)?;
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 

@@ -8,7 +8,7 @@
 //! The calling thread is what has a namespace, not the process: everything here names `/proc/thread-self`, never
 //! `/proc/self`. Do not call [`within`] or [`unshare_net`] from a thread that an async runtime owns.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -277,6 +277,8 @@ impl fmt::Display for NetnsId {
 thread_local! {
     /// What [`hold`] holds.
     static HELD: RefCell<Option<Netns>> = const { RefCell::new(None) };
+    /// Where the thread is, if it came back from somewhere else since [`hold`]; nothing while it is away.
+    static HOME: Cell<Option<Netns>> = const { Cell::new(None) };
 }
 
 /// While it lives, the thread's [`Netns::open`] of one path gives one namespace; see [`hold`].
@@ -306,6 +308,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.outer {
             HELD.with_borrow_mut(|held| *held = None);
+            HOME.set(None);
         }
     }
 }
@@ -345,11 +348,12 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
             }
         }
     }
-    let home = Netns::current()?;
+    let home = HOME.take().map_or_else(Netns::current, Ok)?;
     enter(netns)?;
-    let way_back = WayBack(home);
+    let way_back = WayBack(home.clone());
     let value = f();
     drop(way_back);
+    HELD.with_borrow(|held| held.is_some().then(|| HOME.set(Some(home))));
     Ok(value)
 }
 
@@ -363,6 +367,7 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
 /// # Privileges
 /// CAP_SYS_ADMIN.
 pub fn unshare_net() -> Result<(), NetnsError> {
+    HOME.set(None);
     // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of descriptors behind the
     // back of code that owns them (I/O safety). NEWNET changes only which network namespace this thread uses.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
