@@ -8,6 +8,8 @@
 //! toolchain (`src/bin/smoke.rs`). [`TARGETS`] lists them.
 
 pub mod dhcp;
+pub mod kept;
+pub mod said;
 
 use netwright_cni::json::{self, Object};
 use netwright_cni::{
@@ -22,20 +24,34 @@ pub struct Target {
     pub name: &'static str,
     /// What is run for each input.
     pub run: fn(&[u8]),
+    /// One input of so many is run: what needs files, or reads each input many times, is slow.
+    pub share: u64,
 }
 
 /// Everything there is to fuzz.
 pub const TARGETS: &[Target] = &[
-    Target { name: "network_list", run: network_list },
-    Target { name: "plugin_config", run: plugin_config },
-    Target { name: "result", run: result },
-    Target { name: "error", run: error },
-    Target { name: "args", run: args },
-    Target { name: "ifname", run: ifname },
-    Target { name: "json_object", run: json_object },
-    Target { name: "dhcp_frame", run: dhcp::frame },
-    Target { name: "dhcp_v4", run: dhcp::dhcp_v4 },
-    Target { name: "dhcp_v6", run: dhcp::dhcp_v6 },
+    Target { name: "network_list", run: network_list, share: 1 },
+    Target { name: "plugin_config", run: plugin_config, share: 1 },
+    Target { name: "result", run: result, share: 1 },
+    Target { name: "error", run: error, share: 1 },
+    Target { name: "args", run: args, share: 1 },
+    Target { name: "ifname", run: ifname, share: 1 },
+    Target { name: "json_object", run: json_object, share: 1 },
+    Target { name: "dhcp_frame", run: dhcp::frame, share: 1 },
+    Target { name: "dhcp_v4", run: dhcp::dhcp_v4, share: 1 },
+    Target { name: "dhcp_v6", run: dhcp::dhcp_v6, share: 1 },
+    Target { name: "reservation", run: kept::reservation, share: 1 },
+    Target { name: "address_store", run: kept::address_store, share: 50 },
+    Target { name: "cache_entry", run: kept::cache_entry, share: 20 },
+    Target { name: "owner_record", run: kept::owner_record, share: 20 },
+    Target { name: "tuning_backup", run: kept::tuning_backup, share: 1 },
+    Target { name: "dhcp_lease", run: kept::dhcp_lease, share: 1 },
+    Target { name: "netlink", run: said::netlink, share: 5 },
+    Target { name: "iptables", run: said::iptables, share: 1 },
+    Target { name: "owner_comment", run: said::owner_comment, share: 1 },
+    Target { name: "sysctl", run: said::sysctl, share: 1 },
+    Target { name: "http", run: said::http, share: 5 },
+    Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];
 
 /// Network lists and the single-plugin files of old.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::ci::{Extent, Report};
 use crate::run::{Program, exists, quiet, root};
 
-/// Inputs a target for every change: a few seconds for all of them.
+/// Inputs a target for every change, fewer where they take files: some seconds for all of them.
 const ITERATIONS: u64 = 100_000;
 
 /// Inputs a target, and seconds a target of the fuzzer that is guided by coverage, when everything is run.

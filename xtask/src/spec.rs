@@ -46,7 +46,8 @@ impl Rule {
 /// Checks every ledger; the error lists every problem.
 pub(crate) fn check() -> Result<String, String> {
     let root = root();
-    let tests = tests_below(&root.join("crates"))?;
+    let mut tests = tests_below(&root.join("crates"), "")?;
+    tests.extend(tests_below(&root, "xtask")?);
     let (mut problems, mut tested, mut reasoned) = (Vec::new(), 0, 0);
     for path in files_below(&root.join("docs/spec"), "toml")? {
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
@@ -221,11 +222,11 @@ fn parse_string(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Lists every test below `crates` as `crate::module::name`, `module` being the file below `tests/it` or `src`. A test
+/// Lists every test of a folder's crates, or of the one that is named, as `crate::module::name`, `module` being the file below `tests/it` or `src`. A test
 /// in a file's own `mod tests` goes with and without that part.
-fn tests_below(crates: &Path) -> Result<BTreeSet<String>, String> {
+fn tests_below(crates: &Path, name: &str) -> Result<BTreeSet<String>, String> {
     let mut tests = BTreeSet::new();
-    for path in files_below(crates, "rs")? {
+    for path in files_below(&crates.join(name), "rs")? {
         let relative = path.strip_prefix(crates).unwrap_or(&path);
         let Some(module) = module_of(relative) else { continue };
         for name in tests_in(&read(&path)?) {

@@ -1,15 +1,13 @@
 //! Readers against anything: none may panic, whatever the kernel, or whoever pretends to be it, sends.
 
-use proptest::prelude::*;
-
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
 use crate::route::{
     Address, BridgeVlan, Fdb, FilterInfo, Link, Neighbour, QdiscInfo, Route, Rule, TickRate,
 };
-use crate::wire::{Message, Writer};
+use crate::wire::{Message, messages};
 
 /// Has every reader read one message, as each type that one of them takes.
-fn read(body: &[u8]) {
+pub fn read(body: &[u8]) {
     for kind in (16..=46).chain(10 << 8..(10 << 8) + 16) {
         let message = Message { kind, flags: 0, seq: 1, body };
         let _ = crate::events::of_route(&message);
@@ -32,38 +30,55 @@ fn read(body: &[u8]) {
     }
 }
 
-type Inner = Vec<(u16, Vec<(u16, Vec<u8>)>)>;
-
-/// Attributes three deep, with any contents.
-fn attributes() -> impl Strategy<Value = Vec<(u16, Inner)>> {
-    let leaf = prop::collection::vec((0..70_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..4);
-    let inner = prop::collection::vec((0..45_u16, leaf), 0..4);
-    prop::collection::vec((0..70_u16, inner), 0..6)
+/// Reads a datagram of messages, and each of them.
+pub fn read_datagram(bytes: &[u8]) {
+    for message in messages(bytes) {
+        read(message.body);
+    }
 }
 
-proptest! {
-    #[test]
-    fn any_bytes(body: Vec<u8>) {
-        read(&body);
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::Writer;
+
+    type Inner = Vec<(u16, Vec<(u16, Vec<u8>)>)>;
+
+    /// Attributes three deep, with any contents.
+    fn attributes() -> impl Strategy<Value = Vec<(u16, Inner)>> {
+        let leaf =
+            prop::collection::vec((0..70_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..4);
+        let inner = prop::collection::vec((0..45_u16, leaf), 0..4);
+        prop::collection::vec((0..70_u16, inner), 0..6)
     }
 
-    #[test]
-    fn any_attributes(family in 0..12_u8, header: [u8; 15], length in 3..=15_usize, outer in attributes()) {
-        let mut body = vec![family];
-        body.extend_from_slice(&header[..length]);
-        let mut writer = Writer::new();
-        writer.raw(&body);
-        for (kind, inner) in outer {
-            writer.nest(kind, |writer| {
-                for (kind, leaves) in inner {
-                    writer.nest(kind, |writer| {
-                        for (kind, value) in leaves {
-                            writer.put(kind, &value);
-                        }
-                    });
-                }
-            });
+    proptest! {
+        #[test]
+        fn any_bytes(body: Vec<u8>) {
+            read(&body);
+            read_datagram(&body);
         }
-        read(writer.bytes());
+
+        #[test]
+        fn any_attributes(family in 0..12_u8, header: [u8; 15], length in 3..=15_usize, outer in attributes()) {
+            let mut body = vec![family];
+            body.extend_from_slice(&header[..length]);
+            let mut writer = Writer::new();
+            writer.raw(&body);
+            for (kind, inner) in outer {
+                writer.nest(kind, |writer| {
+                    for (kind, leaves) in inner {
+                        writer.nest(kind, |writer| {
+                            for (kind, value) in leaves {
+                                writer.put(kind, &value);
+                            }
+                        });
+                    }
+                });
+            }
+            read(writer.bytes());
+        }
     }
 }

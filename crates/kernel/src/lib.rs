@@ -26,8 +26,9 @@
 pub mod conntrack;
 pub mod events;
 pub mod heap;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod hostile;
 pub mod inherited;
 pub mod linger;
 pub mod mac;

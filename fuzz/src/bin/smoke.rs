@@ -234,7 +234,7 @@ fn main() -> ExitCode {
             .bytes()
             .fold(options.seed, |seed, byte| seed.rotate_left(8) ^ u64::from(byte));
         let mut random = Random(name.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..options.iterations {
+        for _ in 0..options.iterations.div_ceil(target.share) {
             if crash.is_some() {
                 break;
             }

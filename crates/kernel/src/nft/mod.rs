@@ -49,7 +49,7 @@ mod userdata;
 pub use batch::{Batch, Mode, Operation};
 pub use expr::{BitwiseExpr, Expr};
 pub use hooks::HookInfo;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use info::decode_elements;
 pub use info::{ChainInfo, RuleInfo, SetInfo, TableInfo};
 pub use key::{Key, KeyType, Value};

@@ -86,6 +86,13 @@ impl Default for Tuning {
     }
 }
 
+/// For the fuzzer: what is read of a backup is written so that it is read again.
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub fn reads_a_backup_as_it_writes_it(bytes: &[u8]) {
+    backup::assert_round_trip(bytes);
+}
+
 impl Plugin for Tuning {
     fn name(&self) -> &'static str {
         PLUGIN

@@ -100,6 +100,14 @@ fn parse(bytes: &[u8]) -> Result<LinkValues, String> {
     })
 }
 
+/// See [`super::reads_a_backup_as_it_writes_it`].
+#[cfg(feature = "fuzz")]
+pub(super) fn assert_round_trip(bytes: &[u8]) {
+    if let Ok(values) = parse(bytes) {
+        assert_eq!(parse(&format(&values)), Ok(values));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;

@@ -1,0 +1,5 @@
+//! libFuzzer's door to [`netwright_fuzz::said::sysctl`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| netwright_fuzz::said::sysctl(data));
