@@ -49,6 +49,8 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
     linger::by_process();
     let output = respond(plugin, &env, &mut stdin, &context);
     let code = world.write(&output);
+    let asked = crate::HEAP.asked();
+    tracing::debug!(blocks = asked.blocks, bytes = asked.bytes, "allocated");
     linger::end();
     code
 }

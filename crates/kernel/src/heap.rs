@@ -21,7 +21,21 @@ const GRANULARITY: usize = 256 * 1024;
 /// ```
 pub struct Heap {
     taken: AtomicBool,
-    inner: UnsafeCell<Dlmalloc>,
+    inner: UnsafeCell<Inner>,
+}
+
+struct Inner {
+    blocks: Dlmalloc,
+    asked: Asked,
+}
+
+/// What a program has asked of a [`Heap`] since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// How many blocks, those that were given a new size included.
+    pub blocks: u64,
+    /// How many bytes they have together, freed ones included.
+    pub bytes: u64,
 }
 
 // SAFETY: `inner` is reached through `Heap::with` alone, by whoever has set `taken`.
@@ -31,12 +45,26 @@ impl Heap {
     /// An empty heap.
     #[must_use]
     pub const fn new() -> Self {
-        let mut inner = Dlmalloc::new();
-        inner.set_granularity(GRANULARITY);
+        let mut blocks = Dlmalloc::new();
+        blocks.set_granularity(GRANULARITY);
+        let inner = Inner { blocks, asked: Asked { blocks: 0, bytes: 0 } };
         Self { taken: AtomicBool::new(false), inner: UnsafeCell::new(inner) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+    /// Tells what was asked of it so far.
+    pub fn asked(&self) -> Asked {
+        self.with(|inner| inner.asked)
+    }
+
+    fn allocate(&self, size: usize, work: impl FnOnce(&mut Dlmalloc) -> *mut u8) -> *mut u8 {
+        self.with(|inner| {
+            inner.asked.blocks += 1;
+            inner.asked.bytes += size as u64;
+            work(&mut inner.blocks)
+        })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> T) -> T {
         while self.taken.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
@@ -64,17 +92,17 @@ impl fmt::Debug for Heap {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout has a size that is not zero.
-        self.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        self.allocate(layout.size(), |heap| unsafe { heap.malloc(layout.size(), layout.align()) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        self.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+        self.allocate(layout.size(), |heap| unsafe { heap.calloc(layout.size(), layout.align()) })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller got the block from here, with this layout.
-        self.with(|heap| unsafe { heap.free(block, layout.size(), layout.align()) });
+        self.with(|inner| unsafe { inner.blocks.free(block, layout.size(), layout.align()) });
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -82,7 +110,9 @@ unsafe impl GlobalAlloc for Heap {
             return ptr::null_mut();
         }
         // SAFETY: the caller got the block from here, with this layout.
-        self.with(|heap| unsafe { heap.realloc(block, layout.size(), layout.align(), size) })
+        self.allocate(size, |heap| unsafe {
+            heap.realloc(block, layout.size(), layout.align(), size)
+        })
     }
 }
 
