@@ -46,13 +46,14 @@ pub(crate) const DUPLICATES: [(&str, &str); 2] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 15] = [
+const LAYERS: [(&str, u8); 16] = [
     ("netwright-cni", 0),
     ("netwright-state", 1),
     ("netwright-kernel", 2),
     ("netwright-firewall", 3),
     ("netwright-ipam", 3),
     ("netwright-dhcp", 3),
+    ("netwright-cnm", 2),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),
     ("netwright-cni-runtime", 5),
