@@ -4,5 +4,6 @@ mod bad;
 mod crash;
 mod life;
 mod proxy;
+mod settled;
 mod speed;
 mod support;

@@ -18,6 +18,10 @@ const READY: Duration = Duration::from_secs(60);
 /// How long one docker command may take.
 const DEADLINE: &str = "120s";
 
+/// Names the root of another system whose engine is used instead of the machine's, for one that `debootstrap` made of a newer
+/// release: all tests of the engine run with that one then.
+const ROOT: &str = "NETWRIGHT_DOCKER_ROOT";
+
 /// Debian's client, which another of the same name may hide.
 const CLIENT: &str = "/usr/bin/docker";
 
@@ -34,6 +38,7 @@ pub struct Docker<'lab> {
     daemon: Option<Running>,
     cgroup: Cgroup,
     flags: Vec<String>,
+    root: Option<String>,
 }
 
 impl<'lab> Docker<'lab> {
@@ -60,7 +65,8 @@ impl<'lab> Docker<'lab> {
     #[must_use]
     pub fn with_flags(lab: &'lab Lab, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let mut docker = Self { lab, daemon: None, cgroup: Cgroup::new(), flags };
+        let root = std::env::var(ROOT).ok().filter(|root| !root.is_empty());
+        let mut docker = Self { lab, daemon: None, cgroup: Cgroup::new(), flags, root };
         let home = docker.home();
         lab.sh(&format!(
             "mkdir -p {home} && mount -t tmpfs tmpfs {home} && mkdir -p {home}/client"
@@ -86,7 +92,12 @@ impl<'lab> Docker<'lab> {
             self.flags.join(" "),
         );
         let began = Instant::now();
-        self.daemon = Some(self.lab.start("sh", &["-c", &script]));
+        let (program, arguments) = match &self.root {
+            None => ("sh", vec!["-c".to_owned(), script]),
+            Some(root) => ("unshare", in_root(root, &script)),
+        };
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.daemon = Some(self.lab.start(program, &arguments));
         while !self.try_run(&["version"]).status.success() {
             assert!(began.elapsed() < READY, "dockerd does not answer:\n{}", self.log());
             thread::sleep(Duration::from_millis(20));
@@ -153,7 +164,8 @@ impl<'lab> Docker<'lab> {
         let home = self.home();
         let mut command = self.lab.command("timeout");
         command
-            .args([DEADLINE, CLIENT, "--host", &format!("unix://{home}/socket")])
+            .arg(DEADLINE)
+            .args([CLIENT, "--host", &format!("unix://{home}/socket")])
             .env("DOCKER_CONFIG", format!("{home}/client"));
         command
     }
@@ -204,4 +216,15 @@ impl<'lab> Docker<'lab> {
     fn home(&self) -> String {
         self.lab.dir().join("docker").display().to_string()
     }
+}
+
+/// What `unshare` is told to run a script in another root: a mount namespace whose root that is, since runc moves roots itself and
+/// cannot in one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
+fn in_root(root: &str, script: &str) -> Vec<String> {
+    let enter = format!(
+        "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
+         for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
+         cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
+    );
+    ["--mount", "--propagation", "unchanged", "sh", "-c", &enter].map(str::to_owned).to_vec()
 }

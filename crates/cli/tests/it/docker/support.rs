@@ -135,6 +135,7 @@ impl<'lab> Driver<'lab> {
 }
 
 impl Drop for Driver<'_> {
+    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();

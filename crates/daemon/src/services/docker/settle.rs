@@ -90,8 +90,13 @@ impl Driver {
         let ours = links.into_iter().find(|link| is_ours(link, endpoint, &alias));
         // Docker sets it up last.
         let Some(link) = ours.filter(Link::up) else { return Ok(false) };
+        let told = endpoint.joined.iter().flat_map(|joined| &joined.static_routes);
+        let told: Vec<IpNet> = told.filter_map(|route| route.destination.parse().ok()).collect();
+        let Some(changes) = changes(&mut inside, &link, &endpoint.layout, &told)? else {
+            return Ok(false);
+        };
         let switches = write_switches(&netns, &link.name, &endpoint.layout);
-        for change in changes(&mut inside, &link, &endpoint.layout)? {
+        for change in changes {
             match inside.apply_one(&change) {
                 // Docker, or the container, was first.
                 Err(error) if !error.is_exists() && !error.is_not_found() => {
@@ -110,47 +115,70 @@ impl Driver {
     }
 }
 
-/// Plans what the link lacks, and what it has too much.
-fn changes(inside: &mut RouteSocket, link: &Link, layout: &Layout) -> Result<Vec<Change>, Error> {
+/// Plans what the link lacks, and what it has too much; `None` when Docker is still at it. `told` are the destinations
+/// that Docker was told of.
+fn changes(
+    inside: &mut RouteSocket,
+    link: &Link,
+    layout: &Layout,
+    told: &[IpNet],
+) -> Result<Option<Vec<Change>>, Error> {
     let ifindex = link.index;
     let has = inside.addresses(Some(ifindex)).map_err(|error| kernel_error(&error))?;
-    let mut changes = Vec::new();
-    for address in &layout.addresses {
-        if !has.iter().any(|one| one.address == *address) {
-            let options = AddressOptions { nodad: true, ..AddressOptions::default() };
-            changes.push(Change::AddAddress { ifindex, address: *address, options });
-        }
-    }
+    let mut routes = Vec::new();
     for family in [IpFamily::V4, IpFamily::V6] {
         let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: Some(ifindex) };
-        let routes = inside.routes(filter).map_err(|error| kernel_error(&error))?;
-        let wanted = |destination: &IpNet| {
-            layout.routes.iter().find(move |route| route.destination == *destination)
-        };
-        // The route by an address that plugins took away, as ptp does: everything is behind the gateway there.
-        let surplus = routes.iter().filter(|route| {
-            let of_address = layout.addresses.iter().any(|ip| ip.trunc() == route.destination);
-            route.protocol == Some(RouteProtocol::KERNEL)
-                && of_address
-                && !wanted(&route.destination).is_some_and(|wanted| wanted.by_kernel)
-        });
-        for route in surplus.clone() {
-            changes.push(Change::DelRoute(Route {
-                oif: Some(ifindex),
-                ..Route::new(route.destination)
-            }));
-        }
-        for route in surplus {
-            let Some(wanted) = wanted(&route.destination) else { continue };
-            changes.push(Change::AddRoute(Route {
-                oif: Some(ifindex),
-                gateway: wanted.gateway,
-                source: source(layout, route.destination, wanted.gateway),
-                ..Route::new(route.destination)
-            }));
-        }
+        routes.extend(inside.routes(filter).map_err(|error| kernel_error(&error))?);
     }
-    Ok(changes)
+    let has: Vec<IpNet> = has.into_iter().map(|address| address.address).collect();
+    // Docker fails when a route that it is to make is there: everything of it first.
+    if told.iter().any(|told| !routes.iter().any(|route| route.destination == *told)) {
+        return Ok(None);
+    }
+    Ok(Some(plan(ifindex, &has, &routes, layout)))
+}
+
+fn plan(ifindex: u32, has: &[IpNet], routes: &[Route], layout: &Layout) -> Vec<Change> {
+    let wanted = |destination: &IpNet| {
+        layout.routes.iter().find(move |route| route.destination == *destination)
+    };
+    let by_kernel = |subnet: IpNet| wanted(&subnet).is_some_and(|wanted| wanted.by_kernel);
+    let mut changes = Vec::new();
+    for &address in layout.addresses.iter().filter(|address| !has.contains(address)) {
+        let noprefixroute = !by_kernel(address.trunc());
+        let options = AddressOptions { nodad: true, noprefixroute, ..AddressOptions::default() };
+        changes.push(Change::AddAddress { ifindex, address, options });
+    }
+    // The route by an address that plugins took away, as ptp does: everything is behind the gateway there.
+    let is_surplus = |route: &Route| {
+        let of_address = layout.addresses.iter().any(|ip| ip.trunc() == route.destination);
+        route.protocol == Some(RouteProtocol::KERNEL) && of_address && !by_kernel(route.destination)
+    };
+    for route in routes.iter().filter(|route| is_surplus(route)) {
+        let oif = Some(ifindex);
+        changes.push(Change::DelRoute(Route { oif, ..Route::new(route.destination) }));
+    }
+    let there = |destination: &IpNet| {
+        routes.iter().any(|route| route.destination == *destination && !is_surplus(route))
+    };
+    // Default routes are Docker's to give: another network may be the way out.
+    let mut lacking: Vec<_> = layout
+        .routes
+        .iter()
+        .filter(|route| !route.by_kernel && route.destination.prefix_len() != 0)
+        .filter(|route| !there(&route.destination))
+        .collect();
+    // Gateways are reached by the others.
+    lacking.sort_by_key(|route| route.gateway.is_some());
+    changes.extend(lacking.into_iter().map(|route| {
+        Change::AddRoute(Route {
+            oif: Some(ifindex),
+            gateway: route.gateway,
+            source: source(layout, route.destination, route.gateway),
+            ..Route::new(route.destination)
+        })
+    }));
+    changes
 }
 
 /// The address to speak from to a prefix that is reached by a gateway in it.
@@ -206,5 +234,76 @@ fn write_switches(netns: &Netns, ifname: &str, layout: &Layout) -> Result<(), Er
         Ok(None) => Ok(()),
         Ok(Some(error)) => Err(Error::from_chain(cni_plugin::codes::KERNEL, &error)),
         Err(error) => Err(Error::from_chain(cni::code::INVALID_NETNS, &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::docker::journal::LayoutRoute;
+
+    fn route(destination: &str, gateway: Option<&str>, by_kernel: bool) -> LayoutRoute {
+        LayoutRoute {
+            destination: destination.parse().unwrap(),
+            gateway: gateway.map(|text| text.parse().unwrap()),
+            by_kernel,
+        }
+    }
+
+    fn by_kernel(destination: &str) -> Route {
+        let protocol = Some(RouteProtocol::KERNEL);
+        Route { protocol, ..Route::new(destination.parse().unwrap()) }
+    }
+
+    #[test]
+    fn what_docker_did_is_left_alone() {
+        let layout = Layout {
+            addresses: vec!["10.0.0.2/24".parse().unwrap()],
+            routes: vec![
+                route("10.0.0.0/24", None, true),
+                route("0.0.0.0/0", Some("10.0.0.1"), false),
+            ],
+            ..Layout::default()
+        };
+        assert_eq!(plan(7, &layout.addresses, &[by_kernel("10.0.0.0/24")], &layout), []);
+    }
+
+    #[test]
+    fn a_routed_pair_with_two_subnets() {
+        let layout = Layout {
+            addresses: vec!["10.0.0.2/24".parse().unwrap(), "10.1.0.2/24".parse().unwrap()],
+            routes: vec![
+                route("10.0.0.0/24", Some("10.0.0.1"), false),
+                route("10.0.0.1/32", None, false),
+                route("10.1.0.0/24", Some("10.1.0.1"), false),
+                route("10.1.0.1/32", None, false),
+                route("0.0.0.0/0", Some("10.0.0.1"), false),
+            ],
+            ..Layout::default()
+        };
+        // Docker gave the first address, and the first gateway's route.
+        let has = [by_kernel("10.0.0.0/24"), Route::new("10.0.0.1/32".parse().unwrap())];
+        let planned = plan(7, &layout.addresses[..1], &has, &layout);
+        let shown: Vec<String> = planned
+            .iter()
+            .map(|change| match change {
+                Change::AddAddress { address, options, .. } => {
+                    format!("address {address} {}", options.noprefixroute)
+                }
+                Change::DelRoute(route) => format!("del {}", route.destination),
+                Change::AddRoute(route) => format!("add {} {:?}", route.destination, route.gateway),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "address 10.1.0.2/24 true",
+                "del 10.0.0.0/24",
+                "add 10.1.0.1/32 None",
+                "add 10.0.0.0/24 Some(10.0.0.1)",
+                "add 10.1.0.0/24 Some(10.1.0.1)",
+            ]
+        );
     }
 }

@@ -1,0 +1,65 @@
+//! What Docker does not set is there all the same.
+
+use testkit::real::Docker;
+use testkit::traffic::assert_pings;
+use testkit::{Lab, Place, Snapshot, require};
+
+use super::life::needs_docker;
+use super::support::{Driver, assert_nothing_left, write_network};
+use crate::system::{address_of, install};
+
+/// A routed pair with two more addresses than Docker can say, a route, switches and an MTU.
+const RICH: &str = r#"{
+  "cniVersion": "1.0.0", "name": "rich",
+  "plugins": [
+    {"type": "ptp", "ipMasq": true,
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "198.51.100.0/24"}],
+              "ranges": [[{"subnet": "10.78.0.0/24"}], [{"subnet": "10.79.0.0/24"}], [{"subnet": "fd78::/64"}]]}},
+    {"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}},
+    {"type": "firewall"}
+  ]
+}"#;
+
+#[test]
+fn addresses_routes_and_switches() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-settled");
+    install(&lab);
+    write_network(&lab, "rich", RICH);
+    let driver = Driver::start(&lab);
+    let docker = Docker::new(&lab);
+    let before = Snapshot::take(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "conflist=rich",
+        "--ipam-driver",
+        "null",
+        "rich",
+    ]);
+    let one = docker.start_container("one", &["--network", "rich"]);
+    let two = docker.start_container("two", &["--network", "rich"]);
+    // It is put there behind the start.
+    one.sh("timeout 10 sh -c 'until ip addr show eth0 | grep -q 10.79.0; do sleep 0.02; done'");
+    two.sh("timeout 10 sh -c 'until ip addr show eth0 | grep -q 10.79.0; do sleep 0.02; done'");
+    let link = one.sh("ip link show eth0; cat /proc/sys/net/ipv4/conf/eth0/rp_filter");
+    assert!(link.contains("mtu 1400") && link.trim_end().ends_with('2'), "{link}");
+    let routes = one.sh("ip route show");
+    assert!(routes.contains("default via 10.78.0.1 dev eth0"), "{routes}");
+    assert!(routes.contains("198.51.100.0/24 via 10.78.0.1 dev eth0"), "{routes}");
+    // Everything is behind the gateway of a routed pair, its own subnet too.
+    assert!(routes.contains("10.78.0.0/24 via 10.78.0.1 dev eth0"), "{routes}");
+    for family in ["inet", "inet6"] {
+        assert_pings(&one, &address_of(&two, "eth0", family).to_string());
+    }
+    let further = two.sh("ip -4 -o addr show eth0 | grep -o '10\\.79\\.[0-9.]*' | head -1");
+    assert_pings(&one, further.trim());
+    drop((one, two));
+    docker.remove(&["one", "two"]);
+    docker.run(&["network", "rm", "rich"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
