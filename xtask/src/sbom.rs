@@ -305,6 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bill_is_written_beside_its_executable() {
+        let dir = crate::run::target_dir().join("sbom-test");
+        fs::create_dir_all(&dir).unwrap();
+        let executable = dir.join("netwright");
+        fs::write(&executable, "abc").unwrap();
+        write("netwright", &executable).unwrap();
+        let bill = valid(&fs::read_to_string(dir.join("netwright.cdx.json")).unwrap());
+        let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(bill["metadata"]["component"]["hashes"][0]["content"], sum);
+        let names = bill["components"].as_array().unwrap().iter().map(|one| one["name"].as_str());
+        let names: Vec<_> = names.map(Option::unwrap).collect();
+        for name in ["rust-std", "musl", "libgcc", "rustix", "netwright-kernel"] {
+            assert!(names.contains(&name), "{name}: {names:?}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn the_toolchain_is_named() {
         let Ok(parts) = toolchain() else { return };
         let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
