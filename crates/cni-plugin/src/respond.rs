@@ -136,6 +136,11 @@ fn run(
     };
     let answer = dispatch(plugin, &call);
     match &answer {
+        // Who repairs asks often, and tells what came of it himself.
+        Ok(_) if call.config.repair => tracing::debug!("done"),
+        Err(error) if call.config.repair => {
+            tracing::debug!(code = error.code, err = %error, "not as it was made");
+        }
         Ok(_) => tracing::info!("done"),
         Err(error) => tracing::error!(code = error.code, err = %error, "failed"),
     }

@@ -12,6 +12,7 @@ mod runtimes;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read as _;
+use std::path::Path;
 use std::time::Instant;
 
 use cni::AttachmentKey;
@@ -74,6 +75,9 @@ pub(crate) fn run(
     notify::send(socket, "STOPPING=1");
     Ok(())
 }
+
+/// The file system as the first process sees it (`man 5 proc_pid_root`).
+const INIT_ROOT: &str = "/proc/1/root";
 
 /// Since when an attachment has been left behind.
 struct Suspect {
@@ -141,7 +145,7 @@ impl Service {
 }
 
 fn is_left_behind(known: &Known) -> bool {
-    if known.presence != Presence::Gone {
+    if known.presence != Presence::Gone || is_seen_by_init(&known.netns()) {
         return false;
     }
     match runtimes::keeps(known.key.container_id.as_str()) {
@@ -151,6 +155,13 @@ fn is_left_behind(known: &Known) -> bool {
         }
         None => true,
     }
+}
+
+/// Says whether a namespace is where the node's first process sees it. Service managers and containers give a service file
+/// systems of its own, in which a namespace that was mounted later may be missing, or be an empty file.
+fn is_seen_by_init(netns: &str) -> bool {
+    let path = Path::new(INIT_ROOT).join(netns.trim_start_matches('/'));
+    Presence::look(&path.to_string_lossy(), None) == Presence::Alive
 }
 
 fn remove(runtime: &Runtime, known: &Known, flags: &Flags) -> Result<(), cni::Error> {

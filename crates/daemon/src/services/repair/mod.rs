@@ -24,7 +24,7 @@ use super::Stop;
 use super::node::{Flags, Node, stop_signals};
 use crate::notify;
 use crate::poll::{Interest, Poller};
-use patience::{Pace, Quarrels};
+use patience::{Left, Pace, Quarrels};
 
 pub(crate) const HELP: &str = "\
 Usage: netwrightd repair [FLAG…]
@@ -138,6 +138,7 @@ impl Service {
         let begin = Instant::now();
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
+        let mut again = false;
         for runtime in self.node.runtimes.clone() {
             let everything = match runtime.everything(&self.node.roots) {
                 Ok(everything) => everything,
@@ -154,20 +155,21 @@ impl Service {
                 let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
                 host_links.extend(links.map(|link| link.name.clone()));
                 seen.insert(known.key.clone());
-                self.look_after(&runtime, &known);
+                again |= self.look_after(&runtime, &known);
             }
         }
         self.quarrels.keep(&seen);
         self.host_links = host_links;
         // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.
-        self.pace.looked(begin, Instant::now());
+        self.pace.looked(begin, Instant::now(), again);
     }
 
-    fn look_after(&mut self, runtime: &cni_runtime::Runtime, known: &Known) {
-        let Some(cached) = &known.cached else { return };
+    /// Says whether it is to be looked at again soon.
+    fn look_after(&mut self, runtime: &cni_runtime::Runtime, known: &Known) -> bool {
+        let Some(cached) = &known.cached else { return false };
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {
-            return;
+            return true;
         }
         let repaired = cached.list().and_then(|list| {
             runtime
@@ -184,12 +186,13 @@ impl Service {
         for (plugin, what) in &put_back {
             tracing::info!(%network, %container_id, %ifname, plugin, what, "put back");
         }
-        // A DEL may be what we see; it is told only when it lasts.
-        if self.quarrels.is_news(key, &left) && !left.is_empty() {
+        let lasts = self.quarrels.left(key, &left);
+        if lasts == Left::Lasting {
             tracing::warn!(%network, %container_id, %ifname, left, "cannot be put back");
         }
-        if let Some(pause) = self.quarrels.note(key, !put_back.is_empty(), now) {
+        if let Some(pause) = self.quarrels.note(key, &put_back, now) {
             tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps changing it; it is left alone for a while");
         }
+        lasts == Left::New
     }
 }

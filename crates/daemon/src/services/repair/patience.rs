@@ -8,12 +8,18 @@ use cni::AttachmentKey;
 /// How long events may gather before a look: a burst of them is one change of somebody's.
 const SETTLE: Duration = Duration::from_millis(10);
 
+/// When to look again at what could not be put back.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// After a look, so many times its own duration pass before the next: a node that changes all the time takes a fifth of one
 /// processor, and not a whole.
 const REST: u32 = 4;
 
-/// So often something of an attachment is put back before it is a quarrel.
+/// So often the same thing of an attachment is put back before it is a quarrel.
 const STRIKES: u32 = 5;
+
+/// More different things than this are not remembered of an attachment.
+const MOST_THINGS: usize = 256;
 
 /// The shortest and the longest pause in a quarrel.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -40,10 +46,12 @@ impl Pace {
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// A look is over.
-    pub(super) fn looked(&mut self, begin: Instant, end: Instant) {
-        self.rested = Some(end + (end - begin) * REST);
-        self.due = Some(end + self.interval);
+    /// A look is over; `again` asks for another one soon.
+    pub(super) fn looked(&mut self, begin: Instant, end: Instant, again: bool) {
+        let rested = end + (end - begin) * REST;
+        self.rested = Some(rested);
+        let interval = if again { AGAIN.min(self.interval) } else { self.interval };
+        self.due = Some(end + interval);
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
@@ -57,10 +65,25 @@ impl Pace {
 
 #[derive(Debug, Default)]
 struct Quarrel {
-    strikes: u32,
+    /// How often each thing was put back.
+    strikes: HashMap<String, u32>,
     last: Option<Instant>,
     not_before: Option<Instant>,
+    /// What could not be put back at the last look, and what of that has been told.
     left: String,
+    told: String,
+}
+
+/// What could not be put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    /// It was not so at the last look: to be looked at again soon.
+    New,
+    /// It was so at the last look too: to be told.
+    Lasting,
+    /// It has been told.
+    Told,
 }
 
 /// What was put back lately, and what could not be.
@@ -74,41 +97,52 @@ impl Quarrels {
         until.is_none_or(|until| until <= now)
     }
 
-    /// Notes a look. Answers with a pause that begins with it.
+    /// Notes a look and what it put back. Answers with a pause that begins with it.
     pub(super) fn note(
         &mut self,
         key: &AttachmentKey,
-        repaired: bool,
+        put_back: &[(String, String)],
         now: Instant,
     ) -> Option<Duration> {
-        if !repaired {
+        if put_back.is_empty() {
             return None;
         }
         let quarrel = self.0.entry(key.clone()).or_default();
-        if quarrel.last.is_none_or(|last| FORGIVEN < now - last) {
-            quarrel.strikes = 0;
+        let forgiven = quarrel.last.is_none_or(|last| FORGIVEN < now - last);
+        if forgiven || MOST_THINGS < quarrel.strikes.len() {
+            quarrel.strikes.clear();
         }
         quarrel.last = Some(now);
-        quarrel.strikes += 1;
-        let over = quarrel.strikes.checked_sub(STRIKES)?;
+        let mut most = 0;
+        for (_, what) in put_back {
+            let strikes = quarrel.strikes.entry(what.clone()).or_default();
+            *strikes += 1;
+            most = most.max(*strikes);
+        }
+        let over = most.checked_sub(STRIKES)?;
         let pause = PAUSES.0.saturating_mul(1 << over.min(6)).min(PAUSES.1);
         quarrel.not_before = Some(now + pause);
         Some(pause)
     }
 
-    /// Says whether what could not be put back is another than the last time.
-    pub(super) fn is_news(&mut self, key: &AttachmentKey, left: &str) -> bool {
-        match self.0.get_mut(key) {
-            Some(quarrel) if quarrel.left == left => false,
-            Some(quarrel) => {
-                left.clone_into(&mut quarrel.left);
-                true
-            }
-            None if left.is_empty() => false,
-            None => {
-                self.0.insert(key.clone(), Quarrel { left: left.to_owned(), ..Quarrel::default() });
-                true
-            }
+    /// Says what is to be done about what could not be put back: a DEL, or somebody else's change that is not complete,
+    /// looks like that for a moment.
+    pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Left {
+        if left.is_empty() && !self.0.contains_key(key) {
+            return Left::Nothing;
+        }
+        let quarrel = self.0.entry(key.clone()).or_default();
+        let before = std::mem::replace(&mut quarrel.left, left.to_owned());
+        if left.is_empty() {
+            quarrel.told.clear();
+            Left::Nothing
+        } else if quarrel.told == left {
+            Left::Told
+        } else if before == left {
+            left.clone_into(&mut quarrel.told);
+            Left::Lasting
+        } else {
+            Left::New
         }
     }
 
@@ -136,29 +170,37 @@ mod tests {
         let mut pace = Pace::new(Duration::from_secs(60));
         assert!(pace.is_due(now));
         let second = Duration::from_secs(1);
-        pace.looked(now, now + second);
+        pace.looked(now, now + second, false);
         assert_eq!(pace.until_due(now + second), Duration::from_secs(60));
         pace.hurry(now + second);
         assert_eq!(pace.until_due(now + second), Duration::from_secs(4));
-        pace.looked(now, now);
+        pace.looked(now, now, false);
         pace.hurry(now + second);
         assert_eq!(pace.until_due(now + second), SETTLE);
+        pace.looked(now, now, true);
+        assert_eq!(pace.until_due(now), AGAIN);
     }
 
     #[test]
     fn whoever_keeps_changing_things_is_given_way() {
         let (mut quarrels, mut now) = (Quarrels::default(), Instant::now());
+        let route = [("bridge".to_owned(), "route".to_owned())];
         for _ in 1..STRIKES {
-            assert_eq!(quarrels.note(&key(), true, now), None);
+            assert_eq!(quarrels.note(&key(), &route, now), None);
         }
-        assert_eq!(quarrels.note(&key(), true, now), Some(Duration::from_secs(1)));
+        // Many different things are no quarrel.
+        for number in 0..2 * STRIKES {
+            let other = [("bridge".to_owned(), format!("thing {number}"))];
+            assert_eq!(quarrels.note(&key(), &other, now), None);
+        }
+        assert_eq!(quarrels.note(&key(), &route, now), Some(Duration::from_secs(1)));
         assert!(!quarrels.may(&key(), now) && quarrels.may(&key(), now + Duration::from_secs(1)));
         for _ in 0..100 {
-            assert!(quarrels.note(&key(), true, now).unwrap() <= PAUSES.1);
+            assert!(quarrels.note(&key(), &route, now).unwrap() <= PAUSES.1);
         }
         now += FORGIVEN + Duration::from_secs(61);
-        assert_eq!(quarrels.note(&key(), true, now), None);
-        assert_eq!(quarrels.note(&key(), false, now), None);
+        assert_eq!(quarrels.note(&key(), &route, now), None);
+        assert_eq!(quarrels.note(&key(), &[], now), None);
         quarrels.keep(&BTreeSet::new());
         assert!(quarrels.0.is_empty());
     }
@@ -166,8 +208,13 @@ mod tests {
     #[test]
     fn what_cannot_be_put_back_is_told_once() {
         let mut quarrels = Quarrels::default();
-        assert!(!quarrels.is_news(&key(), ""));
-        assert!(quarrels.is_news(&key(), "a") && !quarrels.is_news(&key(), "a"));
-        assert!(quarrels.is_news(&key(), "b") && quarrels.is_news(&key(), ""));
+        assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
+        assert_eq!(quarrels.left(&key(), "a"), Left::New);
+        assert_eq!(quarrels.left(&key(), "a"), Left::Lasting);
+        assert_eq!(quarrels.left(&key(), "a"), Left::Told);
+        assert_eq!(quarrels.left(&key(), "b"), Left::New);
+        assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
+        assert_eq!(quarrels.left(&key(), "b"), Left::New);
+        assert_eq!(quarrels.left(&key(), "b"), Left::Lasting);
     }
 }
