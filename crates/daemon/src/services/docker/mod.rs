@@ -7,6 +7,7 @@
 //! | `driver` | the calls |
 //! | `network` | networks |
 //! | `wish` | what a user wants of a network, as a network list |
+//! | `giver` | who gives a list's addresses, and which |
 //! | `endpoint` | an endpoint's life |
 //! | `link` | its interface's way to Docker and back |
 //! | `settle` | what Docker does not do for it |
@@ -23,6 +24,7 @@ mod collect;
 mod driver;
 mod endpoint;
 mod flags;
+mod giver;
 mod intent;
 mod journal;
 mod link;

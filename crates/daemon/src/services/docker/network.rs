@@ -7,6 +7,7 @@ use cnm::network::{CreateNetwork, IpamData, NetworkName};
 use ipnet::IpNet;
 
 use super::driver::Driver;
+use super::giver;
 use super::journal::{Network, short};
 use super::pools::LOCAL;
 use super::wish::{self, Shelf};
@@ -105,7 +106,7 @@ impl Driver {
             if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
                 tracing::warn!(%error, network = %list.name, "not everything of a network was collected");
             }
-            wish::forget_addresses(&list);
+            giver::forget_addresses(&list);
         }
         self.journal.remove_network(&network.id)?;
         self.forget_pools(network)

@@ -18,10 +18,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
 use super::driver::{Driver, texts};
+use super::giver;
 use super::journal::{Network, Pool, Use};
 use super::link::kernel_error;
 use super::network::subnets;
-use super::wish;
 
 /// Our address space. There is no global one; Docker wants a name for it all the same.
 pub(super) const LOCAL: &str = "netwright";
@@ -325,7 +325,7 @@ impl Driver {
     fn ranges(&self, name: &str) -> Result<(RangeSets, String), Error> {
         let folder = ConfigFolder::scan(&self.conf_dir).map_err(|error| error.to_cni())?;
         let list = folder.find(name).map_err(|error| error.to_cni())?;
-        let ipam = wish::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
+        let ipam = giver::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
         let Some(ipam) = ipam else {
             return Err(Error::new(
                 code::INVALID_CONFIG,

@@ -12,11 +12,10 @@ use cni::{Error, NetworkList, NetworkName, code};
 use cni_runtime::{ConfigFolder, LoadError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
-use ipam::{RangeSets, RangeSpec};
 use ipnet::IpNet;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::giver::{OBEDIENT, check_pools, ipam_of};
 use super::journal::{Network, short};
 
 /// Options that are ours.
@@ -35,8 +34,6 @@ const DOCKERS_PREFIX: &str = "com.docker.network.container_iface_prefix";
 
 /// Plugins that make a port of this host, which can publish ports and be filtered.
 const ROUTED: [&str; 2] = ["bridge", "ptp"];
-/// Address plugins that give the address they are asked for.
-const OBEDIENT: [&str; 2] = ["host-local", "static"];
 
 /// Where lists and plugins are.
 #[derive(Debug, Clone, Copy)]
@@ -128,8 +125,8 @@ fn listening(list: NetworkList) -> Result<NetworkList, Error> {
 
 /// What Docker's IPAM gave.
 #[derive(Debug, Default)]
-struct Pools {
-    subnets: Vec<(IpNet, Option<IpAddr>)>,
+pub(super) struct Pools {
+    pub(super) subnets: Vec<(IpNet, Option<IpAddr>)>,
 }
 
 impl Pools {
@@ -216,98 +213,6 @@ fn check_prefix(prefix: &str) -> Result<String, Error> {
     let name = cni::IfName::new(&format!("{prefix}000"));
     name.map_err(|error| error.context(format!("option {PREFIX:?}")))?;
     Ok(prefix.to_owned())
-}
-
-/// The keys of `ipam` that matter here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Ipam {
-    #[serde(rename = "type")]
-    pub(super) plugin_type: String,
-    ranges: Vec<Vec<RangeSpec>>,
-    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
-    subnet: Option<IpNet>,
-    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
-    range_start: Option<IpAddr>,
-    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
-    range_end: Option<IpAddr>,
-    #[serde(with = "cni::text::optional_ip")]
-    gateway: Option<IpAddr>,
-    #[serde(rename = "dataDir")]
-    pub(super) data_dir: String,
-}
-
-impl Ipam {
-    /// Returns what host-local hands out.
-    pub(super) fn range_sets(self) -> Result<RangeSets, Error> {
-        let mut sets = Vec::new();
-        if self.subnet.is_some() {
-            sets.push(vec![RangeSpec {
-                subnet: self.subnet,
-                range_start: self.range_start,
-                range_end: self.range_end,
-                gateway: self.gateway,
-            }]);
-        }
-        sets.extend(self.ranges);
-        RangeSets::new(sets).map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))
-    }
-}
-
-/// Reads a plugin's `ipam`.
-pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
-    let Some(raw) = plugin.get_ignore_case("ipam") else { return Ok(None) };
-    let read = cni::json::from_raw(raw);
-    read.map_err(|error| {
-        Error::new(code::INVALID_CONFIG, format!("\"ipam\" of the network: {error}"))
-    })
-}
-
-/// Reads who gives addresses in a list: the first plugin that has somebody for it.
-pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
-    for plugin in &list.plugins {
-        if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
-            return Ok(Some(ipam));
-        }
-    }
-    Ok(None)
-}
-
-/// Addresses that Docker chooses must be ones that the list can give.
-fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error> {
-    if pools.subnets.is_empty() {
-        return Ok(());
-    }
-    let ipam = ipam_of_list(list)?;
-    let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str()).to_owned();
-    if !OBEDIENT.contains(&plugin_type.as_str()) {
-        return Err(Error::new(
-            code::INVALID_CONFIG,
-            format!(
-                "network list {:?} has its addresses from {plugin_type:?}, which takes no orders",
-                list.name
-            ),
-        )
-        .with_details(
-            "create the network with --ipam-driver null: then the list gives the addresses",
-        ));
-    }
-    let Some(ipam) = ipam.filter(|ipam| ipam.plugin_type == "host-local") else { return Ok(()) };
-    let sets = ipam.range_sets()?;
-    let has: Vec<IpNet> =
-        sets.sets().iter().flat_map(ipam::RangeSet::ranges).map(ipam::Range::subnet).collect();
-    let missing = pools.subnets.iter().find(|(subnet, _)| !has.contains(subnet));
-    let Some((subnet, _)) = missing else { return Ok(()) };
-    let listed: Vec<String> = has.iter().map(|subnet| format!("--subnet {subnet}")).collect();
-    Err(Error::new(
-        code::INVALID_CONFIG,
-        format!("Docker chose the pool {subnet}, which network list {:?} does not hand out", list.name),
-    )
-    .with_details(format!(
-        "create it with {}, or with --ipam-driver netwright --ipam-opt conflist={}, or with --ipam-driver null",
-        listed.join(" "),
-        list.name
-    )))
 }
 
 /// Makes a list of options.
@@ -417,19 +322,93 @@ fn add_ipam(
     Ok(())
 }
 
-/// Removes the folder of a network that we made and that is gone, once nothing is reserved there.
-pub(super) fn forget_addresses(list: &NetworkList) {
-    const DATA_DIR: &str = "/var/lib/cni/networks";
-    let Ok(Some(ipam)) = ipam_of_list(list) else { return };
-    if ipam.plugin_type != "host-local" {
-        return;
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cni_invoke::Exec;
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    const LAN: &str = r#"{"cniVersion": "1.0.0", "name": "lan", "plugins": [
+        {"type": "bridge", "bridge": "lan0", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}]}"#;
+    const LEASED: &str = r#"{"cniVersion": "1.0.0", "name": "leased", "plugins": [
+        {"type": "macvlan", "master": "up0", "ipam": {"type": "dhcp"}}]}"#;
+
+    /// Plans what a request asks for; shows the list, or the error.
+    fn check(request: &str, wanted: &Expect) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("lan", LAN), ("leased", LEASED)] {
+            std::fs::write(folder.path().join(format!("{name}.conflist")), text).unwrap();
+        }
+        // Any executables will do: they are looked up, not run.
+        for plugin in ["bridge", "macvlan", "host-local", "dhcp", "portmap", "firewall"] {
+            let path = folder.path().join(plugin);
+            std::fs::write(&path, "").unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).unwrap();
+        }
+        let runtime = Runtime::new([folder.path()], Arc::new(Exec::default()));
+        let shelf = Shelf { conf_dir: folder.path(), runtime: &runtime };
+        let asked: CreateNetwork = cnm::read(request.as_bytes()).unwrap();
+        let shown = match plan(&asked, shelf) {
+            Ok(network) => network.conflist,
+            Err(error) => format!("{error}"),
+        };
+        wanted.assert_eq(&shown.replace(folder.path().to_str().unwrap(), "DIR"));
     }
-    let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { &ipam.data_dir };
-    let Ok(name) = NetworkName::new(&list.name) else { return };
-    let store = ipam::Store::new(Path::new(data_dir), &name);
-    let unused = store.addresses().is_ok_and(|addresses| addresses.is_empty());
-    // Nothing in it is worth anything: the lock, and which address was last.
-    if unused && let Err(error) = std::fs::remove_dir_all(store.directory()) {
-        tracing::debug!(%error, "the folder of a removed network stays");
+
+    fn request(generic: &str, pool: &str, more: &str) -> String {
+        format!(
+            r#"{{"NetworkID":"0123456789abcdef","Options":{{"com.docker.network.generic":{generic}{more}}},
+                "IPv4Data":[{pool}],"IPv6Data":null}}"#
+        )
+    }
+
+    const POOL: &str =
+        r#"{"AddressSpace":"LocalDefault","Pool":"10.1.0.0/24","Gateway":"10.1.0.254/24"}"#;
+    const OTHER: &str = r#"{"AddressSpace":"LocalDefault","Pool":"10.9.0.0/24"}"#;
+    const NULL: &str = r#"{"AddressSpace":"null","Pool":"0.0.0.0/0"}"#;
+
+    #[test]
+    fn lists_made_of_options() {
+        check(&request("{}", POOL, ""), &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"nw0123456789ab","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":true,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":true,"isGateway":true,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#]]);
+        check(
+            &request(
+                r#"{"com.docker.network.driver.mtu":"1400","com.docker.network.bridge.name":"b0"}"#,
+                POOL,
+                r#","com.docker.network.internal":true"#,
+            ),
+            &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"b0","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":false,"isGateway":true,"mtu":1400,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#]],
+        );
+        check(&request(r#"{"type":"macvlan","master":"up0"}"#, POOL, ""), &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}],"type":"host-local"},"master":"up0","type":"macvlan"}]}"#]]);
+        check(
+            &request(r#"{"type":"macvlan","master":"up0","ipam":"{\"type\":\"dhcp\"}"}"#, NULL, ""),
+            &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"type":"dhcp"},"master":"up0","type":"macvlan"}]}"#]],
+        );
+    }
+
+    #[test]
+    fn lists_of_the_node() {
+        check(&request(r#"{"conflist":"lan"}"#, POOL, ""), &expect![[r#"{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"bridge","bridge":"lan0","ipam":{"type": "host-local", "subnet": "10.1.0.0/24"},"capabilities":{"ips":true}}]}"#]]);
+        check(&request(r#"{"conflist":"lan"}"#, OTHER, ""), &expect![[r#"Docker chose the pool 10.9.0.0/24, which network list "lan" does not hand out; create it with --subnet 10.1.0.0/24, or with --ipam-driver netwright --ipam-opt conflist=lan, or with --ipam-driver null"#]]);
+        check(&request(r#"{"conflist":"leased"}"#, POOL, ""), &expect![[r#"network list "leased" has its addresses from "dhcp", which takes no orders; create the network with --ipam-driver null: then the list gives the addresses"#]]);
+        check(&request(r#"{"conflist":"none"}"#, NULL, ""), &expect![[r#"no net configuration with name "none" in DIR; network lists in DIR: lan, leased"#]]);
+        check(&request(r#"{"conflist":"lan","mtu":"1400"}"#, POOL, ""), &expect![[r#"unknown option "mtu"; with conflist everything is said in the network list; ifname and prefix are the only others"#]]);
+    }
+
+    #[test]
+    fn what_makes_no_network() {
+        check(&request("{}", NULL, ""), &expect![[r#"nobody gives addresses on this network; with --ipam-driver null say -o ipam={"type": …}, or -o conflist=NAME"#]]);
+        check(&request(r#"{"mtuu":"1"}"#, POOL, ""), &expect![[r#"unknown option "mtuu"; plugin "bridge" has no such key; see docs/plugins.md"#]]);
+        check(
+            &request(r#"{"com.docker.network.bridge.enable_icc":"false"}"#, POOL, ""),
+            &expect![[r#"unknown option "com.docker.network.bridge.enable_icc""#]],
+        );
+        check(&request(r#"{"type":"absent"}"#, POOL, ""), &expect![[r#"network list "docker-0123456789ab": failed to find plugin "absent" in path [DIR]; netwright install puts our plugins where they are looked for"#]]);
+        check(&request(r#"{"type":"macvlan","ipam":"{}"}"#, POOL, ""), &expect![[r#"option "ipam" (type "") and Docker both want to give addresses; with -o ipam=… create the network with --ipam-driver null"#]]);
+        check(&request(r#"{"prefix":"a/b"}"#, POOL, ""), &expect![[r#"option "prefix": interface name contains / or : or whitespace characters"#]]);
+        check(&request(r#"{"name":"lan"}"#, POOL, ""), &expect![[r#"there is a network list named "lan"; to use it say -o conflist=lan, and nothing else; or choose another -o name"#]]);
     }
 }

@@ -1,0 +1,125 @@
+//! Who gives the addresses of a network list, and which.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use cni::json::Object;
+use cni::{Error, NetworkList, NetworkName, code};
+use ipam::{RangeSets, RangeSpec};
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use super::wish::Pools;
+
+/// Address plugins that give the address they are asked for.
+pub(super) const OBEDIENT: [&str; 2] = ["host-local", "static"];
+/// Where host-local keeps its folders.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// The keys of `ipam` that matter here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Ipam {
+    #[serde(rename = "type")]
+    pub(super) plugin_type: String,
+    ranges: Vec<Vec<RangeSpec>>,
+    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
+    subnet: Option<IpNet>,
+    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
+    range_start: Option<IpAddr>,
+    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
+    range_end: Option<IpAddr>,
+    #[serde(with = "cni::text::optional_ip")]
+    gateway: Option<IpAddr>,
+    #[serde(rename = "dataDir")]
+    pub(super) data_dir: String,
+}
+
+impl Ipam {
+    /// Returns what host-local hands out.
+    pub(super) fn range_sets(self) -> Result<RangeSets, Error> {
+        let mut sets = Vec::new();
+        if self.subnet.is_some() {
+            sets.push(vec![RangeSpec {
+                subnet: self.subnet,
+                range_start: self.range_start,
+                range_end: self.range_end,
+                gateway: self.gateway,
+            }]);
+        }
+        sets.extend(self.ranges);
+        RangeSets::new(sets).map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))
+    }
+}
+
+/// Reads a plugin's `ipam`.
+pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
+    let Some(raw) = plugin.get_ignore_case("ipam") else { return Ok(None) };
+    let read = cni::json::from_raw(raw);
+    read.map_err(|error| {
+        Error::new(code::INVALID_CONFIG, format!("\"ipam\" of the network: {error}"))
+    })
+}
+
+/// Reads who gives addresses in a list: the first plugin that has somebody for it.
+pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
+    for plugin in &list.plugins {
+        if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
+            return Ok(Some(ipam));
+        }
+    }
+    Ok(None)
+}
+
+/// Addresses that Docker chooses must be ones that the list can give.
+pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error> {
+    if pools.subnets.is_empty() {
+        return Ok(());
+    }
+    let ipam = ipam_of_list(list)?;
+    let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str()).to_owned();
+    if !OBEDIENT.contains(&plugin_type.as_str()) {
+        return Err(Error::new(
+            code::INVALID_CONFIG,
+            format!(
+                "network list {:?} has its addresses from {plugin_type:?}, which takes no orders",
+                list.name
+            ),
+        )
+        .with_details(
+            "create the network with --ipam-driver null: then the list gives the addresses",
+        ));
+    }
+    let Some(ipam) = ipam.filter(|ipam| ipam.plugin_type == "host-local") else { return Ok(()) };
+    let sets = ipam.range_sets()?;
+    let has: Vec<IpNet> =
+        sets.sets().iter().flat_map(ipam::RangeSet::ranges).map(ipam::Range::subnet).collect();
+    let missing = pools.subnets.iter().find(|(subnet, _)| !has.contains(subnet));
+    let Some((subnet, _)) = missing else { return Ok(()) };
+    let listed: Vec<String> = has.iter().map(|subnet| format!("--subnet {subnet}")).collect();
+    Err(Error::new(
+        code::INVALID_CONFIG,
+        format!("Docker chose the pool {subnet}, which network list {:?} does not hand out", list.name),
+    )
+    .with_details(format!(
+        "create it with {}, or with --ipam-driver netwright --ipam-opt conflist={}, or with --ipam-driver null",
+        listed.join(" "),
+        list.name
+    )))
+}
+
+/// Removes the folder of a network that we made and that is gone, once nothing is reserved there.
+pub(super) fn forget_addresses(list: &NetworkList) {
+    let Ok(Some(ipam)) = ipam_of_list(list) else { return };
+    if ipam.plugin_type != "host-local" {
+        return;
+    }
+    let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { &ipam.data_dir };
+    let Ok(name) = NetworkName::new(&list.name) else { return };
+    let store = ipam::Store::new(Path::new(data_dir), &name);
+    let unused = store.addresses().is_ok_and(|addresses| addresses.is_empty());
+    // Nothing in it is worth anything: the lock, and which address was last.
+    if unused && let Err(error) = std::fs::remove_dir_all(store.directory()) {
+        tracing::debug!(%error, "the folder of a removed network stays");
+    }
+}
