@@ -25,6 +25,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"program:NAME"` | an executable NAME is on the path |
 /// | `"file:PATH"` | PATH exists |
 /// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
+/// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
@@ -102,6 +103,9 @@ pub fn available(feature: &str) -> bool {
     if feature == "full" {
         return env::var_os(FULL_VARIABLE).is_some();
     }
+    if feature == "ptrace" {
+        return crate::fault::available();
+    }
     if feature == "go-plugins" {
         let releases = [Release::Installed, Release::Unstable];
         return releases.into_iter().all(|release| release.plugin("bridge").is_some());
@@ -172,6 +176,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
         None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
+        None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
         None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),
     };

@@ -3,6 +3,9 @@
 //! * [`Lab`]: a private "host" (mount and network namespace of its own) that is gone when the guard is dropped or
 //!   the test process dies.
 //! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
+//! * [`Glance`]: nearly as much in a millisecond, for tests that look thousands of times.
+//! * [`fault`]: a program killed, or failed, at any system call.
+//! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
 //! * [`mod@reference`]: the Go plugins of two releases.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
@@ -29,14 +32,19 @@
 #![expect(clippy::disallowed_methods, reason = "running programs is what this crate is for")]
 #![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
 
+pub mod fault;
 pub mod feature;
+mod glance;
 mod lab;
 mod place;
 pub mod real;
 pub mod reference;
 mod snapshot;
+mod tally;
 pub mod traffic;
 
+pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use place::{Place, Running};
 pub use snapshot::Snapshot;
+pub use tally::Tally;

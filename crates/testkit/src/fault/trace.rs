@@ -1,0 +1,351 @@
+//! Following a program from call to call.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::act::Blow;
+use super::name::name;
+
+/// How long a program may take. Longer than any wait of ours has as its deadline, so that those are seen to work.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// What a pipe holds (man 7 pipe), so that writing to one never waits.
+const PIPE: usize = 64 * 1024;
+
+/// `PTRACE_EVENT_STOP`: a program that was seized or interrupted, or a new process (man 2 ptrace).
+const EVENT_STOP: i32 = 128;
+
+/// A process or thread was started, and its number is the event's message.
+const STARTS: [i32; 3] =
+    [libc::PTRACE_EVENT_FORK, libc::PTRACE_EVENT_VFORK, libc::PTRACE_EVENT_CLONE];
+
+/// A system call of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Which of the program's processes and threads, in the order in which they were started; 0 is the first.
+    pub task: usize,
+    /// The how manieth of that one's calls, from 0.
+    pub number: usize,
+    /// The system call's number.
+    pub call: i64,
+    /// The how manieth of that one's calls of that number, from 0.
+    pub nth: usize,
+    /// Its first argument, for a descriptor mostly.
+    pub first: u64,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Moment { task, number, call, .. } = self;
+        let call = name(*call);
+        match task {
+            0 => write!(f, "{call} ({number})"),
+            task => write!(f, "{call} ({number} of process {task})"),
+        }
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// Its exit code, if it ended by itself.
+    pub code: Option<i32>,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    /// It did not end in time, and was killed for that.
+    pub hung: bool,
+    /// What it wrote.
+    pub stdout: Vec<u8>,
+    /// What it wrote to standard error.
+    pub stderr: Vec<u8>,
+    /// The calls it made, in the order in which they began.
+    pub moments: Vec<Moment>,
+    /// Something other than [`Blow::Spare`] happened.
+    pub struck: bool,
+}
+
+/// Decides at each call what happens. While it does, the process stands still: it may look, and run other programs.
+pub type Hand<'h> = &'h mut dyn FnMut(Moment) -> Blow;
+
+/// Runs a program to its end, and tells what it did.
+#[must_use]
+pub fn watch(program: Command, input: &[u8]) -> Ended {
+    follow(program, input, &mut |_| Blow::Spare)
+}
+
+impl Moment {
+    /// Says whether this is that moment in another run of the same program: the same call of the same process.
+    #[must_use]
+    pub fn is(&self, other: &Moment) -> bool {
+        (self.task, self.call, self.nth) == (other.task, other.call, other.nth)
+    }
+}
+
+/// Runs a program, and strikes once, at that moment.
+#[must_use]
+pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
+    follow(program, input, &mut |moment| {
+        if moment.is(&at) { blow } else { Blow::Spare }
+    })
+}
+
+/// Runs a program with `hand` at every call.
+///
+/// # Panics
+/// When the program cannot be started or traced.
+#[must_use]
+#[expect(clippy::zombie_processes, reason = "the trace waits for it")]
+pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.spawn().unwrap_or_else(|error| panic!("start {program:?}: {error}"));
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process ID is small"));
+    let watchdog = Watchdog::start(child.id());
+    let mut trace = Trace::begin(pid);
+    // Now only: until it reads, nothing that it is asked has happened.
+    let mut stdin = child.stdin.take().expect("it is piped");
+    assert!(input.len() <= PIPE, "an input that a pipe does not hold");
+    // It may be dead before it has read everything.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    trace.run(hand);
+    let hung = watchdog.stop();
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    // Its answer is smaller than a pipe, or it would have hung.
+    let _ = child.stdout.take().expect("it is piped").read_to_end(&mut stdout);
+    let _ = child.stderr.take().expect("it is piped").read_to_end(&mut stderr);
+    let Trace { end, moments, struck, .. } = trace;
+    let (code, signal) = match end {
+        Some(WaitStatus::Exited(_, code)) => (Some(code), None),
+        Some(WaitStatus::Signaled(_, signal, _)) => (None, Some(signal as i32)),
+        _ => (None, None),
+    };
+    Ended { code, signal, hung, stdout, stderr, moments, struck }
+}
+
+/// Kills a program that takes too long.
+struct Watchdog {
+    stop: mpsc::Sender<()>,
+    thread: thread::JoinHandle<bool>,
+}
+
+impl Watchdog {
+    fn start(pid: u32) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        // A descriptor, not a number, which may be another's by then.
+        let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let process = raw.and_then(|pid| {
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        });
+        let thread = thread::spawn(move || {
+            let late = stopped.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
+            if let (true, Some(process)) = (late, process) {
+                let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL);
+            }
+            late
+        });
+        Watchdog { stop, thread }
+    }
+
+    fn stop(self) -> bool {
+        let _ = self.stop.send(());
+        self.thread.join().unwrap_or(false)
+    }
+}
+
+/// One process or thread.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    ordinal: usize,
+    /// The next call's number; none until the first read of standard input.
+    next: Option<usize>,
+    is_inside: bool,
+    /// What its call is to answer.
+    answer: Option<i32>,
+}
+
+struct Trace {
+    main: Pid,
+    tasks: BTreeMap<Pid, Task>,
+    started: usize,
+    moments: Vec<Moment>,
+    struck: bool,
+    end: Option<WaitStatus>,
+}
+
+impl Trace {
+    fn begin(main: Pid) -> Self {
+        let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
+            | ptrace::Options::PTRACE_O_TRACEFORK
+            | ptrace::Options::PTRACE_O_TRACEVFORK
+            | ptrace::Options::PTRACE_O_TRACECLONE
+            | ptrace::Options::PTRACE_O_TRACEEXEC
+            | ptrace::Options::PTRACE_O_EXITKILL;
+        ptrace::seize(main, options).unwrap_or_else(|errno| panic!("trace {main}: {errno}"));
+        // It may have ended already, being unable to start.
+        let _ = ptrace::interrupt(main);
+        let first = Task { ordinal: 0, next: None, is_inside: false, answer: None };
+        let tasks = BTreeMap::from([(main, first)]);
+        Trace { main, tasks, started: 1, moments: Vec::new(), struck: false, end: None }
+    }
+
+    /// Goes on until the program has ended; what it left running is let go.
+    fn run(&mut self, hand: Hand<'_>) {
+        // Children of this thread only: other tests have children too.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        while self.end.is_none() {
+            match waitpid(Pid::from_raw(-1), Some(flags)) {
+                Ok(status) => self.on(status, hand),
+                Err(Errno::EINTR) => {}
+                Err(errno) => panic!("wait for {}: {errno}", self.main),
+            }
+        }
+        let left: Vec<Pid> = self.tasks.keys().copied().collect();
+        for task in left {
+            release(task);
+        }
+    }
+
+    fn on(&mut self, status: WaitStatus, hand: Hand<'_>) {
+        let Some(pid) = status.pid() else { return };
+        match status {
+            WaitStatus::PtraceSyscall(_) => self.at_call(pid, hand),
+            WaitStatus::PtraceEvent(_, _, event) => {
+                if event == EVENT_STOP {
+                    self.meet(pid);
+                } else if let Ok(Ok(new)) = ptrace::getevent(pid).map(i32::try_from)
+                    && STARTS.contains(&event)
+                {
+                    // Before it has stopped itself: if its parent is killed now, it is known all the same.
+                    self.meet(Pid::from_raw(new));
+                }
+                resume(pid, None);
+            }
+            WaitStatus::Stopped(_, signal) => resume(pid, Some(signal)),
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => {
+                self.tasks.remove(&pid);
+                if pid == self.main {
+                    self.end = Some(status);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn meet(&mut self, pid: Pid) {
+        let ordinal = self.started;
+        self.tasks.entry(pid).or_insert_with(|| {
+            self.started += 1;
+            Task { ordinal, next: Some(0), is_inside: false, answer: None }
+        });
+    }
+
+    fn at_call(&mut self, pid: Pid, hand: Hand<'_>) {
+        let Some(task) = self.tasks.get_mut(&pid) else { return resume(pid, None) };
+        if task.is_inside {
+            task.is_inside = false;
+            if let Some(errno) = task.answer.take() {
+                registers::answer(pid, errno);
+            }
+            return resume(pid, None);
+        }
+        task.is_inside = true;
+        let Some((call, first)) = registers::call(pid) else { return resume(pid, None) };
+        if task.next.is_none() && (call, first) == (libc::SYS_read, 0) {
+            task.next = Some(0);
+        }
+        let Some(number) = task.next else { return resume(pid, None) };
+        task.next = Some(number + 1);
+        let of_kind = |moment: &&Moment| (moment.task, moment.call) == (task.ordinal, call);
+        let nth = self.moments.iter().filter(of_kind).count();
+        let moment = Moment { task: task.ordinal, number, call, nth, first };
+        self.moments.push(moment);
+        let blow = hand(moment);
+        self.struck |= blow != Blow::Spare;
+        match blow {
+            Blow::Spare => resume(pid, None),
+            Blow::Fail(errno) => {
+                if let Some(task) = self.tasks.get_mut(&pid) {
+                    task.answer = Some(errno);
+                }
+                registers::skip(pid);
+                resume(pid, None);
+            }
+            Blow::Kill => drop(kill(pid, Signal::SIGKILL)),
+            Blow::KillAll => {
+                for pid in self.tasks.keys() {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+            }
+        }
+    }
+}
+
+/// Lets a process go on to the next call. One that was killed meanwhile is told of by the next wait.
+fn resume(pid: Pid, signal: Option<Signal>) {
+    let _ = ptrace::syscall(pid, signal);
+}
+
+/// Stops tracing a process that runs, or stands at a call.
+fn release(pid: Pid) {
+    if ptrace::detach(pid, None).is_ok() || ptrace::interrupt(pid).is_err() {
+        return;
+    }
+    match waitpid(pid, Some(WaitPidFlag::__WALL)) {
+        Ok(WaitStatus::Stopped(_, signal)) => drop(ptrace::detach(pid, signal)),
+        _ => drop(ptrace::detach(pid, None)),
+    }
+}
+
+/// The registers that a system call is made with.
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use nix::sys::ptrace;
+    use nix::unistd::Pid;
+
+    /// The number of the call that a process is about to make, and its first argument.
+    pub(super) fn call(pid: Pid) -> Option<(i64, u64)> {
+        let registers = ptrace::getregs(pid).ok()?;
+        Some((registers.orig_rax.cast_signed(), registers.rdi))
+    }
+
+    /// Makes the kernel make no call.
+    pub(super) fn skip(pid: Pid) {
+        if let Ok(mut registers) = ptrace::getregs(pid) {
+            registers.orig_rax = u64::MAX;
+            let _ = ptrace::setregs(pid, registers);
+        }
+    }
+
+    /// Makes the call that was skipped answer an error.
+    pub(super) fn answer(pid: Pid, errno: i32) {
+        if let Ok(mut registers) = ptrace::getregs(pid) {
+            registers.rax = i64::from(-errno).cast_unsigned();
+            let _ = ptrace::setregs(pid, registers);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod registers {
+    use nix::unistd::Pid;
+
+    pub(super) fn call(_: Pid) -> Option<(i64, u64)> {
+        None
+    }
+
+    pub(super) fn skip(_: Pid) {}
+
+    pub(super) fn answer(_: Pid, _: i32) {}
+}

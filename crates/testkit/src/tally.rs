@@ -1,0 +1,60 @@
+//! What was tried, counted and told: `cargo xtask ci` finds it in what tests print.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Findings beyond this are counted, not shown.
+const SHOWN: usize = 12;
+
+/// What a test tried, by what was done to whom, and what was found.
+#[derive(Debug, Default)]
+pub struct Tally {
+    tried: BTreeMap<(String, String, String), usize>,
+    findings: Vec<String>,
+}
+
+impl Tally {
+    /// Begins with nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts one try: of whom, doing what, struck how.
+    pub fn count(&mut self, who: &str, what: &str, how: &str) {
+        *self.tried.entry((who.to_owned(), what.to_owned(), how.to_owned())).or_default() += 1;
+    }
+
+    /// Notes that something is not as it should be. The text begins `who what how:`, as it was counted.
+    pub fn found(&mut self, finding: String) {
+        if self.findings.len() < SHOWN {
+            eprintln!("FOUND {finding}");
+        }
+        self.findings.push(finding);
+    }
+
+    /// How much is not as it should be.
+    #[must_use]
+    pub fn findings(&self) -> usize {
+        self.findings.len()
+    }
+
+    /// Tells everything, and fails if something was found.
+    ///
+    /// # Panics
+    /// With what was found.
+    #[track_caller]
+    pub fn finish(self) {
+        for ((who, what, how), count) in &self.tried {
+            let prefix = format!("{who} {what} {how}:");
+            let found = self.findings.iter().filter(|one| one.starts_with(&prefix)).count();
+            // No other line of the run begins so.
+            eprintln!("TORTURE {who} | {what} | {how} | {count} | {found}");
+        }
+        let mut text = String::new();
+        for finding in self.findings.iter().take(SHOWN) {
+            let _ = write!(text, "\n\n{finding}");
+        }
+        assert!(self.findings.is_empty(), "{} findings:{text}", self.findings.len());
+    }
+}
