@@ -110,6 +110,8 @@ fn run(
     };
     let _held = netns.as_ref().map(kernel::netns::hold);
     let trace = env.trace.iter().find(|(name, _)| name == "TRACEPARENT").map(|(_, value)| value);
+    let roots = context.roots.for_one_call();
+    let context = &Context { roots: &roots, ..*context };
     let span = tracing::info_span!(
         "call",
         plugin = plugin.name(),
@@ -159,12 +161,17 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
                 }
             })
         }
-        Command::Del => plugin.del(call).map(|()| Vec::new()),
+        Command::Del => {
+            plugin.del(call)?;
+            refuse_unread(call).map(|()| Vec::new())
+        }
         Command::Check if call.config.repair => repair(plugin, call),
         Command::Check => plugin.check(call).map(|()| Vec::new()),
         Command::Gc if call.names_valid_attachments() => {
             refuse_half_names(call)?;
-            plugin.gc(call).map(|()| Vec::new())
+            plugin.gc(call)?;
+            state::Index::new(call.roots()).sweep();
+            refuse_unread(call).map(|()| Vec::new())
         }
         Command::Gc => {
             call.warn("nothing was collected: the runtime did not say which attachments are valid");
@@ -172,6 +179,19 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         }
         Command::Status => plugin.status(call).map(|()| Vec::new()),
         Command::Version => Ok(version_reply(plugin, &mut std::io::empty())),
+    }
+}
+
+/// Refuses to say that everything is removed when something that may speak of more could not be read.
+fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
+    match call.context.roots.unread() {
+        None => Ok(()),
+        Some(damaged) => {
+            let path = damaged.path.display();
+            Err(Error::new(crate::codes::STATE, format!("read {path}: {}", damaged.reason)).with_details(
+                "what was found without it is removed; it may tell of more, which another try finds",
+            ))
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::file::{
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
 use crate::record::{Damaged, Read, Record};
-use crate::roots::Roots;
+use crate::roots::{Roots, Unread};
 
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -42,6 +42,7 @@ pub struct Index {
     shared: PathBuf,
     locks: PathBuf,
     addresses: PathBuf,
+    unread: Unread,
 }
 
 /// The answer to [`Index::release`].
@@ -64,6 +65,7 @@ impl Index {
             shared: roots.run.join("shared"),
             locks: roots.run.join("locks"),
             addresses: roots.addresses(),
+            unread: roots.unread.clone(),
         }
     }
 
@@ -81,7 +83,7 @@ impl Index {
     /// Reads the record a plugin wrote for an attachment.
     #[must_use]
     pub fn get(&self, key: &AttachmentKey, plugin: &str) -> Read<Option<Record>> {
-        let read = read_record(&self.record_path(key, plugin));
+        let read = read_record(&self.record_path(key, plugin), &self.unread);
         match &read.found {
             Some(record) if record.attachment != *key || record.plugin != plugin => {
                 let reason = format!("it belongs to {} of {}", record.plugin, record.attachment);
@@ -92,11 +94,16 @@ impl Index {
         }
     }
 
-    /// Removes the record a plugin wrote for an attachment, readable or not; `false` when there was none.
+    /// Removes the record a plugin wrote for an attachment, garbled or not; `false` when there was none.
+    ///
+    /// On behalf of a call that could not read everything it stays, for the next one to read: see [`Roots::for_one_call`].
     ///
     /// # Errors
     /// [`FileError::Remove`].
     pub fn remove(&self, key: &AttachmentKey, plugin: &str) -> Result<bool, FileError> {
+        if self.unread.is_some() {
+            return Ok(false);
+        }
         let path = self.record_path(key, plugin);
         let removed = remove_file(&path)?;
         if let Some(directory) = path.parent() {
@@ -109,7 +116,7 @@ impl Index {
     #[must_use]
     pub fn of_attachment(&self, key: &AttachmentKey) -> Read<Vec<Record>> {
         let mut all = Read::whole(Vec::new());
-        read_records(&self.owners.join(key.hash()), &mut all);
+        read_records(&self.owners.join(key.hash()), &mut all, &self.unread);
         all
     }
 
@@ -117,8 +124,8 @@ impl Index {
     #[must_use]
     pub fn list(&self) -> Read<Vec<Record>> {
         let mut all = Read::whole(Vec::new());
-        for entry in entries(&self.owners, &mut all.damaged) {
-            read_records(&entry, &mut all);
+        for entry in entries(&self.owners, &mut all.damaged, &self.unread) {
+            read_records(&entry, &mut all, &self.unread);
         }
         all
     }
@@ -199,11 +206,18 @@ impl Index {
     }
 
     /// Says whether an attachment other than this one holds a shared object.
-    #[must_use]
-    pub fn is_held_by_others(&self, object: &str, key: &AttachmentKey) -> bool {
+    ///
+    /// # Errors
+    /// [`FileError::List`]: nobody knows.
+    pub fn is_held_by_others(&self, object: &str, key: &AttachmentKey) -> Result<bool, FileError> {
         let directory = self.object_directory(object);
         let own = directory.join(key.hash());
-        holder_names(&directory, &mut Vec::new()).any(|other| other != own)
+        for other in holder_names(&directory)? {
+            if other? != own {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Strikes an attachment from the holders of a shared object.
@@ -213,18 +227,43 @@ impl Index {
     /// note for the next who is last.
     ///
     /// # Errors
-    /// [`FileError::Remove`]; the attachment is then still a holder.
+    /// [`FileError::Remove`]; the attachment is then still a holder. [`FileError::List`]: nobody knows whether it was the last;
+    /// releasing again tells.
     pub fn release(&self, object: &str, key: &AttachmentKey) -> Result<Release, FileError> {
         let directory = self.object_directory(object);
         let held = remove_file(&directory.join(key.hash()))?;
-        let mut damaged = Vec::new();
-        let left = holder_names(&directory, &mut damaged).take(COUNT_LIMIT).count();
+        let mut left = 0;
+        for holder in holder_names(&directory)?.take(COUNT_LIMIT) {
+            holder?;
+            left += 1;
+        }
         if left != 0 {
             return Ok(Release::Held(left));
         }
-        // Fails when a foreign file lies there, which hinders nobody.
-        let _ = fs::remove_dir(&directory);
+        match fs::remove_dir(&directory) {
+            // A foreign file that lies there hinders nobody.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::DirectoryNotEmpty
+                        | io::ErrorKind::AlreadyExists
+                        | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Err(FileError::Remove { path: directory, source: error });
+            }
+            _ => {}
+        }
         Ok(if held { Release::Last } else { Release::NotHeld })
+    }
+
+    /// Says whether somebody holds a shared object.
+    ///
+    /// # Errors
+    /// [`FileError::List`]: nobody knows.
+    pub fn is_held(&self, object: &str) -> Result<bool, FileError> {
+        holder_names(&self.object_directory(object))?.next().transpose().map(|one| one.is_some())
     }
 
     /// Lists who holds a shared object. A reference whose content is damaged is reported and still counts for
@@ -232,10 +271,23 @@ impl Index {
     #[must_use]
     pub fn holders(&self, object: &str) -> Read<Vec<AttachmentKey>> {
         let mut all = Read::whole(Vec::new());
-        let paths: Vec<PathBuf> =
-            holder_names(&self.object_directory(object), &mut all.damaged).collect();
+        let directory = self.object_directory(object);
+        let mut paths = Vec::new();
+        match holder_names(&directory) {
+            Ok(names) => {
+                for name in names {
+                    match name {
+                        Ok(path) => paths.push(path),
+                        Err(error) => all.damaged.push(Damaged::of(&directory, &error)),
+                    }
+                }
+            }
+            Err(error) => all.damaged.push(Damaged::of(&directory, &error)),
+        }
         for path in paths {
-            let Some(bytes) = read_or_report(&path, &mut all.damaged) else { continue };
+            let Some(bytes) = read_or_report(&path, &mut all.damaged, &self.unread) else {
+                continue;
+            };
             match serde_json::from_slice::<AttachmentKey>(&bytes) {
                 Ok(key) if path.ends_with(key.hash()) => all.found.push(key),
                 Ok(key) => {
@@ -251,7 +303,7 @@ impl Index {
     #[must_use]
     pub fn objects(&self) -> Read<Vec<String>> {
         let mut all = Read::whole(Vec::new());
-        for entry in entries(&self.shared, &mut all.damaged) {
+        for entry in entries(&self.shared, &mut all.damaged, &self.unread) {
             let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
             match object_of(name.strip_suffix(".made").unwrap_or(&name)) {
                 Some(object) => all.found.push(object),
@@ -281,7 +333,7 @@ impl Index {
     pub fn read_note(&self, object: &str) -> Read<Option<Value>> {
         let path = self.note_path(object);
         let mut note = Read::whole(None);
-        if let Some(bytes) = read_or_report(&path, &mut note.damaged) {
+        if let Some(bytes) = read_or_report(&path, &mut note.damaged, &self.unread) {
             match serde_json::from_slice(&bytes) {
                 Ok(value) => note.found = Some(value),
                 Err(error) => note.damaged.push(Damaged::of(path, &error)),
@@ -299,11 +351,11 @@ impl Index {
         let mut damaged = Vec::new();
         let in_use = [&self.owners, &self.shared]
             .iter()
-            .any(|path| entries(path, &mut damaged).next().is_some());
-        if in_use {
+            .any(|path| entries(path, &mut damaged, &self.unread).next().is_some());
+        if in_use || !damaged.is_empty() {
             return false;
         }
-        for lock in entries(&self.locks, &mut damaged) {
+        for lock in entries(&self.locks, &mut damaged, &self.unread) {
             remove_unless_held(&lock);
         }
         // Only hints, which whoever misses them makes again.
@@ -315,12 +367,25 @@ impl Index {
         self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
     }
 
+    /// Removes what killed processes left that belongs to nobody: temporary files and empty folders. Whoever is about to write
+    /// into such a folder makes it again.
+    pub fn sweep(&self) {
+        self.remove_abandoned();
+        let mut damaged = Vec::new();
+        for place in [&self.owners, &self.shared] {
+            for folder in entries(place, &mut damaged, &Unread::default()) {
+                // Fails for all that is in use, and for notes.
+                let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+
     /// Removes what killed processes were writing here; see [`remove_abandoned`].
     pub fn remove_abandoned(&self) {
         let mut damaged = Vec::new();
         remove_abandoned(&self.shared);
         remove_abandoned(&self.addresses);
-        for owner in entries(&self.owners, &mut damaged) {
+        for owner in entries(&self.owners, &mut damaged, &self.unread) {
             remove_abandoned(&owner);
         }
     }
@@ -386,7 +451,11 @@ fn ensure_directory(path: &Path) -> Result<(), FileError> {
 fn remove_if_idle(directory: &Path) {
     let mut damaged = Vec::new();
     // Fails while other plugins have records there.
-    if fs::remove_dir(directory).is_ok() || entries(directory, &mut damaged).next().is_some() {
+    let unread = Unread::default();
+    if fs::remove_dir(directory).is_ok()
+        || entries(directory, &mut damaged, &unread).next().is_some()
+        || !damaged.is_empty()
+    {
         return;
     }
     remove_temporary(directory, b"");
@@ -405,20 +474,38 @@ fn remove_temporary(directory: &Path, begin: &[u8]) {
 }
 
 /// Lists a directory that may be missing, without temporary and other hidden files.
-fn entries(directory: &Path, damaged: &mut Vec<Damaged>) -> impl Iterator<Item = PathBuf> + use<> {
-    let listing = match open_directory(directory) {
-        Ok(listing) => Some(listing),
-        Err(Errno::NOENT) => None,
-        Err(errno) => {
-            damaged.push(Damaged::of(directory, &io::Error::from(errno)));
-            None
+fn entries(
+    directory: &Path,
+    damaged: &mut Vec<Damaged>,
+    unread: &Unread,
+) -> impl Iterator<Item = PathBuf> + use<> {
+    let mut found = Vec::new();
+    let mut report = |errno: Errno| {
+        let one = Damaged::of(directory, &io::Error::from(errno));
+        // What is no folder has nothing of ours in it.
+        if !matches!(errno, Errno::NOTDIR | Errno::LOOP) {
+            unread.note(&one);
         }
+        damaged.push(one);
     };
-    let directory = directory.to_owned();
-    listing.into_iter().flatten().filter_map(Result::ok).filter_map(move |entry| {
-        let name = entry.file_name().to_bytes();
-        (!name.starts_with(b".")).then(|| directory.join(OsStr::from_bytes(name)))
-    })
+    match open_directory(directory) {
+        Ok(listing) => {
+            for entry in listing {
+                match entry {
+                    Ok(entry) => {
+                        let name = entry.file_name().to_bytes();
+                        if !name.starts_with(b".") {
+                            found.push(directory.join(OsStr::from_bytes(name)));
+                        }
+                    }
+                    Err(errno) => report(errno),
+                }
+            }
+        }
+        Err(Errno::NOENT) => {}
+        Err(errno) => report(errno),
+    }
+    found.into_iter()
 }
 
 /// Opens a directory for listing; std's way makes twice the calls.
@@ -427,31 +514,41 @@ fn open_directory(path: &Path) -> Result<Dir, Errno> {
     Dir::new(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Lists the references in an object's directory: files named by a hash.
+/// Lists the references in an object's directory: files named by a hash. None is passed over for an error: whoever counts
+/// them puts back what others need if there seem to be none.
 fn holder_names(
     directory: &Path,
-    damaged: &mut Vec<Damaged>,
-) -> impl Iterator<Item = PathBuf> + use<> {
-    entries(directory, damaged).filter(|path| {
-        path.file_name().is_some_and(|name| {
-            let name = name.as_encoded_bytes();
-            name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit)
-        })
-    })
+) -> Result<impl Iterator<Item = Result<PathBuf, FileError>> + use<>, FileError> {
+    let directory = directory.to_owned();
+    let failed =
+        |path: &Path, errno: Errno| FileError::List { path: path.to_owned(), source: errno.into() };
+    let listing = match open_directory(&directory) {
+        Ok(listing) => Some(listing),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+        Err(errno) => return Err(failed(&directory, errno)),
+    };
+    Ok(listing.into_iter().flatten().filter_map(move |entry| match entry {
+        Ok(entry) => {
+            let name = entry.file_name().to_bytes();
+            let is_hash = name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit);
+            is_hash.then(|| Ok(directory.join(OsStr::from_bytes(name))))
+        }
+        Err(errno) => Some(Err(failed(&directory, errno))),
+    }))
 }
 
-fn read_records(directory: &Path, all: &mut Read<Vec<Record>>) {
-    let paths: Vec<PathBuf> = entries(directory, &mut all.damaged).collect();
+fn read_records(directory: &Path, all: &mut Read<Vec<Record>>, unread: &Unread) {
+    let paths: Vec<PathBuf> = entries(directory, &mut all.damaged, unread).collect();
     for path in paths {
-        let read = read_record(&path);
+        let read = read_record(&path, unread);
         all.found.extend(read.found);
         all.damaged.extend(read.damaged);
     }
 }
 
-fn read_record(path: &Path) -> Read<Option<Record>> {
+fn read_record(path: &Path, unread: &Unread) -> Read<Option<Record>> {
     let mut read = Read::whole(None);
-    if let Some(bytes) = read_or_report(path, &mut read.damaged) {
+    if let Some(bytes) = read_or_report(path, &mut read.damaged, unread) {
         match Record::parse(&bytes) {
             Ok(record) => read.found = Some(record),
             Err(reason) => read.damaged.push(Damaged::new(path, reason)),
@@ -460,11 +557,17 @@ fn read_record(path: &Path) -> Read<Option<Record>> {
     read
 }
 
-fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>) -> Option<Vec<u8>> {
+fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>, unread: &Unread) -> Option<Vec<u8>> {
     match read_own(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            damaged.push(Damaged::of(path, &error));
+            let one = Damaged::of(path, &error);
+            // A link is none of ours, and is not followed.
+            let is_link = |source: &io::Error| Errno::from_io_error(source) == Some(Errno::LOOP);
+            if matches!(&error, FileError::Read { source, .. } if !is_link(source)) {
+                unread.note(&one);
+            }
+            damaged.push(one);
             None
         }
     }

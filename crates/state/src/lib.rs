@@ -37,7 +37,7 @@
 //! assert_eq!(index.get(&key, "bridge").found, Some(record));
 //!
 //! let lock = index.lock("bridge:br0", Duration::from_secs(5))?;
-//! if index.hold("bridge:br0", &key)? && !index.is_held_by_others("bridge:br0", &key) {
+//! if index.hold("bridge:br0", &key)? && !index.is_held_by_others("bridge:br0", &key)? {
 //!     index.note("bridge:br0", &serde_json::json!({"created": true}))?;
 //! }
 //! assert_eq!(index.release("bridge:br0", &key)?, Release::Last);

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::file::FileError;
+use crate::record::Damaged;
 
 /// The two directories that hold everything of ours, and how to reach the host's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,12 +17,52 @@ pub struct Roots {
     pub lib: PathBuf,
     /// The address of the system's message bus (`DBUS_SYSTEM_BUS_ADDRESS`); where it always is when not told.
     pub system_bus: Option<String>,
+    /// What could not be read on behalf of one call.
+    pub(crate) unread: Unread,
 }
+
+/// The first file or folder of ours that was there and could not be read: not garbled, refused by the kernel.
+///
+/// A record that is garbled is passed over for good. One that could not be read says something that the call did not learn,
+/// and would say it to the next: so a call that removes keeps it, and must not say that it is done. Copies share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unread(Arc<OnceLock<Damaged>>);
+
+impl Unread {
+    pub(crate) fn note(&self, damaged: &Damaged) {
+        let _ = self.0.set(damaged.clone());
+    }
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
+/// Two values lead to the same folders, whatever was met there.
+impl PartialEq for Unread {
+    fn eq(&self, _: &Unread) -> bool {
+        true
+    }
+}
+
+impl Eq for Unread {}
 
 impl Roots {
     /// Takes both directories. Neither has to exist.
     pub fn new(run: impl Into<PathBuf>, lib: impl Into<PathBuf>) -> Self {
-        Roots { run: run.into(), lib: lib.into(), system_bus: None }
+        Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: Unread::default() }
+    }
+
+    /// Returns the same folders for one call, which will learn what could not be read on its behalf.
+    #[must_use]
+    pub fn for_one_call(&self) -> Roots {
+        Roots { unread: Unread::default(), ..self.clone() }
+    }
+
+    /// Tells the first file or folder that was there and could not be read since [`Roots::for_one_call`].
+    #[must_use]
+    pub fn unread(&self) -> Option<&Damaged> {
+        self.unread.0.get()
     }
 
     /// Returns the directory of what is known of address pools without reading them. Only hints are in it, each worth

@@ -32,6 +32,7 @@ use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{change_error, collect, drift, filter_error, iptables_error};
+use crate::shared::kernel_error;
 use crate::shared::repair;
 use crate::shared::shared_object::file_error;
 
@@ -165,14 +166,14 @@ struct Want {
 
 /// Decides what the attachment wants.
 fn want(call: &Call<'_>, config: &Config, addresses: &[IpNet]) -> Result<Want, Error> {
-    let target = |address: &IpNet| Target {
-        address: address.addr(),
-        host_ifname: match config.snat {
+    let target = |address: &IpNet| {
+        let host_ifname = match config.snat {
             Snat::No => None,
-            Snat::Needed | Snat::All => host_ifname(call, address.addr()),
-        },
+            Snat::Needed | Snat::All => host_ifname(call, address.addr())?,
+        };
+        Ok(Target { address: address.addr(), host_ifname })
     };
-    let targets: Vec<Target> = addresses.iter().map(target).collect();
+    let targets: Vec<Target> = addresses.iter().map(target).collect::<Result<_, Error>>()?;
     let mut plan = hostport::plan(&config.forwards, &targets, config.snat).map_err(|error| {
         Error::new(code::INVALID_CONFIG, error.to_string())
             .with_details("runtimeConfig.portMappings lists the same host port more than once")
@@ -204,7 +205,10 @@ fn wanted(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Wanted {
 
 /// Finds the interface by which the host reaches the container directly. Behind a gateway nothing of ours can
 /// be in the way of an answer.
-fn host_ifname(call: &Call<'_>, address: IpAddr) -> Option<String> {
+///
+/// # Errors
+/// Code 100 when the kernel does not tell: half of what makes a port work would be missing.
+fn host_ifname(call: &Call<'_>, address: IpAddr) -> Result<Option<String>, Error> {
     let found = RouteSocket::open().and_then(|mut netlink| {
         let Some(route) = netlink.route_to(address)? else { return Ok(None) };
         match route.oif {
@@ -212,18 +216,14 @@ fn host_ifname(call: &Call<'_>, address: IpAddr) -> Option<String> {
             _ => Ok(None),
         }
     });
-    match found {
-        Ok(Some(link)) if !link.loopback() => Some(link.name),
-        Ok(_) => {
+    match found.map_err(kernel_error)? {
+        Some(link) if !link.loopback() => Ok(Some(link.name)),
+        _ => {
             call.warn(format_args!(
                 "the host has no interface towards {address}: connections from the host itself and from the \
                  container's neighbours to its host ports are not translated back"
             ));
-            None
-        }
-        Err(error) => {
-            call.warn(format_args!("which interface leads to {address}: {error}"));
-            None
+            Ok(None)
         }
     }
 }

@@ -313,7 +313,7 @@ fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(
     let mut failures = Failures::new();
     for (step, error) in plan::run_all(&steps, node) {
         match step {
-            Step::ReleaseSysctl { .. } => {
+            Step::ReleaseSysctl { .. } if error.code != codes::STATE => {
                 call.warn(format_args!("could not {}: {error}", step.describe()));
             }
             _ => {

@@ -17,7 +17,7 @@ use state::Index;
 use super::attachment::{self, Left};
 use super::failures::Failures;
 use super::kernel_error as kernel;
-use super::{owner, rules};
+use super::{owner, rules, shared_object};
 
 /// How many queues each end has: the one the kernel would use, without the others it would make and give up.
 const VETH_QUEUES: u32 = 1;
@@ -265,8 +265,8 @@ pub fn gc(
     failures.into_result()
 }
 
-/// Returns the attachments of this network that are written down for `plugin` or that links on the host are marked
-/// with, and that GC's list does not name.
+/// Returns the attachments of this network that are written down for `plugin`, that links on the host are marked
+/// with, or that hold something shared, and that GC's list does not name.
 fn stale(
     call: &Call<'_>,
     index: &Index,
@@ -278,6 +278,8 @@ fn stale(
     if let Some(marked) = failures.note("list links", marked(call)) {
         stale.extend(marked);
     }
+    // An ADD that was killed early holds what it has written down nothing of.
+    stale.extend(shared_object::holders_of_network(index, call.network().as_str()));
     stale.sort();
     stale.dedup();
     stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));

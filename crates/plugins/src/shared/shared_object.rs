@@ -26,6 +26,18 @@ pub fn lock_error(error: &LockError) -> Error {
     Error::from_chain(code, error)
 }
 
+/// Lists the attachments of a network that hold something that is not the firewall's, which collects its own.
+#[must_use]
+pub fn holders_of_network(index: &Index, network: &str) -> Vec<AttachmentKey> {
+    let objects = index.objects().found;
+    let held = objects.iter().filter(|object| HELD.iter().any(|kind| object.starts_with(kind)));
+    let holders = held.flat_map(|object| index.holders(object).found);
+    holders.filter(|key| key.network.as_str() == network).collect()
+}
+
+/// How the names of what [`holders_of_network`] looks at begin.
+const HELD: [&str; 2] = ["bridge ", "sysctl "];
+
 /// A switch of the host that attachments need on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSwitch {
@@ -78,8 +90,28 @@ impl HostSwitch {
         if let Release::Held(_) = index.release(&object, key).map_err(|error| file_error(&error))? {
             return Ok(());
         }
+        self.put_back(index)
+    }
+
+    /// Puts it back if nobody holds it: an ADD was killed between switching it on and its hold on it.
+    ///
+    /// # Errors
+    /// As [`HostSwitch::hold`].
+    pub fn collect(self, index: &Index) -> Result<(), Error> {
+        let object = self.object();
+        if index.read_note(&object).found.is_none() {
+            return Ok(());
+        }
+        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        match index.is_held(&object).map_err(|error| file_error(&error))? {
+            true => Ok(()),
+            false => self.put_back(index),
+        }
+    }
+
+    fn put_back(self, index: &Index) -> Result<(), Error> {
         self.sysctl()?.write_if_different("0").map_err(refused)?;
-        index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+        index.take_note(&self.object()).map(drop).map_err(|error| file_error(&error))
     }
 
     /// Says whether it is on.

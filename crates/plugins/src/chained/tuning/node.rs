@@ -113,7 +113,8 @@ impl<'a> Node<'a> {
     fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Error> {
         let object = self.object(path);
         let new = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
-        let left_behind = new && !self.index.is_held_by_others(&object, &self.key);
+        let others = || self.index.is_held_by_others(&object, &self.key);
+        let left_behind = new && !others().map_err(|error| file_error(&error))?;
         if left_behind || self.index.read_note(&object).found.is_none() {
             self.index.note(&object, &json!({ "was": was })).map_err(|error| file_error(&error))?;
         }

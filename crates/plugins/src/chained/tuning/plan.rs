@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cni::Error;
+use cni_plugin::codes;
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, LinkValues};
@@ -265,8 +266,14 @@ pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
 pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Error)> {
     let mut failures: Vec<(&Step, Error)> = Vec::new();
     for step in steps {
+        let keeps = |(failed, error): &(&Step, Error)| match failed {
+            Step::SetLink { .. } => true,
+            // Our own files: a claim that is not given up is found by the record alone.
+            Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code == codes::STATE,
+            _ => false,
+        };
         let forgets = matches!(step, Step::SaveBackup { .. } | Step::SaveRecord(_));
-        if forgets && failures.iter().any(|(failed, _)| matches!(failed, Step::SetLink { .. })) {
+        if forgets && failures.iter().any(keeps) {
             continue;
         }
         if let Err(error) = target.apply(step) {

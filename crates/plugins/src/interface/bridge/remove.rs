@@ -45,7 +45,8 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
         .map(|facts| facts.bridge)
         .or_else(|| held_bridge(index, key))
         .or_else(|| configured_bridge(call));
-    if let Some(bridge) = bridge {
+    // Not while its port may be there: it would stay, and nobody would know whose it is.
+    if let Some(bridge) = bridge.filter(|_| failures.is_empty()) {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),
             switch::release(index, &bridge, key),
@@ -88,5 +89,12 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
     let remove_rest = |key: &AttachmentKey, own: &mut Failures| objects(call, &index, key, own);
-    pair::gc(call, &index, NAME, remove_link, remove_rest)
+    let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
+    let mut failures = Failures::new();
+    failures.note("collect attachments", collected);
+    failures.note("put away bridges", switch::collect(&index));
+    for switch in [FORWARD_V4, FORWARD_V6] {
+        failures.note("put back forwarding", switch.collect(&index));
+    }
+    failures.into_result()
 }

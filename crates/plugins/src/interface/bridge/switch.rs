@@ -90,7 +90,8 @@ pub(super) fn ensure(
     };
     // Held before anything else is changed: what follows is undone by letting go.
     index.hold(&object, key).map_err(|error| file_error(&error))?;
-    let pin_mac = config.gateway && !created && !index.is_held_by_others(&object, key);
+    let others = || index.is_held_by_others(&object, key).map_err(|error| file_error(&error));
+    let pin_mac = config.gateway && !created && !others()?;
     adjust(host, config, &link, created, pin_mac)?;
     Ok(link)
 }
@@ -415,9 +416,34 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
         Release::NotHeld => index.read_note(&object).found.is_some(),
         Release::Held(_) => false,
     };
-    if !undo {
-        return Ok(());
+    if undo { put_away(index, bridge) } else { Ok(()) }
+}
+
+/// Removes what was made for bridges that nobody holds: an ADD was killed between the bridge and its hold on it.
+///
+/// # Errors
+/// As [`release`], the first.
+pub(super) fn collect(index: &Index) -> Result<(), Error> {
+    let mut done = Ok(());
+    for object in index.objects().found {
+        let Some(bridge) = object.strip_prefix("bridge ") else { continue };
+        let unheld =
+            || index.is_held(&object).map(|held| !held).map_err(|error| file_error(&error));
+        if !unheld()? {
+            continue;
+        }
+        // Whoever makes one holds the lock from before until it is held.
+        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        if unheld()? && index.read_note(&object).found.is_some() {
+            done = done.and(put_away(index, bridge));
+        }
     }
+    done
+}
+
+/// Removes what was made for a bridge that nobody holds, under its lock.
+fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
+    let object = object(bridge);
     let made = read_made(index, &object);
     let mut host = RouteSocket::open().map_err(kernel)?;
     for name in &made.vlan_links {

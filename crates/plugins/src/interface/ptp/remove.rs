@@ -58,5 +58,11 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
     let remove_rest = |key: &AttachmentKey, own: &mut Failures| rest(&index, key, own);
-    pair::gc(call, &index, NAME, remove_link, remove_rest)
+    let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
+    let mut failures = Failures::new();
+    failures.note("collect attachments", collected);
+    for switch in [FORWARD_V4, FORWARD_V6] {
+        failures.note("put back forwarding", switch.collect(&index));
+    }
+    failures.into_result()
 }
