@@ -35,4 +35,4 @@ pub mod store;
 
 pub use plan::{Assignment, PlanError, SetError};
 pub use range::{Range, RangeError, RangeSet, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
-pub use store::{AllocateError, Holder, Locked, Owner, Reservation, Store, StoreError};
+pub use store::{AllocateError, Holder, Locked, Origin, Owner, Reservation, Store, StoreError};

@@ -28,6 +28,14 @@
 //! a call costs the same however many addresses are held. The folder stays the truth; see the head of `store/known.rs`
 //! for how an index is told from one that is out of date. Without one every call reads the whole folder.
 //!
+//! # Beside the content
+//!
+//! Each file also gets an extended attribute, which the reference does not look at: the address, the owner once more, and the
+//! network namespace it was reserved for. Where there is one it is believed, not the content: a file that is truncated,
+//! overwritten or has another's content is still its owner's, and one under another address's name is nobody's to release.
+//! When a pool is exhausted, as after a power cut behind which nobody called DEL, its user can tell which namespaces are gone
+//! ([`Locked::origins`], [`Locked::remove`]). What the reference reserved has no attribute, and is never taken back so.
+//!
 //! # What other hands leave
 //!
 //! A file named by an address that is empty ([`Holder::Nobody`]) is a crash's leftover: while we hold the lock nobody is
@@ -42,6 +50,7 @@ mod error;
 mod folder;
 mod known;
 mod locked;
+mod mark;
 mod reservation;
 mod table;
 
@@ -54,6 +63,7 @@ use cni::NetworkName;
 
 pub use error::{AllocateError, StoreError};
 pub use locked::{Collected, Locked};
+pub use mark::Origin;
 pub use reservation::{Holder, Owner, Reservation};
 
 use folder::Folder;
@@ -91,6 +101,7 @@ pub struct Store {
     index: Option<PathBuf>,
     observer: Option<Observer>,
     named_temporaries: bool,
+    origin: Option<Origin>,
 }
 
 impl std::fmt::Debug for Store {
@@ -108,6 +119,7 @@ impl Store {
             index: None,
             observer: None,
             named_temporaries: false,
+            origin: None,
         }
     }
 
@@ -116,6 +128,13 @@ impl Store {
     pub fn with_index(mut self, directory: &Path) -> Self {
         let name = state::file_name_of(&self.directory.to_string_lossy());
         self.index = Some(directory.join(name));
+        self
+    }
+
+    /// Notes with each reservation for which namespace it is, so that another call can tell whether that is gone.
+    #[must_use]
+    pub fn with_origin(mut self, origin: Option<Origin>) -> Self {
+        self.origin = origin;
         self
     }
 
@@ -215,8 +234,16 @@ impl Store {
         Ok(folder.reservations()?.iter().any(|reservation| is_ours(&reservation.holder)))
     }
 
-    fn write_nameless(&self, folder: &Folder, content: &str) -> std::io::Result<folder::Nameless> {
-        folder.write_nameless(content, self.named_temporaries)
+    fn write_nameless(
+        &self,
+        folder: &Folder,
+        owner: &Owner,
+        address: IpAddr,
+    ) -> std::io::Result<folder::Nameless> {
+        let nameless = folder.write_nameless(&owner.to_content(), self.named_temporaries)?;
+        let (owner, origin) = (owner.clone(), self.origin.clone());
+        nameless.mark(&mark::Mark { address, owner, origin });
+        Ok(nameless)
     }
 
     fn reached(&self, step: Step) {

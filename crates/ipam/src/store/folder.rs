@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::StoreError;
+use super::mark::{Mark, Origin};
 use super::reservation::{Holder, Reservation};
 
 /// The lock's file.
@@ -144,25 +145,29 @@ impl Folder {
     }
 
     fn holder(&self, file: &Path) -> Holder {
-        match self.read(file).map(|content| Holder::parse(&content)) {
-            // What cannot be read from, such as a pipe, looks empty and is none of ours.
-            Ok(Holder::Nobody) if !self.is_regular(file) => Holder::Unknown,
-            Ok(holder) => holder,
-            Err(_) => Holder::Unknown,
-        }
+        self.holder_in(file).unwrap_or(Holder::Unknown)
     }
 
     /// Says who holds an address; `None` when nobody does, which takes one look.
     pub(crate) fn holder_of(&self, address: IpAddr) -> Option<Holder> {
-        let file = PathBuf::from(address.to_string());
-        match self.read(&file) {
+        match self.holder_in(Path::new(&address.to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Ok(content) => match Holder::parse(&content) {
-                Holder::Nobody if !self.is_regular(&file) => Some(Holder::Unknown),
-                holder => Some(holder),
-            },
-            Err(_) => Some(Holder::Unknown),
+            holder => Some(holder.unwrap_or(Holder::Unknown)),
         }
+    }
+
+    fn holder_in(&self, file: &Path) -> io::Result<Holder> {
+        let (content, mark) = self.read_marked(file)?;
+        Ok(match mark {
+            Some(mark) if address_of(file) == Some(mark.address) => Holder::Attachment(mark.owner),
+            // It was made for another address, which its owner has or had: this one is not his.
+            Some(_) => Holder::Unknown,
+            None => match Holder::parse(&content) {
+                // What cannot be read from, such as a pipe, looks empty and is none of ours.
+                Holder::Nobody if !self.is_regular(file) => Holder::Unknown,
+                holder => holder,
+            },
+        })
     }
 
     /// Says whether there is a file of that name, whatever it is.
@@ -200,19 +205,36 @@ impl Folder {
         (sealed.modified_s < sealed.changed_s).then_some(sealed)
     }
 
+    /// Reads for which namespace a file was reserved; `None` where that was not noted, or cannot be read.
+    pub(crate) fn origin(&self, file: &Path) -> Option<Origin> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&self.handle, file, flags, Mode::empty()).ok()?;
+        let mark = Mark::read(&File::from(handle))?;
+        mark.origin.filter(|_| address_of(file) == Some(mark.address))
+    }
+
     fn is_regular(&self, file: &Path) -> bool {
         rustix::fs::statat(&self.handle, file, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
     }
 
     fn read(&self, file: &Path) -> io::Result<Vec<u8>> {
+        self.read_from(file).map(|(content, _)| content)
+    }
+
+    fn read_marked(&self, file: &Path) -> io::Result<(Vec<u8>, Option<Mark>)> {
+        let (content, handle) = self.read_from(file)?;
+        Ok((content, Mark::read(&handle)))
+    }
+
+    fn read_from(&self, file: &Path) -> io::Result<(Vec<u8>, File)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&self.handle, file, flags, Mode::empty())?;
+        let handle = File::from(rustix::fs::openat(&self.handle, file, flags, Mode::empty())?);
         // One read: these are regular files, and a search for an owner reads thousands of them.
         let mut content = [0; LARGEST_CONTENT + 1];
         let length = rustix::io::read(&handle, &mut content)?;
         if length <= LARGEST_CONTENT {
-            Ok(content[..length].to_vec())
+            Ok((content[..length].to_vec(), handle))
         } else {
             Err(io::ErrorKind::FileTooLarge.into())
         }
@@ -280,6 +302,12 @@ impl Folder {
         match rustix::fs::unlinkat(&self.handle, file, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
+            // Nobody makes folders of such names; an empty one would keep the address for ever.
+            Err(Errno::ISDIR)
+                if rustix::fs::unlinkat(&self.handle, file, AtFlags::REMOVEDIR).is_ok() =>
+            {
+                Ok(true)
+            }
             Err(errno) => {
                 Err(StoreError::Remove { path: self.path.join(file), source: errno.into() })
             }
@@ -300,9 +328,21 @@ impl Folder {
         address: IpAddr,
     ) -> Result<(), StoreError> {
         let name = format!("{LAST_RESERVED}{set}");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Without waiting: opening a FIFO would wait for its reader, for ever and with the lock held.
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(&self.handle, &name, flags, FILE_MODE);
         let text = address.to_string();
-        rustix::fs::openat(&self.handle, &name, flags, FILE_MODE)
+        let opened = match open() {
+            // Something else lies in its place, which is of no use to anybody.
+            Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
+                let _ = rustix::fs::unlinkat(&self.handle, &name, AtFlags::empty())
+                    .or_else(|_| rustix::fs::unlinkat(&self.handle, &name, AtFlags::REMOVEDIR));
+                open()
+            }
+            opened => opened,
+        };
+        opened
             .map_err(io::Error::from)
             .and_then(|handle| {
                 let mut file = File::from(handle);
@@ -323,6 +363,13 @@ impl Folder {
 pub(crate) struct Nameless {
     handle: File,
     path: Option<PathBuf>,
+}
+
+impl Nameless {
+    /// Notes whose it is beside the content.
+    pub(crate) fn mark(&self, mark: &Mark) {
+        mark.write(&self.handle);
+    }
 }
 
 impl Drop for Nameless {

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::error::{AllocateError, StoreError};
 use super::folder::{Folder, Scan};
 use super::known::{self, Doubt, Known};
+use super::mark::Origin;
 use super::reservation::{Holder, Owner, Reservation};
 use super::{Step, Store};
 use crate::plan::{Assignment, Occupancy, plan};
@@ -80,8 +81,7 @@ impl<'s> Locked<'s> {
             let path = self.folder.path().to_owned();
             StoreError::Reserve { address, path, source }
         };
-        let nameless =
-            self.store.write_nameless(&self.folder, &owner.to_content()).map_err(failed)?;
+        let nameless = self.store.write_nameless(&self.folder, owner, address).map_err(failed)?;
         let free = self.folder.link(&nameless, address).map_err(failed)?;
         if free {
             known.insert(owner, address);
@@ -182,14 +182,14 @@ impl<'s> Locked<'s> {
         owner: &Owner,
         linked: &mut Vec<IpAddr>,
     ) -> Result<Option<IpAddr>, StoreError> {
-        let content = owner.to_content();
         for assignment in assignments {
             let address = assignment.address.addr();
             let failed = |source| {
                 let path = self.folder.path().to_owned();
                 StoreError::Reserve { address, path, source }
             };
-            let nameless = self.store.write_nameless(&self.folder, &content).map_err(failed)?;
+            let nameless =
+                self.store.write_nameless(&self.folder, owner, address).map_err(failed)?;
             self.store.reached(Step::Written);
             if !self.folder.link(&nameless, address).map_err(failed)? {
                 return Ok(Some(address));
@@ -299,6 +299,24 @@ impl<'s> Locked<'s> {
             self.seal();
         }
         Ok(done)
+    }
+
+    /// Lists every reservation of which it was noted for which namespace it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`].
+    pub fn origins(&self) -> Result<Vec<(Reservation, Origin)>, StoreError> {
+        let reservations = self.folder.reservations()?.into_iter();
+        let named = reservations.filter(|one| one.address.is_some());
+        Ok(named.filter_map(|one| self.folder.origin(&one.file).map(|at| (one, at))).collect())
+    }
+
+    /// Removes reservations whose holders are known to be gone.
+    pub fn remove(&self, reservations: Vec<Reservation>) -> Collected {
+        let done = self.remove_all(reservations.into_iter());
+        // The next look reads the folder.
+        self.forget();
+        done
     }
 
     fn remove_all(&self, reservations: impl Iterator<Item = Reservation>) -> Collected {

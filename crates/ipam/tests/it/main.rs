@@ -4,6 +4,7 @@
 
 extern crate netwright_ipam as ipam;
 
+mod corrupt;
 mod crash;
 mod index;
 mod many;

@@ -67,7 +67,7 @@ fn a_failure_in_the_middle_releases_this_calls_addresses_and_no_other() {
     let (_dir, store) = temporary();
     allocate(&store, &sets(&["203.0.113.0/24"]), "c1");
     // The second set's note cannot be written.
-    fs::create_dir(store.directory().join("last_reserved_ip.1")).unwrap();
+    fs::create_dir_all(store.directory().join("last_reserved_ip.1/in-use")).unwrap();
     let locked = store.lock_or_create(PATIENCE).unwrap();
     let two = sets(&["192.0.2.0/24", "198.51.100.0/24"]);
     let error = locked.allocate(&two, &[], &owner("c1")).unwrap_err();
@@ -146,7 +146,7 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     fs::write(path("192.0.2.2"), "c1\r\n\0").unwrap();
     fs::write(path("192.0.2.3"), b"c1\0\0").unwrap();
     fs::write(path("192.0.2.4"), vec![b'x'; 1 << 20]).unwrap();
-    fs::create_dir(path("192.0.2.5")).unwrap();
+    fs::create_dir_all(path("192.0.2.5/in-use")).unwrap();
     symlink(dir.path().join("absent"), path("192.0.2.6")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, path("192.0.2.7"), rustix::fs::Mode::RUSR).unwrap();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/28"]), "c1"), ["192.0.2.8"]);
@@ -154,7 +154,7 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     assert_eq!(locked.release(&owner("c9")).unwrap(), [] as [IpAddr; 0]);
     let collected = locked.collect(|holder| *holder != ipam::Holder::Unknown).unwrap();
     assert_eq!(collected.removed.len(), 5);
-    assert_eq!(collected.failed.len(), 1, "a folder under an address is told, not removed");
+    assert_eq!(collected.failed.len(), 1, "a folder with something in it is told, not removed");
     let mut left = store.addresses().unwrap();
     left.sort();
     assert_eq!(left, [ip("192.0.2.5"), ip("192.0.2.8")]);

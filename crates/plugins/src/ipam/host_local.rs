@@ -10,9 +10,11 @@
 //! - DEL, CHECK and STATUS do not make the network's folder.
 //! - CHECK also finds that an address of `prevResult` belongs to someone else by now.
 //! - GC and STATUS exist.
+//! - When a pool gives no address, what was reserved for namespaces that are known to be gone is taken back (`stale.rs`).
 
 mod config;
 mod resolv;
+mod stale;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -45,12 +47,17 @@ impl Plugin for HostLocal {
             Some(path) => resolv::read(Path::new(path))?,
             None => cni::Dns::default(),
         };
-        let store = store(call, &config.data_dir);
+        let store = store(call, &config.data_dir).with_origin(stale::origin(call));
         let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
         let owner = Owner::from(call.attachment());
-        let assigned = locked
-            .allocate(&config.ranges, &requested, &owner)
-            .map_err(|error| allocate_error(&error))?;
+        let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
+        // Perhaps for want of a DEL: after a power cut there is none.
+        if matches!(&assigned, Err(AllocateError::Plan(PlanError::Set { .. })))
+            && 0 < stale::take_back(call, &locked).map_err(|error| store_error(&error))?
+        {
+            assigned = locked.allocate(&config.ranges, &requested, &owner);
+        }
+        let assigned = assigned.map_err(|error| allocate_error(&error))?;
         let ips = assigned.iter().map(|one| IpConfig::new(one.address, Some(one.gateway)));
         Ok(AddResult { ips: ips.collect(), routes: config.routes, dns, ..AddResult::default() })
     }

@@ -588,6 +588,7 @@ fn check_fails_when_there_is_no_file_for_the_attachment() {
     check().prev(&result).call().silent();
     check().ifname("eth1").call().fails(codes::DRIFT, missing);
     // Somebody else was given the address that the container uses.
+    fs::remove_file(place.network().join("192.0.2.2")).unwrap();
     place.write("192.0.2.2", "c2\r\neth0");
     place.write("192.0.2.3", "c1\r\neth0");
     check().call().silent();

@@ -1,0 +1,142 @@
+//! What a reservation's file says beside its content: an extended attribute.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use rustix::fs::XattrFlags;
+
+use super::reservation::{Holder, Owner};
+
+/// The extended attribute. Of root's own kind where there is none of users' (tmpfs before Linux 6.6).
+const NAMES: [&str; 2] = ["user.netwright.reserved", "trusted.netwright.reserved"];
+
+/// What the attribute begins with; another version begins otherwise.
+const FORMAT: &str = "1";
+
+/// Longer than any of ours, and small enough for every file system's inode or block.
+const LONGEST: usize = 1024;
+
+/// The network namespace an address was reserved for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The path that the runtime gave.
+    pub path: PathBuf,
+    /// The device of the namespace's file.
+    pub dev: u64,
+    /// The inode of the namespace's file. Another namespace may have it once this one is gone.
+    pub ino: u64,
+    /// The boot in which it was reserved: a hint only, for nodes in containers have their host's, or an invented one.
+    pub boot: String,
+}
+
+/// Whose a reservation is, in a place that truncating or overwriting the file does not touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) address: IpAddr,
+    pub(crate) owner: Owner,
+    pub(crate) origin: Option<Origin>,
+}
+
+impl Mark {
+    fn to_bytes(&self) -> Vec<u8> {
+        let Owner { container_id, ifname } = &self.owner;
+        let mut text =
+            format!("{FORMAT}\n{}\n{container_id}\n{ifname}\n", self.address).into_bytes();
+        match &self.origin {
+            None => text.extend(b"-"),
+            Some(Origin { path, dev, ino, boot }) => {
+                let boot = if boot.is_empty() { "-" } else { boot };
+                text.extend(format!("{dev} {ino} {boot}\n").as_bytes());
+                text.extend(path.as_os_str().as_bytes());
+            }
+        }
+        text
+    }
+
+    /// Reads an attribute; `None` for whatever else somebody has put there.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Mark> {
+        let mut lines = bytes.splitn(6, |byte| *byte == b'\n');
+        let mut line = || std::str::from_utf8(lines.next()?).ok();
+        if line()? != FORMAT {
+            return None;
+        }
+        let address = line()?.parse().ok()?;
+        let owner = Owner::new(line()?, line()?);
+        // What no content could name is none.
+        if !matches!(Holder::parse(owner.to_content().as_bytes()), Holder::Attachment(_)) {
+            return None;
+        }
+        let namespace = line()?;
+        if namespace == "-" {
+            return Some(Mark { address, owner, origin: None });
+        }
+        let mut words = namespace.split(' ');
+        let mut word = || words.next();
+        let (dev, ino) = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let boot = word()?.to_owned();
+        let path = PathBuf::from(std::ffi::OsString::from_vec(lines.next()?.to_vec()));
+        let origin = path.is_absolute().then_some(Origin { path, dev, ino, boot })?;
+        Some(Mark { address, owner, origin: Some(origin) })
+    }
+
+    /// Writes it to a file. Where the file system has no such attributes the content is all that is known later.
+    pub(crate) fn write(&self, file: &File) {
+        let bytes = self.to_bytes();
+        if bytes.len() <= LONGEST {
+            let written =
+                |name: &str| rustix::fs::fsetxattr(file, name, &bytes, XattrFlags::empty()).is_ok();
+            let _ = NAMES.into_iter().any(written);
+        }
+    }
+
+    /// Reads it of a file.
+    pub(crate) fn read(file: &File) -> Option<Mark> {
+        let mut bytes = [0; LONGEST];
+        for name in NAMES {
+            match rustix::fs::fgetxattr(file, name, &mut bytes[..]) {
+                Ok(length) => return Mark::parse(&bytes[..length]),
+                // Here there may be the other kind.
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_read_back_and_garbage_is_none() {
+        let origin = Origin {
+            path: "/run/netns/with a space\nand more".into(),
+            dev: 4,
+            ino: 4_026_532_001,
+            boot: "b".to_owned(),
+        };
+        let owner = Owner::new("c1", "eth0");
+        let address = "2001:db8::5".parse().unwrap();
+        let mark = Mark { address, owner, origin: Some(origin) };
+        let bytes = mark.to_bytes();
+        for length in 0..bytes.len() - 40 {
+            assert_eq!(Mark::parse(&bytes[..length]), None, "{length}");
+        }
+        assert_eq!(Mark::parse(&bytes), Some(mark.clone()));
+        let without = Mark { origin: None, ..mark };
+        assert_eq!(Mark::parse(&without.to_bytes()), Some(without));
+        for garbage in [
+            &b"2\n10.0.0.1\nc1\neth0\n-"[..],
+            b"1\n10.0.0\nc1\neth0\n-",
+            b"1\n10.0.0.1\nc 1\neth0\n-",
+            b"1\n10.0.0.1\nc1\neth0\n4 x b\n/x",
+            b"1\n10.0.0.1\nc1\neth0\n4 5 b\nrelative",
+            b"\xff\xff",
+        ] {
+            assert_eq!(Mark::parse(garbage), None);
+        }
+    }
+}

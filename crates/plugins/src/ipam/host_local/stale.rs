@@ -1,0 +1,173 @@
+//! Which reservations are of containers that are gone, without a DEL.
+//!
+//! After a power cut nobody calls DEL for the containers that were there, and a small pool is exhausted for ever (pains.md A1).
+//! A reservation is stale only when the network namespace that it was made for is *known* to be gone:
+//!
+//! - the path the runtime gave does not lead to it any more,
+//! - no process is in it, and it is mounted nowhere that we see,
+//! - and no link on the host carries the attachment's mark.
+//!
+//! The boot is a hint only: in a container that plays a node it is the host's, or invented. Neither is the number of a
+//! namespace a proof of its life: after a reboot another has it. If the path of another container's reservation leads to a
+//! namespace of that number, that one is meant.
+//!
+//! Looked at only when a pool gives no address, so that it costs nothing otherwise.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use cni_plugin::Call;
+use ipam::{Holder, Locked, Origin, Reservation, StoreError};
+use kernel::netns::Netns;
+
+use crate::shared::pair;
+
+/// What identifies a namespace while it lives.
+type Id = (u64, u64);
+
+/// Describes the container's namespace of this call, if it is there.
+pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
+    let path = call.netns_path()?.to_owned();
+    let id = call.open_netns_if_there().ok().flatten()?.id();
+    let boot = state::boot_id().unwrap_or_default();
+    path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, boot })
+}
+
+/// Takes back what is stale, under the pool's lock; says how many addresses that were.
+///
+/// # Errors
+/// [`StoreError::Folder`] when the folder cannot be read.
+pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, StoreError> {
+    let all = locked.origins()?;
+    // Whoever cannot see the node does not know who is gone.
+    let (Some(living), Ok(marked)) = (living(Path::new("/proc")), pair::marked(call)) else {
+        return Ok(0);
+    };
+    let containers: HashSet<&str> = marked.iter().map(|key| key.container_id.as_str()).collect();
+    let stale = stale(&all, origin(call).as_ref(), &living, &at_path);
+    let stale: Vec<Reservation> =
+        stale.into_iter().filter(|one| !containers.contains(container_of(&one.holder))).collect();
+    for one in &stale {
+        call.warn(format_args!(
+            "{} was reserved for {}, whose namespace is gone: taken back",
+            one.file.display(),
+            one.holder
+        ));
+    }
+    Ok(locked.remove(stale).removed.len())
+}
+
+/// Chooses the stale reservations: `at_path` says which namespace a path leads to, `living` which there are.
+fn stale(
+    all: &[(Reservation, Origin)],
+    asking: Option<&Origin>,
+    living: &HashSet<Id>,
+    at_path: &dyn Fn(&Path) -> Option<Id>,
+) -> Vec<Reservation> {
+    let id = |origin: &Origin| (origin.dev, origin.ino);
+    // Whose path leads to what was noted is there, and has that number now.
+    let present = |origin: &Origin| at_path(&origin.path) == Some(id(origin));
+    let mut taken: HashSet<Id> = asking.iter().map(|origin| id(origin)).collect();
+    taken.extend(all.iter().filter(|(_, origin)| present(origin)).map(|(_, origin)| id(origin)));
+    let is_stale = |origin: &Origin| {
+        !present(origin) && (!living.contains(&id(origin)) || taken.contains(&id(origin)))
+    };
+    let stale = all.iter().filter(|(reservation, origin)| {
+        matches!(reservation.holder, Holder::Attachment(_) | Holder::Container(_))
+            && is_stale(origin)
+    });
+    stale.map(|(reservation, _)| reservation.clone()).collect()
+}
+
+fn container_of(holder: &Holder) -> &str {
+    match holder {
+        Holder::Attachment(owner) => &owner.container_id,
+        Holder::Container(id) => id,
+        Holder::Nobody | Holder::Unknown => "",
+    }
+}
+
+fn at_path(path: &Path) -> Option<Id> {
+    Netns::open(path).ok().map(|netns| (netns.id().dev, netns.id().ino))
+}
+
+/// Lists the namespaces that processes are in or that are mounted; `None` when that cannot be told.
+fn living(proc: &Path) -> Option<HashSet<Id>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut living = HashSet::new();
+    for entry in fs::read_dir(proc).ok()? {
+        let name = entry.ok()?.file_name();
+        let is_process = name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        // One that ends meanwhile is in none.
+        if is_process && let Ok(found) = fs::metadata(proc.join(name).join("ns/net")) {
+            living.insert((found.dev(), found.ino()));
+        }
+    }
+    let own = fs::metadata(proc.join("thread-self/ns/net")).ok()?;
+    // Ours, and those of whoever began here: a service may have mounts of its own.
+    for whose in ["thread-self", "1"] {
+        let mounts = fs::read_to_string(proc.join(whose).join("mountinfo"));
+        let mounts = if whose == "1" { mounts.unwrap_or_default() } else { mounts.ok()? };
+        for number in mounts.split_whitespace().filter_map(|word| word.strip_prefix("net:[")) {
+            let number = number.strip_suffix(']').and_then(|number| number.parse().ok());
+            living.extend(number.map(|ino: u64| (own.dev(), ino)));
+        }
+    }
+    Some(living)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam::Owner;
+
+    fn reservation(id: &str, path: &str, ino: u64) -> (Reservation, Origin) {
+        let holder = Holder::Attachment(Owner::new(id, "eth0"));
+        let file = format!("10.0.0.{ino}");
+        let address = file.parse().ok();
+        let boot = "b".to_owned();
+        let origin = Origin { path: path.into(), dev: 4, ino, boot };
+        (Reservation { file: file.into(), address, holder }, origin)
+    }
+
+    /// Says who is stale of reservations `(container, path, number)`, where paths lead and which numbers live.
+    fn who(
+        all: &[(&str, &str, u64)],
+        asking: Option<u64>,
+        paths: &[(&str, u64)],
+        living: &[u64],
+    ) -> String {
+        let all: Vec<_> = all.iter().map(|(id, path, ino)| reservation(id, path, *ino)).collect();
+        let asking = asking.map(|ino| reservation("new", "/run/netns/new", ino).1);
+        let living = living.iter().map(|ino| (4, *ino)).collect();
+        let at_path = |path: &Path| {
+            let found = paths.iter().find(|(at, _)| Path::new(at) == path);
+            found.map(|(_, ino)| (4, *ino))
+        };
+        let stale = stale(&all, asking.as_ref(), &living, &at_path);
+        stale.iter().map(|one| container_of(&one.holder).to_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_gone_is_stale() {
+        let a = ("a", "/run/netns/a", 10);
+        assert_eq!(who(&[a], None, &[("/run/netns/a", 10)], &[10]), "", "it is there");
+        assert_eq!(who(&[a], None, &[], &[]), "a", "the path is gone, and nobody is in it");
+        assert_eq!(who(&[a], None, &[], &[10]), "", "a process is still in it");
+        assert_eq!(who(&[a], None, &[("/run/netns/a", 11)], &[11]), "a", "another is at its path");
+        assert_eq!(who(&[a], None, &[("/run/netns/a", 11)], &[10, 11]), "", "renamed, not gone");
+    }
+
+    #[test]
+    fn after_a_reboot_others_have_the_numbers() {
+        let (old, new) = (("old", "/run/netns/old", 10), ("new", "/run/netns/new", 10));
+        assert_eq!(who(&[old, new], None, &[("/run/netns/new", 10)], &[10]), "old");
+        assert_eq!(who(&[old], Some(10), &[], &[10]), "old", "the one that asks has it");
+        assert_eq!(
+            who(&[old], Some(11), &[], &[10, 11]),
+            "",
+            "somebody unknown has it: nobody knows"
+        );
+    }
+}
