@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
+use crate::torture::{self, Tried};
 use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 
 /// How much is run.
@@ -27,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) tests: Vec<(String, bool)>,
     /// What real runtimes said.
     pub(crate) runtimes: Vec<Words>,
+    /// What the tests of torture tried.
+    pub(crate) tortures: Vec<Tried>,
     pub(crate) note: String,
 }
 
@@ -81,6 +84,8 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     lines.push(covered);
     let heard = step("runtimes", || heard(&lines));
     lines.push(heard);
+    let tortured = step("torture", || tortured(&lines, extent));
+    lines.push(tortured);
     let (passed, failed) = table(&lines, started.elapsed());
     println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
     if failed == 0 { Ok(()) } else { Err(String::new()) }
@@ -136,6 +141,13 @@ fn plugins(lines: &[Line]) -> Result<Report, String> {
 fn heard(lines: &[Line]) -> Result<Report, String> {
     let tests = lines.iter().find(|line| line.name == "tests");
     runtimes::check(tests.map_or(&[], |line| &line.report.runtimes)).map(Report::check)
+}
+
+/// Shows what was tried, and fails if it was too little or left something.
+fn tortured(lines: &[Line], extent: Extent) -> Result<Report, String> {
+    let tests = lines.iter().find(|line| line.name == "tests");
+    let tried = tests.map_or(&[][..], |line| &line.report.tortures);
+    torture::check(tried, extent).map(Report::check)
 }
 
 fn table(lines: &[Line], total: Duration) -> (u64, u64) {

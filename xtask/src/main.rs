@@ -22,6 +22,7 @@ mod setup;
 mod skips;
 mod spec;
 mod suite;
+mod torture;
 mod vm;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ cargo xtask COMMAND
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
   runtimes          show again what real runtimes said in the last ci's tests
+  torture           show again what the last ci's tests killed, failed, corrupted and interleaved
   dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
   deps              check licences, sources, forbidden crates, duplicates and layers; runs cargo-deny if it is installed
   spec              check that each rule in docs/spec has a test that exists, or a reason
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["demo"] => demo::run(),
         ["matrix"] => matrix::from_logs(),
+        ["torture"] => torture::from_logs(),
         ["runtimes"] => runtimes::from_logs(),
         ["dist"] => executable::build().map(|path| println!("{}", path.display())),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),

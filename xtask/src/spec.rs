@@ -242,7 +242,7 @@ fn module_of(file: &Path) -> Option<String> {
     let path = file.with_extension("");
     let mut parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     let skipped = match parts.get(1..)? {
-        ["tests", "it", ..] => 2,
+        ["tests", "it" | "torture", ..] => 2,
         ["src", ..] => 1,
         _ => return None,
     };

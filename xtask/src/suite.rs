@@ -5,10 +5,12 @@ use std::time::Duration;
 use crate::ci::{Extent, Report};
 use crate::musl::Linked;
 use crate::run::{Failed, Program, exists};
-use crate::{runtimes, skips};
+use crate::{runtimes, skips, torture};
 
 /// How long all tests together may take; what hangs is ended by nextest long before.
 const DEADLINE: Duration = Duration::from_secs(1500);
+/// The same with soaks and large counts.
+const FULL_DEADLINE: Duration = Duration::from_secs(4 * 3600);
 
 /// What tests that are too long for every change look at.
 pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
@@ -23,7 +25,8 @@ pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
             "cargo test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- --nocapture",
         )
     };
-    let program = with_extent(program, extent).deadline(DEADLINE);
+    let deadline = if extent == Extent::Full { FULL_DEADLINE } else { DEADLINE };
+    let program = with_extent(program, extent).deadline(deadline);
     count(program.logged("tests", is_news), |lines| nextest(lines).or_else(|| libtest(lines)))
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn report(lines: &[String]) -> Report {
     Report {
         skips: skips::find(lines.iter().map(String::as_str)),
         runtimes: runtimes::find(lines.iter().map(String::as_str)),
+        tortures: torture::find(lines.iter().map(String::as_str)),
         tests: lines.iter().filter_map(|line| one(line)).collect(),
         ..Report::default()
     }

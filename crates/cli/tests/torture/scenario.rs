@@ -1,0 +1,136 @@
+//! What is attached: a list of plugins, and which of them is struck.
+
+use serde_json::{Value, json};
+
+/// One attachment's plugins in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    /// Whose calls are struck, for people.
+    pub(crate) name: &'static str,
+    /// Run once on the host.
+    pub(crate) host: &'static str,
+    /// The configurations.
+    pub(crate) plugins: Vec<Value>,
+    /// The one that is struck.
+    pub(crate) victim: usize,
+    /// The container's end takes what the host had with it: a device that is lent.
+    pub(crate) lends: bool,
+}
+
+fn ipam() -> Value {
+    json!({
+        "type": "host-local",
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+    })
+}
+
+fn bridge() -> Value {
+    json!({ "type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true,
+            "hairpinMode": true, "ipam": ipam() })
+}
+
+fn portmap() -> Value {
+    let ports = json!([
+        { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+        { "hostPort": 5353, "containerPort": 53, "protocol": "udp" },
+    ]);
+    json!({ "type": "portmap", "capabilities": { "portMappings": true },
+            "runtimeConfig": { "portMappings": ports } })
+}
+
+fn firewall() -> Value {
+    json!({ "type": "firewall", "ingressPolicy": "same-bridge" })
+}
+
+fn tuning() -> Value {
+    json!({ "type": "tuning", "mtu": 1400, "allmulti": true, "txQLen": 500,
+            "mac": "02:00:00:00:00:77", "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1" } })
+}
+
+fn bandwidth() -> Value {
+    json!({ "type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 8_000_000,
+            "egressRate": 8_000_000, "egressBurst": 8_000_000 })
+}
+
+const PARENT: &str = "ip link add p0 type veth peer name p1 && ip link set p0 addrgenmode none up && \
+                      ip link set p1 addrgenmode none up";
+
+impl Scenario {
+    fn of(name: &'static str, plugins: Vec<Value>) -> Self {
+        let victim = plugins.len() - 1;
+        Scenario { name, host: "true", plugins, victim, lends: false }
+    }
+
+    pub(crate) fn bridge() -> Self {
+        Self::of("bridge", vec![bridge()])
+    }
+
+    pub(crate) fn ptp() -> Self {
+        Self::of("ptp", vec![json!({ "type": "ptp", "ipMasq": true, "ipam": ipam() })])
+    }
+
+    pub(crate) fn macvlan() -> Self {
+        let plugin = json!({ "type": "macvlan", "master": "p0", "ipam": ipam() });
+        Scenario { host: PARENT, ..Self::of("macvlan", vec![plugin]) }
+    }
+
+    pub(crate) fn tap() -> Self {
+        Self::of("tap", vec![json!({ "type": "tap", "ipam": ipam() })])
+    }
+
+    pub(crate) fn host_device() -> Self {
+        let plugin = json!({ "type": "host-device", "device": "p1", "ipam": ipam() });
+        Scenario { host: PARENT, lends: true, ..Self::of("host-device", vec![plugin]) }
+    }
+
+    pub(crate) fn loopback() -> Self {
+        Self::of("loopback", vec![json!({ "type": "loopback" })])
+    }
+
+    pub(crate) fn host_local() -> Self {
+        Self::of("host-local", vec![json!({ "type": "host-local", "ipam": ipam() })])
+    }
+
+    pub(crate) fn static_ipam() -> Self {
+        let addresses = json!([{ "address": "10.1.0.9/24" }, { "address": "fd00:1::9/64" }]);
+        let ipam = json!({ "type": "static", "addresses": addresses });
+        Self::of("static", vec![json!({ "type": "static", "ipam": ipam })])
+    }
+
+    pub(crate) fn portmap() -> Self {
+        Self::of("portmap", vec![bridge(), portmap()])
+    }
+
+    pub(crate) fn firewall() -> Self {
+        Self::of("firewall", vec![bridge(), firewall()])
+    }
+
+    pub(crate) fn tuning() -> Self {
+        Self::of("tuning", vec![bridge(), tuning()])
+    }
+
+    pub(crate) fn bandwidth() -> Self {
+        Self::of("bandwidth", vec![bridge(), bandwidth()])
+    }
+
+    pub(crate) fn sbr() -> Self {
+        Self::of("sbr", vec![bridge(), json!({ "type": "sbr" })])
+    }
+
+    /// Five plugins in one process.
+    pub(crate) fn chain() -> Self {
+        let ports = portmap()["runtimeConfig"].clone();
+        let mut portmap = portmap();
+        portmap.as_object_mut().unwrap().remove("runtimeConfig");
+        let plugins = [bridge(), portmap, firewall(), tuning(), bandwidth()];
+        let chain = json!({ "type": "chain", "plugins": plugins, "runtimeConfig": ports });
+        Self::of("chain", vec![chain])
+    }
+
+    /// Five plugins, a process each; one of them is struck.
+    pub(crate) fn five(victim: usize) -> Self {
+        let plugins = vec![bridge(), portmap(), firewall(), tuning(), bandwidth()];
+        Scenario { victim, ..Self::of("five plugins", plugins) }
+    }
+}
