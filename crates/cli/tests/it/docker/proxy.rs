@@ -135,7 +135,7 @@ impl Control<'_, '_> {
     }
 }
 
-/// Reads a request as engines send it: with its length, or in chunks.
+/// Reads a request as the engine sends it, with its length.
 fn read_request(stream: &mut UnixStream) -> Option<Vec<u8>> {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
