@@ -1,7 +1,7 @@
 //! Calls that were under way when a driver was killed.
 //!
 //! Docker repeats a call whose connection broke, but without its content: the buffer it sends from is empty by then
-//! (moby pkg/plugins/client.go, `callWithRetry`). An empty request would mean something else, so what is asked is noted
+//! (moby pkg/plugins/client.go, `callWithRetry`; seen with 20.10.24 and 28.5.2). An empty request would mean something else, so what is asked is noted
 //! before it is done, and forgotten when the answer has left. The driver that comes next finds in the notes what an empty call is
 //! about, and does what was to be removed by itself.
 //!

@@ -373,42 +373,111 @@ mod tests {
 
     #[test]
     fn lists_made_of_options() {
-        check(&request("{}", POOL, ""), &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"nw0123456789ab","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":true,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":true,"isGateway":true,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#]]);
+        check(
+            &request("{}", POOL, ""),
+            &expect![[
+                r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"nw0123456789ab","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":true,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":true,"isGateway":true,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#
+            ]],
+        );
         check(
             &request(
                 r#"{"com.docker.network.driver.mtu":"1400","com.docker.network.bridge.name":"b0"}"#,
                 POOL,
                 r#","com.docker.network.internal":true"#,
             ),
-            &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"b0","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":false,"isGateway":true,"mtu":1400,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#]],
+            &expect![[
+                r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"b0","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":false,"isGateway":true,"mtu":1400,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#
+            ]],
         );
-        check(&request(r#"{"type":"macvlan","master":"up0"}"#, POOL, ""), &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}],"type":"host-local"},"master":"up0","type":"macvlan"}]}"#]]);
+        check(
+            &request(r#"{"type":"macvlan","master":"up0"}"#, POOL, ""),
+            &expect![[
+                r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}],"type":"host-local"},"master":"up0","type":"macvlan"}]}"#
+            ]],
+        );
         check(
             &request(r#"{"type":"macvlan","master":"up0","ipam":"{\"type\":\"dhcp\"}"}"#, NULL, ""),
-            &expect![[r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"type":"dhcp"},"master":"up0","type":"macvlan"}]}"#]],
+            &expect![[
+                r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"capabilities":{"ips":true,"mac":true},"ipam":{"type":"dhcp"},"master":"up0","type":"macvlan"}]}"#
+            ]],
         );
     }
 
     #[test]
     fn lists_of_the_node() {
-        check(&request(r#"{"conflist":"lan"}"#, POOL, ""), &expect![[r#"{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"bridge","bridge":"lan0","ipam":{"type": "host-local", "subnet": "10.1.0.0/24"},"capabilities":{"ips":true}}]}"#]]);
-        check(&request(r#"{"conflist":"lan"}"#, OTHER, ""), &expect![[r#"Docker chose the pool 10.9.0.0/24, which network list "lan" does not hand out; create it with --subnet 10.1.0.0/24, or with --ipam-driver netwright --ipam-opt conflist=lan, or with --ipam-driver null"#]]);
-        check(&request(r#"{"conflist":"leased"}"#, POOL, ""), &expect![[r#"network list "leased" has its addresses from "dhcp", which takes no orders; create the network with --ipam-driver null: then the list gives the addresses"#]]);
-        check(&request(r#"{"conflist":"none"}"#, NULL, ""), &expect![[r#"no net configuration with name "none" in DIR; network lists in DIR: lan, leased"#]]);
-        check(&request(r#"{"conflist":"lan","mtu":"1400"}"#, POOL, ""), &expect![[r#"unknown option "mtu"; with conflist everything is said in the network list; ifname and prefix are the only others"#]]);
+        check(
+            &request(r#"{"conflist":"lan"}"#, POOL, ""),
+            &expect![[
+                r#"{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"bridge","bridge":"lan0","ipam":{"type": "host-local", "subnet": "10.1.0.0/24"},"capabilities":{"ips":true}}]}"#
+            ]],
+        );
+        check(
+            &request(r#"{"conflist":"lan"}"#, OTHER, ""),
+            &expect![[
+                r#"Docker chose the pool 10.9.0.0/24, which network list "lan" does not hand out; create it with --subnet 10.1.0.0/24, or with --ipam-driver netwright --ipam-opt conflist=lan, or with --ipam-driver null"#
+            ]],
+        );
+        check(
+            &request(r#"{"conflist":"leased"}"#, POOL, ""),
+            &expect![[
+                r#"network list "leased" has its addresses from "dhcp", which takes no orders; create the network with --ipam-driver null: then the list gives the addresses"#
+            ]],
+        );
+        check(
+            &request(r#"{"conflist":"none"}"#, NULL, ""),
+            &expect![[
+                r#"no net configuration with name "none" in DIR; network lists in DIR: lan, leased"#
+            ]],
+        );
+        check(
+            &request(r#"{"conflist":"lan","mtu":"1400"}"#, POOL, ""),
+            &expect![[
+                r#"unknown option "mtu"; with conflist everything is said in the network list; ifname and prefix are the only others"#
+            ]],
+        );
     }
 
     #[test]
     fn what_makes_no_network() {
-        check(&request("{}", NULL, ""), &expect![[r#"nobody gives addresses on this network; with --ipam-driver null say -o ipam={"type": …}, or -o conflist=NAME"#]]);
-        check(&request(r#"{"mtuu":"1"}"#, POOL, ""), &expect![[r#"unknown option "mtuu"; plugin "bridge" has no such key; see docs/plugins.md"#]]);
+        check(
+            &request("{}", NULL, ""),
+            &expect![[
+                r#"nobody gives addresses on this network; with --ipam-driver null say -o ipam={"type": …}, or -o conflist=NAME"#
+            ]],
+        );
+        check(
+            &request(r#"{"mtuu":"1"}"#, POOL, ""),
+            &expect![[
+                r#"unknown option "mtuu"; plugin "bridge" has no such key; see docs/plugins.md"#
+            ]],
+        );
         check(
             &request(r#"{"com.docker.network.bridge.enable_icc":"false"}"#, POOL, ""),
             &expect![[r#"unknown option "com.docker.network.bridge.enable_icc""#]],
         );
-        check(&request(r#"{"type":"absent"}"#, POOL, ""), &expect![[r#"network list "docker-0123456789ab": failed to find plugin "absent" in path [DIR]; netwright install puts our plugins where they are looked for"#]]);
-        check(&request(r#"{"type":"macvlan","ipam":"{}"}"#, POOL, ""), &expect![[r#"option "ipam" (type "") and Docker both want to give addresses; with -o ipam=… create the network with --ipam-driver null"#]]);
-        check(&request(r#"{"prefix":"a/b"}"#, POOL, ""), &expect![[r#"option "prefix": interface name contains / or : or whitespace characters"#]]);
-        check(&request(r#"{"name":"lan"}"#, POOL, ""), &expect![[r#"there is a network list named "lan"; to use it say -o conflist=lan, and nothing else; or choose another -o name"#]]);
+        check(
+            &request(r#"{"type":"absent"}"#, POOL, ""),
+            &expect![[
+                r#"network list "docker-0123456789ab": failed to find plugin "absent" in path [DIR]; netwright install puts our plugins where they are looked for"#
+            ]],
+        );
+        check(
+            &request(r#"{"type":"macvlan","ipam":"{}"}"#, POOL, ""),
+            &expect![[
+                r#"option "ipam" (type "") and Docker both want to give addresses; with -o ipam=… create the network with --ipam-driver null"#
+            ]],
+        );
+        check(
+            &request(r#"{"prefix":"a/b"}"#, POOL, ""),
+            &expect![[
+                r#"option "prefix": interface name contains / or : or whitespace characters"#
+            ]],
+        );
+        check(
+            &request(r#"{"name":"lan"}"#, POOL, ""),
+            &expect![[
+                r#"there is a network list named "lan"; to use it say -o conflist=lan, and nothing else; or choose another -o name"#
+            ]],
+        );
     }
 }
