@@ -29,6 +29,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
 const SHORT_WHILE: Duration = Duration::from_secs(5);
 
+/// When addresses are announced again: the bridge's port may take a second to see that its cable is in, and drops what comes
+/// before.
+const ANNOUNCE_AGAIN: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_secs(1)];
+
 /// Switches that are Docker's, or that follow from others.
 const NOT_OURS: [&str; 4] = ["disable_ipv6", "mtu", "stable_secret", "forwarding"];
 /// What announces addresses when a link's hardware address is set (`linux Documentation/networking/ip-sysctl.rst`).
@@ -70,6 +75,10 @@ impl Driver {
             }
             if self.settle_once(&endpoint, sandbox)? {
                 tracing::debug!(endpoint = short(id), "settled");
+                for pause in ANNOUNCE_AGAIN {
+                    std::thread::sleep(pause);
+                    self.announce(id)?;
+                }
                 return Ok(());
             }
             let waited = began.elapsed();
@@ -78,6 +87,23 @@ impl Driver {
                 return Ok(());
             }
             std::thread::sleep(if waited < SHORT_WHILE { PAUSE } else { LONG_PAUSE });
+        }
+    }
+
+    /// Announces once more, unless the link has gone meanwhile.
+    fn announce(&self, id: &str) -> Result<(), Error> {
+        let Some(endpoint) = self.journal.endpoint(id)? else { return Ok(()) };
+        let Some(sandbox) = endpoint.sandbox.as_deref() else { return Ok(()) };
+        if endpoint.phase != Phase::Joined || self.is_ending() {
+            return Ok(());
+        }
+        let Some(netns) = open_if_there(sandbox)? else { return Ok(()) };
+        let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let links = inside.links().map_err(|error| kernel_error(&error))?;
+        let alias = self.alias_of(&endpoint)?;
+        match links.into_iter().find(|link| is_ours(link, &endpoint, &alias)) {
+            Some(link) if link.up() => announce_by(&mut inside, &link),
+            _ => Ok(()),
         }
     }
 
@@ -105,14 +131,19 @@ impl Driver {
                 _ => {}
             }
         }
-        // Others may remember the address with the hardware address of who had it before.
-        let set = LinkSet { mac: link.mac, ..LinkSet::default() };
-        if link.mac.is_some() {
-            let announced = inside.apply_one(&Change::SetLink { ifindex: link.index, set });
-            announced.map_err(|error| kernel_error(&error))?;
-        }
+        announce_by(&mut inside, &link)?;
         switches.map(|()| true)
     }
+}
+
+/// Has the kernel tell everybody whose addresses these are: others may remember who had them before.
+fn announce_by(inside: &mut RouteSocket, link: &Link) -> Result<(), Error> {
+    if link.mac.is_none() {
+        return Ok(());
+    }
+    let set = LinkSet { mac: link.mac, ..LinkSet::default() };
+    let announced = inside.apply_one(&Change::SetLink { ifindex: link.index, set });
+    announced.map_err(|error| kernel_error(&error))
 }
 
 /// Plans what the link lacks, and what it has too much; `None` when Docker is still at it. `told` are the destinations
