@@ -124,9 +124,12 @@ impl Facts {
                 || same(&self.mac, text_of(link.mac)))
     }
 
-    /// Says whether the device is on the host as it was, and not on its way.
+    /// Says whether the device is on the host as it was, and not on its way: a DEL that was killed may have moved it, and not
+    /// brought it up any more.
     fn is_home(&self, link: &Link) -> bool {
-        link.name == self.device && link.alias == self.alias
+        let same_mac = self.mac.is_none() || self.mac == text_of(link.mac);
+        let same_state = link.mtu == self.mtu && link.up() == self.up && same_mac;
+        link.name == self.device && link.alias == self.alias && same_state
     }
 
     /// Says whether the device survives its namespace, and is still in the machine.
