@@ -5,7 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+#![expect(clippy::print_stderr, reason = "seeds and figures are told")]
 
 mod anywhere;
+mod chance;
+mod cycles;
+mod orders;
 mod scenario;
+mod soak;
 mod world;

@@ -4,8 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
 use testkit::fault::{Ended, Hand, follow};
@@ -108,6 +110,11 @@ impl<'l> World<'l> {
                 symlink(EXECUTABLE, bin.join(name)).unwrap();
             }
         }
+        Self::with(lab, bin)
+    }
+
+    /// The same with the plugins of a folder.
+    pub(crate) fn with(lab: &'l Lab, bin: PathBuf) -> Self {
         let folders = FOLDERS.map(Path::new);
         World { lab, bin, eye: Eye::on_host(&folders), calls: Cell::new(0) }
     }
@@ -162,16 +169,14 @@ impl<'l> World<'l> {
 
     fn ended(&self, call: &Call<'_>) -> Ended {
         self.calls.set(self.calls.get() + 1);
-        ended(self.start(call))
+        run(self.command(call), &self.document(call))
     }
 
-    /// Starts a call without waiting for it.
-    pub(crate) fn start(&self, call: &Call<'_>) -> std::process::Child {
-        let mut command = self.command(call);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(&self.document(call)).unwrap();
-        child
+    /// Starts a call on a thread of its own, whose end is the call's.
+    pub(crate) fn start(&self, call: &Call<'_>) -> JoinHandle<Ended> {
+        self.calls.set(self.calls.get() + 1);
+        let (command, document) = (self.command(call), self.document(call));
+        thread::spawn(move || run(command, &document))
     }
 
     fn command(&self, call: &Call<'_>) -> Command {
@@ -202,10 +207,10 @@ impl<'l> World<'l> {
     }
 }
 
-/// A plugin's configuration for one container: host ports are each container's own.
+/// A plugin's configuration for one container: the one beside which others are struck has host ports of its own.
 fn of_pod(plugin: &Value, id: &str) -> Value {
     let mut config = plugin.clone();
-    if id != "c1"
+    if id == "resident"
         && let Some(ports) = config.pointer_mut("/runtimeConfig/portMappings")
     {
         for port in ports.as_array_mut().unwrap() {
@@ -215,9 +220,10 @@ fn of_pod(plugin: &Value, id: &str) -> Value {
     config
 }
 
-/// Waits for a call.
-pub(crate) fn ended(child: std::process::Child) -> Ended {
-    use std::os::unix::process::ExitStatusExt as _;
+fn run(mut command: Command, document: &[u8]) -> Ended {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(document).unwrap();
     let output = child.wait_with_output().unwrap();
     Ended {
         code: output.status.code(),

@@ -1,0 +1,149 @@
+//! A small pool, filled again and again, between kills and reboots, by a runtime that never detaches what died.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::fault::Blow;
+use testkit::reference::Release;
+use testkit::{Lab, Place as _, Tally, feature};
+
+use crate::chance::Chance;
+use crate::world::{Call, Pod, Said, World};
+
+/// How many addresses there are for containers: a /29 without its network, its gateway and its broadcast address.
+const ROOM: usize = 5;
+
+/// How often in every run, and with `--full`.
+const CYCLES: [usize; 2] = [60, 1000];
+
+/// How many system calls into an ADD it may be killed.
+const DEEP: usize = 250;
+
+fn plugin() -> Value {
+    json!({
+        "cniVersion": "1.0.0", "type": "bridge", "bridge": "br0", "isGateway": true,
+        "ipam": { "type": "host-local", "subnet": "10.9.9.0/29" },
+    })
+}
+
+/// What a run found.
+#[derive(Debug, Default)]
+struct Outcome {
+    added: usize,
+    exhausted: usize,
+    twice: usize,
+}
+
+/// Fills the pool with containers, by name, in which the `first` of this cycle is unlike every other's.
+fn fill(world: &World<'_>, cycle: usize, living: &mut BTreeMap<String, (Pod, String)>) -> Outcome {
+    // The kernel takes links away some time after their namespace: until then they may be a container's.
+    let links = "test $(ip -o link show type veth | wc -l) -le";
+    world.sh(&format!("until {links} {}; do sleep 0.01; done", living.len()));
+    let plugin = plugin();
+    let mut outcome = Outcome::default();
+    let mut number = 0;
+    while living.len() < ROOM {
+        let id = format!("c{cycle}-{number}-{}", living.len());
+        number += 1;
+        let pod = world.pod(&id);
+        match world.call(&pod.call("ADD", &plugin)) {
+            Said::Done(result) => {
+                let result = result.unwrap();
+                let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
+                outcome.added += 1;
+                outcome.twice += living.values().filter(|(_, other)| *other == address).count();
+                living.insert(id, (pod, address));
+            }
+            Said::Error(error) if error.to_string().contains("no IP addresses available") => {
+                outcome.exhausted += 1;
+                break;
+            }
+            other => panic!("ADD of {id}: {other:?}"),
+        }
+    }
+    outcome
+}
+
+/// Does it so many times.
+fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome {
+    let lab = Lab::new("cycles");
+    lab.enter(|| {
+        let world = match plugins {
+            Some(bin) => World::with(&lab, bin),
+            None => World::enter(&lab),
+        };
+        let mut chance = Chance::new(29);
+        let mut all = Outcome::default();
+        let mut living = BTreeMap::new();
+        let plugin = plugin();
+        for cycle in 0..count {
+            let outcome = fill(&world, cycle, &mut living);
+            all.added += outcome.added;
+            all.exhausted += outcome.exhausted;
+            all.twice += outcome.twice;
+            if chance.once_in(2) {
+                tally.count("a /29", "reboot", "filled again");
+                // Containers, links and /run go; what is on the disk stays, and nobody detaches.
+                living.values().for_each(|(pod, _): &(Pod, String)| pod.end());
+                living.clear();
+                world.sh("ip link delete br0 2>/dev/null; rm -rf /run/netwright /run/cni");
+                continue;
+            }
+            tally.count("a /29", "kill", "filled again");
+            // Some containers die, with a runtime that does not notice.
+            for id in living.keys().cloned().collect::<Vec<_>>() {
+                if chance.once_in(2) {
+                    let (pod, _) = living.remove(&id).unwrap();
+                    pod.end();
+                }
+            }
+            // An ADD is killed somewhere, and its container ends with it.
+            let pod = world.pod(&format!("c{cycle}-killed"));
+            let at = chance.below(DEEP);
+            let mut seen = 0;
+            world.follow(&pod.call("ADD", &plugin), &mut |_| {
+                seen += 1;
+                if seen == at { Blow::Kill } else { Blow::Spare }
+            });
+            pod.end();
+            // And one is detached as it should be.
+            if let Some((_, (pod, _))) = living.pop_first() {
+                let call = Call { previous: None, ..pod.call("DEL", &plugin) };
+                assert!(world.call(&call).is_done());
+                pod.end();
+            }
+        }
+        all
+    })
+}
+
+fn count() -> usize {
+    CYCLES[usize::from(feature::available("full"))]
+}
+
+/// Containers that died without a DEL hold no address for ever, and those that live keep theirs.
+#[test]
+fn a_pool_that_is_full_of_the_dead_is_not_full() {
+    testkit::require!("root", "ptrace");
+    let mut tally = Tally::new();
+    let found = cycles(count(), None, &mut tally);
+    eprintln!("MEASURED ours: {found:?}");
+    assert_eq!((found.exhausted, found.twice), (0, 0), "{found:?}");
+    tally.finish();
+}
+
+/// The same with the reference's plugins, for comparison: what is theirs to mend is only told.
+#[test]
+fn the_reference_beside_it() {
+    testkit::require!("root", "ptrace", "full");
+    let release = [Release::Unstable, Release::Installed]
+        .into_iter()
+        .find(|release| release.plugin("bridge").is_some());
+    let found = cycles(count(), Some(release.unwrap().directory()), &mut Tally::new());
+    eprintln!("MEASURED the reference: {found:?}");
+    assert!(
+        0 < found.exhausted,
+        "the comparison in docs/guarantees.md is not true any more: {found:?}"
+    );
+}
