@@ -68,7 +68,11 @@ impl Switches for HostSwitches {
         if !matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_)) {
             return Ok(());
         }
-        let Some(made) = index.read_note(&shared.object()).found else { return Ok(()) };
+        if !index.has_note(&shared.object()) {
+            return Ok(());
+        }
+        // A note that cannot be read was of a first change, and the kernel's own value is off.
+        let made = index.read_note(&shared.object()).found.unwrap_or_default();
         match shared {
             Shared::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;

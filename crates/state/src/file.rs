@@ -358,7 +358,7 @@ fn read_with(path: &Path, more: OFlags) -> Result<Option<Vec<u8>>, FileError> {
     Ok(Some(bytes))
 }
 
-/// Removes a file; `false` when it was not there.
+/// Removes a file, or an empty folder in its place; `false` when there was nothing.
 ///
 /// # Errors
 /// [`FileError::Remove`].
@@ -366,6 +366,11 @@ pub fn remove_file(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if is_absent(&error) => Ok(false),
+        // Whatever made a folder of it: an empty one says nothing either.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => match fs::remove_dir(path) {
+            Ok(()) => Ok(true),
+            Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
+        },
         Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
     }
 }

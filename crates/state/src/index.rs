@@ -94,6 +94,14 @@ impl Index {
         }
     }
 
+    /// Says that a plugin has made nothing for an attachment: others have records of it, and this one has none, nor anything
+    /// in its place.
+    #[must_use]
+    pub fn made_nothing(&self, key: &AttachmentKey, plugin: &str) -> bool {
+        let own = self.get(key, plugin);
+        own.found.is_none() && own.damaged.is_empty() && !self.of_attachment(key).found.is_empty()
+    }
+
     /// Removes the record a plugin wrote for an attachment, garbled or not; `false` when there was none.
     ///
     /// On behalf of a call that could not read everything it stays, for the next one to read: see [`Roots::for_one_call`].
@@ -340,6 +348,13 @@ impl Index {
             }
         }
         note
+    }
+
+    /// Says whether a shared object has a note, be it one that cannot be read: then too something was changed to have it.
+    #[must_use]
+    pub fn has_note(&self, object: &str) -> bool {
+        let note = self.read_note(object);
+        note.found.is_some() || !note.damaged.is_empty()
     }
 
     /// Removes the index's own files and folders when nothing is written in them: no attachment has a record or holds

@@ -10,6 +10,7 @@
 mod anywhere;
 mod chance;
 mod cycles;
+mod files;
 mod orders;
 mod scenario;
 mod soak;

@@ -311,6 +311,12 @@ impl<'s> Locked<'s> {
         Ok(named.filter_map(|one| self.folder.origin(&one.file).map(|at| (one, at))).collect())
     }
 
+    /// Says for which namespace an address was reserved, if that was noted.
+    #[must_use]
+    pub fn origin_of(&self, address: IpAddr) -> Option<Origin> {
+        self.folder.origin(Path::new(&address.to_string()))
+    }
+
     /// Removes reservations whose holders are known to be gone.
     pub fn remove(&self, reservations: Vec<Reservation>) -> Collected {
         let done = self.remove_all(reservations.into_iter());

@@ -258,7 +258,7 @@ fn take_down(
         Some(facts) => {
             Firewall::open(index).and_then(|mut firewall| firewall.remove(key, &facts.plan))
         }
-        None if !index.of_attachment(key).found.is_empty() => Ok(()),
+        None if index.made_nothing(key, NAME) => Ok(()),
         None => {
             Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
         }

@@ -52,7 +52,8 @@ impl Plugin for HostLocal {
         let owner = Owner::from(call.attachment());
         let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
         // Perhaps for want of a DEL: after a power cut there is none.
-        if matches!(&assigned, Err(AllocateError::Plan(PlanError::Set { .. })))
+        if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
+            && stale::may_be_why(source, &locked)
             && 0 < stale::take_back(call, &locked).map_err(|error| store_error(&error))?
         {
             assigned = locked.allocate(&config.ranges, &requested, &owner);

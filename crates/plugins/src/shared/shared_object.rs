@@ -61,7 +61,7 @@ impl HostSwitch {
     /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
     pub fn hold(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
-        if index.read_note(&object).found.is_none() && self.is_on()? {
+        if !index.has_note(&object) && self.is_on()? {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
@@ -82,7 +82,7 @@ impl HostSwitch {
     /// As [`HostSwitch::hold`].
     pub fn release(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
-        if index.read_note(&object).found.is_none() {
+        if !index.has_note(&object) {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
@@ -99,7 +99,7 @@ impl HostSwitch {
     /// As [`HostSwitch::hold`].
     pub fn collect(self, index: &Index) -> Result<(), Error> {
         let object = self.object();
-        if index.read_note(&object).found.is_none() {
+        if !index.has_note(&object) {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;

@@ -173,6 +173,7 @@ mod tests {
                 assert!(options.nodad);
                 format!("{address}{}", if options.noprefixroute { " noprefixroute" } else { "" })
             }
+            Change::SetLink { set, .. } if set.arp_notify.is_some() => "arp_notify".to_owned(),
             Change::SetLink { .. } => "up".to_owned(),
             Change::AddRoute(route) | Change::AppendRoute(route) => format!(
                 "{}{}{}{}{}",
@@ -192,6 +193,7 @@ mod tests {
             &[("10.1.0.2/24", Some("10.1.0.1")), ("2001:db8::2/64", Some("2001:db8::1"))],
             &[("0.0.0.0/0", None), ("10.9.0.0/16", Some("10.1.0.7"))],
             expect![[r#"
+                container arp_notify
                 container 10.1.0.2/24 noprefixroute
                 container 2001:db8::2/64 noprefixroute
                 container up
@@ -214,6 +216,7 @@ mod tests {
             &[("10.1.0.2/32", None), ("2001:db8::2/128", None)],
             &[("0.0.0.0/0", None), ("::/0", None)],
             expect![[r#"
+                container arp_notify
                 container 10.1.0.2/32 noprefixroute
                 container 2001:db8::2/128 noprefixroute
                 container up
@@ -234,6 +237,7 @@ mod tests {
             &[("10.1.0.2/24", Some("10.1.0.1")), ("10.1.0.3/24", Some("10.1.0.1"))],
             &[],
             expect![[r#"
+                container arp_notify
                 container 10.1.0.2/24 noprefixroute
                 container 10.1.0.3/24 noprefixroute
                 container up

@@ -11,14 +11,14 @@
 //! namespace a proof of its life: after a reboot another has it. If the path of another container's reservation leads to a
 //! namespace of that number, that one is meant.
 //!
-//! Looked at only when a pool gives no address, so that it costs nothing otherwise.
+//! Looked at only when a pool gives no address, so that it costs nothing otherwise; every reservation is then read.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
 use cni_plugin::Call;
-use ipam::{Holder, Locked, Origin, Reservation, StoreError};
+use ipam::{Holder, Locked, Origin, Reservation, SetError, StoreError};
 use kernel::netns::Netns;
 
 use crate::shared::pair;
@@ -32,6 +32,18 @@ pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     let id = call.open_netns_if_there().ok().flatten()?.id();
     let boot = state::boot_id().unwrap_or_default();
     path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, boot })
+}
+
+/// Whether a stale reservation may be why there is no address: one that is in the way, or any when all are taken. It spares
+/// reading every file where the one in the way is of a container that is there.
+pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
+    match refused {
+        SetError::Exhausted { .. } => true,
+        SetError::Taken { address, .. } | SetError::Duplicate { address, .. } => locked
+            .origin_of(*address)
+            .is_some_and(|origin| at_path(&origin.path) != Some((origin.dev, origin.ino))),
+        _ => false,
+    }
 }
 
 /// Takes back what is stale, under the pool's lock; says how many addresses that were.
