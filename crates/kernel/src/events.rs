@@ -4,7 +4,6 @@
 //!
 //! ```no_run
 //! use kernel::events::{Event, Listener};
-//! # extern crate netwright_kernel as kernel;
 //! let mut listener = Listener::open()?;
 //! // … once its descriptor is readable:
 //! for event in listener.heard()? {

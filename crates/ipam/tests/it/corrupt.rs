@@ -9,7 +9,7 @@ use testkit::Tally;
 use super::*;
 
 /// How many corruptions every run tries, and a full one.
-const TRIES: u64 = 1_500;
+const TRIES: u64 = 1_000;
 const FULL_TRIES: u64 = 11_000;
 
 /// Those who live, and were told an address each of either family.

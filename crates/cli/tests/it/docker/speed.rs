@@ -17,6 +17,7 @@ const CONTAINERS: usize = 20;
 
 #[test]
 fn beside_dockers_own_bridge() {
+    testkit::require!("full");
     needs_docker!();
     let lab = Lab::with_processes("docker-speed");
     install(&lab);

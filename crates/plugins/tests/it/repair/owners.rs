@@ -27,6 +27,8 @@ fn an_address_that_is_reserved_for_another_is_not_put_back() {
     let chain = chain(&node, &c1);
     c1.sh("ip addr del 10.1.0.2/24 dev eth0");
     let reservation = node.dir("ipam").join("n/10.1.0.2");
+    // As whoever reserves it makes it: the file of before would keep the mark of whose it is.
+    std::fs::remove_file(&reservation).unwrap();
     std::fs::write(&reservation, "other\r\neth0").unwrap();
     let (_, left) = chain.repair();
     assert!(left[0].contains("Failed to find address added by container c1"), "{left:?}");
