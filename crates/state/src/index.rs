@@ -350,6 +350,12 @@ impl Index {
         note
     }
 
+    /// Says whether an attachment holds a shared object.
+    #[must_use]
+    pub fn holds(&self, object: &str, key: &AttachmentKey) -> bool {
+        fs::symlink_metadata(self.object_directory(object).join(key.hash())).is_ok()
+    }
+
     /// Says whether a shared object has a note, be it one that cannot be read: then too something was changed to have it.
     #[must_use]
     pub fn has_note(&self, object: &str) -> bool {

@@ -66,6 +66,10 @@ impl HostSwitch {
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
         let on = self.is_on()?;
+        if on && !index.has_note(&object) {
+            // Somebody else switched it on just now.
+            return Ok(());
+        }
         if !on {
             index.note(&object, &json!({ "was": "0" })).map_err(|error| file_error(&error))?;
         }
@@ -82,7 +86,8 @@ impl HostSwitch {
     /// As [`HostSwitch::hold`].
     pub fn release(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
-        if !index.has_note(&object) {
+        // Who holds it, or held it, holds what was switched, whatever became of the note.
+        if !index.has_note(&object) && !index.holds(&object, key) {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
