@@ -174,18 +174,18 @@ macro_rules! unstable_tests {
     };
 }
 
-/// Makes the two tests of a plugin that needs kernel features. In the slow machine, the older release is for full runs.
+/// Makes the two tests of a plugin that needs kernel features. In the slow machine they are for full runs.
 macro_rules! vm_tests {
     ($cases:expr, $($feature:expr),+) => {
         $crate::differential::one_test!(vm_as_the_installed_release, $cases, Installed, "full", $($feature),+);
-        $crate::differential::one_test!(vm_as_the_unstable_release, $cases, Unstable, $($feature),+);
+        $crate::differential::one_test!(vm_as_the_unstable_release, $cases, Unstable, "full", $($feature),+);
     };
 }
 
 /// Makes the test of a plugin that needs kernel features and that the installed release does not have.
 macro_rules! vm_unstable_tests {
     ($cases:expr, $($feature:expr),+) => {
-        super::one_test!(vm_as_the_unstable_release, $cases, Unstable, $($feature),+);
+        super::one_test!(vm_as_the_unstable_release, $cases, Unstable, "full", $($feature),+);
     };
 }
 

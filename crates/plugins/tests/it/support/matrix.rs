@@ -291,7 +291,7 @@ macro_rules! vm_tests {
             vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_check_dual check Dual,
             vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6, vm_matrix_gc_dual gc Dual,
             vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6, vm_matrix_status_dual status Dual);
-        $crate::support::matrix::each!($subject, "root", "program:strace", $($feature),+;
+        $crate::support::matrix::each!($subject, "root", "full", "program:strace", $($feature),+;
             vm_an_add_killed_anywhere_leaves_nothing killed Dual);
     };
 }
