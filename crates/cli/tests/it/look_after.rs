@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use testkit::real::{Containerd, Pod, Podman, tell};
-use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp};
+use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp, try_tcp};
 use testkit::{Lab, Place, Running, require};
 
 use crate::system::{NETWRIGHT, SERVE, fetch, install};
@@ -128,7 +128,11 @@ fn containers_of_podman_are_repaired_and_collected() {
     web.sh("ip route del default");
     wait_for("a route", || web.sh("ip route").contains("default"));
     wait_for("forwarding", || lab.sh("sysctl -n net.ipv4.ip_forward").trim() == "1");
-    assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "web");
+    // The port may still be away: who connects meanwhile reaches podman, which holds it open and never answers.
+    let port = "127.0.0.1:8080".parse().unwrap();
+    wait_for("its answer", || {
+        try_tcp(&lab, port, Duration::from_secs(1)).is_ok_and(|answer| answer.server == "web")
+    });
     assert_pings(&web, "198.51.100.2");
     tell("podman", "repaired", "its containers answer again after nft flush ruleset");
     drop(service);
@@ -137,10 +141,18 @@ fn containers_of_podman_are_repaired_and_collected() {
     let netns = podman.netns("other");
     drop(other);
     let id = podman.run(&["inspect", "--format", "{{.Id}}", "other"]);
-    podman.run(&["kill", "other"]);
+    // Its monitor first: that would have podman clean up.
+    let state = "{{.State.ConmonPid}} {{.State.Pid}}";
+    let processes = podman.run(&["inspect", "--format", state, "other"]);
+    lab.sh(&format!("kill -KILL {}", processes.trim()));
     lab.try_sh(&format!("umount {netns}; rm -f {netns}; rm -rf /run/crun/{}", id.trim()));
-    let log = collect(&lab, &["-act"]);
-    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    // As long as its process ends, its namespace is there.
+    let mut log = String::new();
+    wait_for("its end", || {
+        log = collect(&lab, &["-act"]);
+        assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+        log.contains("removed; its container is gone")
+    });
     assert!(!lab.sh("nft list ruleset").contains("tcp . 8081"), "{log}");
     assert_no_tcp(&lab, "127.0.0.1:8081");
     assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "web");

@@ -130,6 +130,9 @@ fn the_driver_killed_at_each_call() {
                 }
             }
         }
+        // What the last blow may have kept from being removed goes with the next network.
+        let undisturbed = life(&lab, &docker);
+        assert!(undisturbed.is_empty(), "{undisturbed:?}");
         eprintln!(
             "DOCKER killed the driver {struck} times; tried again {}:\n{}",
             twice.len(),
