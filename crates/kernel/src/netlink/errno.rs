@@ -31,6 +31,8 @@ impl Errno {
     pub const AFNOSUPPORT: Self = Self(97);
     /// ENETUNREACH: no route.
     pub const NETUNREACH: Self = Self(101);
+    /// Somebody else has the address.
+    pub const ADDRINUSE: Self = Self(98);
     /// EADDRNOTAVAIL: no such address.
     pub const ADDRNOTAVAIL: Self = Self(99);
     /// EHOSTUNREACH: an unreachable route.

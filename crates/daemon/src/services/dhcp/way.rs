@@ -180,14 +180,18 @@ fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayErro
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {
         match create(host, new) {
-            Err(WayError::Link(error))
-                if error.errno() == Some(kernel::Errno::BUSY) && Instant::now() < deadline =>
-            {
+            Err(WayError::Link(error)) if is_busy(&error) && Instant::now() < deadline => {
                 std::thread::sleep(BUSY_PAUSE);
             }
             done => return done,
         }
     }
+}
+
+/// Says whether another link on the parent has the hardware address (`linux drivers/net/macvlan.c`: EBUSY while it is made,
+/// EADDRINUSE while it is set up).
+fn is_busy(error: &kernel::NetlinkError) -> bool {
+    matches!(error.errno(), Some(kernel::Errno::BUSY | kernel::Errno::ADDRINUSE))
 }
 
 /// Makes a link for an instant; one that a killed daemon left is cleared away.
