@@ -1,35 +1,97 @@
 //! Debian packages that are unpacked, not installed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::run::{Program, quiet};
 
 /// Downloads the package, with apt-get's options, and unpacks it as `into`, which appears when it is complete.
 pub(crate) fn unpack(package: &str, options: &[String], into: &Path) -> Result<(), String> {
-    let new = into.with_extension("new");
-    let download = into.with_extension("download");
-    for path in [&new, &download] {
-        let _ = fs::remove_dir_all(path);
-        fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))?;
-    }
+    let new = empty(into.with_extension("new"))?;
+    let download = empty(into.with_extension("download"))?;
     println!("  apt-get download {package}");
-    let name = into.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // apt-get downloads into the current directory.
-    let mut program =
-        Program::new("env --chdir").arg(download.display().to_string()).arg("apt-get");
-    for option in options {
-        program = program.arg(option);
+    let program = Program::new("env --chdir").arg(download.display().to_string()).arg("apt-get");
+    let program = with_options(program, options);
+    program.arg("download").arg(package).logged(&format!("{}-download", name(into)), quiet)?;
+    let files = packages_in(&download)?;
+    let [file] = &files[..] else {
+        return Err(format!("apt-get download {package} left {} files", files.len()));
+    };
+    extract(file, &new)?;
+    let _ = fs::remove_dir_all(&download);
+    complete(&new, into)
+}
+
+/// Downloads the packages and what they depend on, as on a system that has nothing, and unpacks all of them as `into`,
+/// which appears when `finish` has seen it. No package's own scripts are run.
+pub(crate) fn unpack_with_dependencies(
+    packages: &[&str],
+    options: &[String],
+    into: &Path,
+    finish: impl FnOnce(&Path) -> Result<(), String>,
+) -> Result<(), String> {
+    let new = empty(into.with_extension("new"))?;
+    let download = empty(into.with_extension("download"))?;
+    empty(download.join("partial"))?;
+    // Where dpkg would say what is installed, and have its locks.
+    let dpkg = empty(into.with_extension("dpkg"))?;
+    let nothing = dpkg.join("status");
+    fs::write(&nothing, "").map_err(|error| format!("write {}: {error}", nothing.display()))?;
+    println!("  apt-get install --download-only {}", packages.join(" "));
+    let mut program = with_options(Program::new("apt-get"), options)
+        .arg(format!("--option=Dir::State::status={}", nothing.display()))
+        .arg(format!("--option=Dir::Cache::archives={}", download.display()));
+    for word in ["--yes", "--no-install-recommends", "--download-only", "install"] {
+        program = program.arg(word);
     }
-    program.arg("download").arg(package).logged(&format!("{name}-download"), quiet)?;
-    let file =
-        fs::read_dir(&download).ok().and_then(|mut entries| Some(entries.next()?.ok()?.path()));
-    let file = file.ok_or_else(|| format!("apt-get download {package} left no file"))?;
+    packages
+        .iter()
+        .fold(program, |program, package| program.arg(*package))
+        .logged(&format!("{}-download", name(into)), quiet)?;
+    for file in packages_in(&download)? {
+        extract(&file, &new)?;
+    }
+    finish(&new)?;
+    let _ = fs::remove_dir_all(&download);
+    let _ = fs::remove_dir_all(&dpkg);
+    complete(&new, into)
+}
+
+fn with_options(program: Program, options: &[String]) -> Program {
+    options.iter().fold(program, Program::arg)
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Makes an empty directory of this path.
+fn empty(path: PathBuf) -> Result<PathBuf, String> {
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).map_err(|error| format!("create {}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// The packages in a directory, in the order of their names.
+fn packages_in(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(dir).map_err(|error| format!("read {}: {error}", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    files.sort();
+    Ok(files)
+}
+
+/// The log of the last package stays: that of the one that failed.
+fn extract(file: &Path, into: &Path) -> Result<(), String> {
     Program::new("dpkg-deb -x")
         .arg(file.display().to_string())
-        .arg(new.display().to_string())
-        .logged(&format!("{name}-unpack"), quiet)?;
-    let _ = fs::remove_dir_all(&download);
+        .arg(into.display().to_string())
+        .logged(&format!("{}-unpack", name(into)), quiet)?;
+    Ok(())
+}
+
+fn complete(new: &Path, into: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(into);
-    fs::rename(&new, into).map_err(|error| format!("rename {}: {error}", new.display()))
+    fs::rename(new, into).map_err(|error| format!("rename {}: {error}", new.display()))
 }

@@ -10,6 +10,7 @@ mod deb;
 mod demo;
 mod deny;
 mod dependencies;
+mod engine;
 mod executable;
 mod fuzz;
 mod matrix;

@@ -1,9 +1,11 @@
-//! The Go plugins beside which ours are tested: Debian's are installed, those of its unstable release unpacked.
+//! What ours is tested with and beside, of Debian's unstable release: the Go plugins and the Docker Engine. Those of its
+//! stable release are installed; these are unpacked below cargo's target directory.
 
 use std::fs;
 use std::path::Path;
 
 use crate::deb;
+use crate::engine;
 use crate::run::{Program, exists, quiet, target_dir};
 
 const PACKAGE: &str = "containernetworking-plugins";
@@ -14,15 +16,17 @@ const DIRECTORY: &str = "reference";
 /// Its signatures are made with keys that every supported release's keyring has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Unpacks unstable's plugins, unless that has been done, and says which version they are.
+/// Unpacks unstable's plugins and its engine, unless that has been done, and says where they are.
 /// Delete `target/reference` to get newer ones.
 pub(crate) fn unpacked() -> Result<String, String> {
     if !exists("apt-get") {
-        return Ok("no Debian system: no Go plugins of its unstable release".to_owned());
+        let what = "no Debian system: no Go plugins and no Docker Engine of its unstable release";
+        return Ok(what.to_owned());
     }
     let dir = target_dir().join(DIRECTORY);
     let plugins = dir.join("unstable");
-    if !plugins.is_dir() {
+    let engine = dir.join("engine");
+    if !plugins.is_dir() || !engine.is_dir() {
         let mirror = mirror().or_else(|_| {
             Program::new("apt-get update --quiet").logged("reference-machine", quiet)?;
             mirror()
@@ -33,15 +37,25 @@ pub(crate) fn unpacked() -> Result<String, String> {
             update = update.arg(option);
         }
         update.logged("reference-update", quiet)?;
-        deb::unpack(PACKAGE, &options, &plugins)?;
+        if !plugins.is_dir() {
+            deb::unpack(PACKAGE, &options, &plugins)?;
+        }
+        if !engine.is_dir() {
+            engine::unpack(&options, &engine)?;
+        }
         // The lists are ten times as large as what they were for.
         let _ = fs::remove_dir_all(dir.join("apt"));
     }
-    let bridge = plugins.join("usr/lib/cni/bridge");
-    if !bridge.is_file() {
-        return Err(format!("{} is not there: delete {}", bridge.display(), dir.display()));
+    for file in [plugins.join("usr/lib/cni/bridge"), engine.join("usr/sbin/dockerd")] {
+        if !file.is_file() {
+            return Err(format!("{} is not there: delete {}", file.display(), dir.display()));
+        }
     }
-    Ok(format!("Debian unstable's Go plugins are in {}", plugins.display()))
+    Ok(format!(
+        "Debian unstable's Go plugins are in {}, its Docker Engine in {}",
+        plugins.display(),
+        engine.display()
+    ))
 }
 
 /// The mirror this machine gets Debian itself from.

@@ -10,7 +10,7 @@ use crate::matrix::read_log;
 use crate::run::target_dir;
 
 /// The runtimes that must have been heard.
-const RUNTIMES: [&str; 5] = ["podman", "containerd", "docker", "runc", "crun"];
+const RUNTIMES: [&str; 6] = ["podman", "containerd", "docker", "docker-unstable", "runc", "crun"];
 
 /// What each of them must have told.
 const TOLD: [&str; 3] = ["version", "running", "answered"];

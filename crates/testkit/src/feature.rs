@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::reference::Release;
+use crate::reference::{Release, engine_root};
 
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
@@ -25,6 +25,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"program:NAME"` | an executable NAME is on the path |
 /// | `"file:PATH"` | PATH exists |
 /// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
+/// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
@@ -110,6 +111,9 @@ pub fn available(feature: &str) -> bool {
         let releases = [Release::Installed, Release::Unstable];
         return releases.into_iter().all(|release| release.plugin("bridge").is_some());
     }
+    if feature == "newest-engine" {
+        return engine_root().join("usr/sbin/dockerd").is_file();
+    }
     if let Some(program) = feature.strip_prefix("program:") {
         return find_program(program).is_some();
     }
@@ -176,6 +180,9 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
         None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
+        None if *missing == "newest-engine" => {
+            "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()
+        }
         None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
         None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),

@@ -1,4 +1,4 @@
-//! The Go plugins beside which ours are tested.
+//! The Go plugins beside which ours are tested, and the newest Docker Engine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,12 @@ impl Release {
         let path = self.directory().join(name);
         path.is_file().then_some(path)
     }
+}
+
+/// The root of a system that has Debian unstable's Docker Engine, which `cargo xtask setup` unpacks.
+#[must_use]
+pub fn engine_root() -> PathBuf {
+    unpacked().join("engine")
 }
 
 /// Where `cargo xtask setup` unpacks: beside what cargo builds, where the running test is.

@@ -3,6 +3,7 @@
 mod bad;
 mod crash;
 mod life;
+mod newest;
 mod proxy;
 mod settled;
 mod speed;

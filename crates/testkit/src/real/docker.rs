@@ -1,6 +1,7 @@
 //! Debian's Docker Engine.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use super::cgroup::Cgroup;
 use super::image::image;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, Running};
+use crate::reference;
 
 /// How long the engine may take to answer after its start.
 const READY: Duration = Duration::from_secs(60);
@@ -18,12 +20,37 @@ const READY: Duration = Duration::from_secs(60);
 /// How long one docker command may take.
 const DEADLINE: &str = "120s";
 
-/// Names the root of another system whose engine is used instead of the machine's, for one that `debootstrap` made of a newer
-/// release: all tests of the engine run with that one then.
-const ROOT: &str = "NETWRIGHT_DOCKER_ROOT";
-
 /// Debian's client, which another of the same name may hide.
 const CLIENT: &str = "/usr/bin/docker";
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The machine's, of Debian's stable release: 20.10, which makes a container's namespace behind its interfaces.
+    Installed,
+    /// Debian unstable's, which `cargo xtask setup` unpacks: 28 or later, which makes the namespace first. A test that uses it says
+    /// `require!("newest-engine")` too.
+    Newest,
+}
+
+impl Engine {
+    /// What it is called among runtimes ([`tell`](super::tell)).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Installed => "docker",
+            Engine::Newest => "docker-unstable",
+        }
+    }
+
+    /// The root that its programs run in; `None` for the machine's.
+    fn root(self) -> Option<PathBuf> {
+        match self {
+            Engine::Installed => None,
+            Engine::Newest => Some(reference::engine_root()),
+        }
+    }
+}
 
 /// The engine in a lab made by [`Lab::with_processes`], and its client.
 ///
@@ -38,7 +65,7 @@ pub struct Docker<'lab> {
     daemon: Option<Running>,
     cgroup: Cgroup,
     flags: Vec<String>,
-    root: Option<String>,
+    engine: Engine,
 }
 
 impl<'lab> Docker<'lab> {
@@ -55,18 +82,17 @@ impl<'lab> Docker<'lab> {
         "files: /var/lib/cni/results is new",
     ];
 
-    /// Starts the engine and gives it the image.
+    /// Starts the machine's engine and gives it the image.
     #[must_use]
     pub fn new(lab: &'lab Lab) -> Self {
-        Self::with_flags(lab, &[])
+        Self::of(lab, Engine::Installed, &[])
     }
 
-    /// Starts it with further flags.
+    /// Starts an engine with further flags.
     #[must_use]
-    pub fn with_flags(lab: &'lab Lab, flags: &[&str]) -> Self {
+    pub fn of(lab: &'lab Lab, engine: Engine, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let root = std::env::var(ROOT).ok().filter(|root| !root.is_empty());
-        let mut docker = Self { lab, daemon: None, cgroup: Cgroup::new(), flags, root };
+        let mut docker = Self { lab, daemon: None, cgroup: Cgroup::new(), flags, engine };
         let home = docker.home();
         lab.sh(&format!(
             "mkdir -p {home} && mount -t tmpfs tmpfs {home} && mkdir -p {home}/client"
@@ -92,10 +118,7 @@ impl<'lab> Docker<'lab> {
             self.flags.join(" "),
         );
         let began = Instant::now();
-        let (program, arguments) = match &self.root {
-            None => ("sh", vec!["-c".to_owned(), script]),
-            Some(root) => ("unshare", in_root(root, &script)),
-        };
+        let (program, arguments) = self.in_root(&script);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.daemon = Some(self.lab.start(program, &arguments));
         while !self.try_run(&["version"]).status.success() {
@@ -216,15 +239,20 @@ impl<'lab> Docker<'lab> {
     fn home(&self) -> String {
         self.lab.dir().join("docker").display().to_string()
     }
-}
 
-/// What `unshare` is told to run a script in another root: a mount namespace whose root that is, since runc moves roots itself and
-/// cannot in one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
-fn in_root(root: &str, script: &str) -> Vec<String> {
-    let enter = format!(
-        "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
-         for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
-         cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
-    );
-    ["--mount", "--propagation", "unchanged", "sh", "-c", &enter].map(str::to_owned).to_vec()
+    /// How a script is run in the engine's root: in a mount namespace whose root that is, since runc moves roots itself and cannot
+    /// in one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
+    fn in_root(&self, script: &str) -> (&'static str, Vec<String>) {
+        let Some(root) = self.engine.root() else {
+            return ("sh", vec!["-c".to_owned(), script.to_owned()]);
+        };
+        let root = root.display();
+        let enter = format!(
+            "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
+             for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
+             cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
+        );
+        let words = ["--mount", "--propagation", "unchanged", "sh", "-c", &enter];
+        ("unshare", words.map(str::to_owned).to_vec())
+    }
 }

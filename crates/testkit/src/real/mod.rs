@@ -23,7 +23,7 @@ mod proto;
 mod rootfs;
 
 pub use containerd::{Containerd, Pod};
-pub use docker::Docker;
+pub use docker::{Docker, Engine};
 pub use oci::Bundle;
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};

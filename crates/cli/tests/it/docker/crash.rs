@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use testkit::real::Docker;
+use testkit::real::{Docker, Engine};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
-use testkit::{Lab, Place, Snapshot, feature, require};
+use testkit::{Lab, Place, Snapshot, feature};
 
 use super::life::needs_docker;
 use super::proxy::{BEHIND, Blow, serve};
-use super::support::{Driver, assert_nothing_left};
+use super::support::{Driver, assert_nothing_left, figure};
 use crate::system::{address_of, install};
 
 /// The calls of a network's and a container's life, in order.
@@ -101,11 +101,15 @@ fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
 #[test]
 fn the_driver_killed_at_each_call() {
     needs_docker!();
+    driver_killed(Engine::Installed);
+}
+
+pub(super) fn driver_killed(engine: Engine) {
     let lab = Lab::with_processes("docker-kill");
     install(&lab);
     let driver = Driver::start_at(&lab, BEHIND, &[]);
     serve(&lab, driver, |control| {
-        let docker = Docker::new(&lab);
+        let docker = Docker::of(&lab, engine, &[]);
         let before = Snapshot::take(&lab);
         let (mut struck, mut twice) = (0, Vec::new());
         // In every run each call at one of the moments, with `--full` at all of them.
@@ -133,8 +137,9 @@ fn the_driver_killed_at_each_call() {
         // What the last blow may have kept from being removed goes with the next network.
         let undisturbed = life(&lab, &docker);
         assert!(undisturbed.is_empty(), "{undisturbed:?}");
-        eprintln!(
-            "DOCKER killed the driver {struck} times; tried again {}:\n{}",
+        figure!(
+            engine,
+            "killed the driver {struck} times; tried again {}:\n{}",
             twice.len(),
             twice.join("")
         );
@@ -146,10 +151,14 @@ fn the_driver_killed_at_each_call() {
 fn the_engine_killed_with_twenty_containers() {
     testkit::require!("full");
     needs_docker!();
+    engine_killed(Engine::Installed);
+}
+
+pub(super) fn engine_killed(engine: Engine) {
     let lab = Lab::with_processes("docker-twenty");
     install(&lab);
     let mut driver = Driver::start(&lab);
-    let mut docker = Docker::new(&lab);
+    let mut docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     docker.run(&[
         "network",
@@ -192,7 +201,7 @@ fn the_engine_killed_with_twenty_containers() {
 
     docker.kill();
     let took = docker.start();
-    eprintln!("DOCKER engine killed and up again with 20 containers after {took:?}");
+    figure!(engine, "engine killed and up again with 20 containers after {took:?}");
     all_networked(&docker);
 
     // Both at once, as at a power cut that spares the kernel.
@@ -200,13 +209,13 @@ fn the_engine_killed_with_twenty_containers() {
     driver.kill();
     driver.again();
     let took = docker.start();
-    eprintln!("DOCKER engine and driver killed, up again with 20 containers after {took:?}");
+    figure!(engine, "engine and driver killed, up again with 20 containers after {took:?}");
     all_networked(&docker);
 
     // And in order.
     docker.stop();
     let took = docker.start();
-    eprintln!("DOCKER engine stopped and up again with 20 containers after {took:?}");
+    figure!(engine, "engine stopped and up again with 20 containers after {took:?}");
     all_networked(&docker);
 
     let endpoints = lab.sh("ls /var/lib/netwright/docker/endpoints | wc -l");

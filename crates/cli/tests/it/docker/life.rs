@@ -1,15 +1,15 @@
 //! Containers' lives, with real traffic.
 
-use testkit::real::{Docker, tell};
+use testkit::real::{Docker, Engine, tell};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
-use testkit::{Lab, Place, Snapshot, Visit, require};
+use testkit::{Lab, Place, Snapshot, Visit};
 
 use super::support::{CniContainer, Driver, LAN, assert_nothing_left, write_network};
 use crate::system::{address_of, at, gateway_of, install};
 
 macro_rules! needs_docker {
     () => {
-        require!(
+        testkit::require!(
             "root",
             "program:dockerd",
             "program:containerd",
@@ -20,7 +20,14 @@ macro_rules! needs_docker {
     };
 }
 
-pub(super) use needs_docker;
+macro_rules! needs_newest {
+    () => {
+        crate::docker::life::needs_docker!();
+        testkit::require!("newest-engine");
+    };
+}
+
+pub(super) use {needs_docker, needs_newest};
 
 /// Both reach each other in both families.
 fn assert_neighbours(one: &impl Place, two: &impl Place) {
@@ -45,12 +52,16 @@ fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
 #[test]
 fn a_network_list_becomes_a_docker_network() {
     needs_docker!();
+    network_list(Engine::Installed);
+}
+
+pub(super) fn network_list(engine: Engine) {
     let lab = Lab::with_processes("docker-lan");
     install(&lab);
     write_network(&lab, "lan", LAN);
     let driver = Driver::start(&lab);
-    let docker = Docker::new(&lab);
-    tell("docker", "version", &docker.run(&["version", "--format", "{{.Server.Version}}"]));
+    let docker = Docker::of(&lab, engine, &[]);
+    tell(engine.name(), "version", &docker.run(&["version", "--format", "{{.Server.Version}}"]));
     let before = Snapshot::take(&lab);
     docker.run(&[
         "network",
@@ -91,7 +102,7 @@ fn a_network_list_becomes_a_docker_network() {
     assert!(link.contains("02:00:00:00:00:99"), "{link}");
     assert_neighbours(&web, &other);
     published(&lab, &web, &other, 8080);
-    tell("docker", "running", &docker.run(&["ps", "--format", "{{.Names}} {{.Status}}"]));
+    tell(engine.name(), "running", &docker.run(&["ps", "--format", "{{.Names}} {{.Status}}"]));
 
     // A container of a CNI runtime on the same network.
     let (run, cni) = CniContainer::run(&lab, &["--net", "lan"]);
@@ -106,7 +117,7 @@ fn a_network_list_becomes_a_docker_network() {
     assert_eq!(said["GlobalIPv6Address"], "fd71::99");
     assert_eq!(said["MacAddress"], "02:00:00:00:00:99");
     assert_eq!(said["Gateway"], "10.71.0.1");
-    tell("docker", "answered", &said["IPAddress"].to_string());
+    tell(engine.name(), "answered", &said["IPAddress"].to_string());
 
     drop((web, other));
     docker.remove(&["web", "other"]);
@@ -118,10 +129,14 @@ fn a_network_list_becomes_a_docker_network() {
 #[test]
 fn a_network_made_of_options() {
     needs_docker!();
+    made_of_options(Engine::Installed);
+}
+
+pub(super) fn made_of_options(engine: Engine) {
     let lab = Lab::with_processes("docker-made");
     install(&lab);
     let driver = Driver::start(&lab);
-    let docker = Docker::new(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     // Docker's own IPAM.
     docker.run(&[
@@ -194,11 +209,15 @@ fn a_network_made_of_options() {
 #[test]
 fn a_network_list_that_gives_the_addresses_itself() {
     needs_docker!();
+    own_addresses(Engine::Installed);
+}
+
+pub(super) fn own_addresses(engine: Engine) {
     let lab = Lab::with_processes("docker-null");
     install(&lab);
     write_network(&lab, "lan", LAN);
     let driver = Driver::start(&lab);
-    let docker = Docker::new(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     docker.run(&[
         "network",

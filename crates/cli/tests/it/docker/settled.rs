@@ -1,8 +1,8 @@
 //! What Docker does not set is there all the same.
 
-use testkit::real::Docker;
+use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
-use testkit::{Lab, Place, Snapshot, require};
+use testkit::{Lab, Place, Snapshot};
 
 use super::life::needs_docker;
 use super::support::{Driver, assert_nothing_left, write_network};
@@ -23,11 +23,15 @@ const RICH: &str = r#"{
 #[test]
 fn addresses_routes_and_switches() {
     needs_docker!();
+    rich_network(Engine::Installed);
+}
+
+pub(super) fn rich_network(engine: Engine) {
     let lab = Lab::with_processes("docker-settled");
     install(&lab);
     write_network(&lab, "rich", RICH);
     let driver = Driver::start(&lab);
-    let docker = Docker::new(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     docker.run(&[
         "network",

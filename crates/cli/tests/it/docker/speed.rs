@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::Lab;
 use testkit::real::Docker;
-use testkit::{Lab, require};
 
 use super::life::needs_docker;
 use super::support::Driver;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::real::Docker;
+use testkit::real::{Docker, Engine};
 use testkit::{Lab, Place, Snapshot, Visit};
 
 use crate::system::{NETWRIGHT, assert_only_left};
@@ -197,4 +197,18 @@ impl CniContainer {
 pub(crate) fn assert_nothing_left(lab: &Lab, before: &Snapshot) {
     let folder = "files: /run/netwright/docker/ports/results is new";
     assert_only_left(lab, before, &[&Docker::LEAVES[..], &[folder]].concat());
+}
+
+/// Tells what was counted or measured with an engine, for people who read a run's log.
+macro_rules! figure {
+    ($engine:expr, $($text:tt)+) => {
+        $crate::docker::support::write_figure($engine, &format!($($text)+))
+    };
+}
+
+pub(crate) use figure;
+
+#[expect(clippy::print_stderr, reason = "where tests' output is collected")]
+pub(crate) fn write_figure(engine: Engine, text: &str) {
+    eprintln!("DOCKER {engine:?}: {text}");
 }

@@ -1,0 +1,44 @@
+//! The same with Debian unstable's engine, which makes a container's namespace before it asks for interfaces.
+
+use testkit::real::Engine;
+
+use super::life::needs_newest;
+use super::{crash, life, settled};
+
+#[test]
+fn a_network_list_becomes_a_docker_network() {
+    needs_newest!();
+    life::network_list(Engine::Newest);
+}
+
+#[test]
+fn a_network_made_of_options() {
+    needs_newest!();
+    life::made_of_options(Engine::Newest);
+}
+
+#[test]
+fn a_network_list_that_gives_the_addresses_itself() {
+    needs_newest!();
+    life::own_addresses(Engine::Newest);
+}
+
+#[test]
+fn addresses_routes_and_switches() {
+    needs_newest!();
+    settled::rich_network(Engine::Newest);
+}
+
+#[test]
+fn the_driver_killed_at_each_call() {
+    testkit::require!("full");
+    needs_newest!();
+    crash::driver_killed(Engine::Newest);
+}
+
+#[test]
+fn the_engine_killed_with_twenty_containers() {
+    testkit::require!("full");
+    needs_newest!();
+    crash::engine_killed(Engine::Newest);
+}
