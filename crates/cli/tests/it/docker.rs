@@ -5,6 +5,7 @@ mod crash;
 mod life;
 mod newest;
 mod proxy;
+mod restore;
 mod settled;
 mod speed;
 mod support;
