@@ -1,7 +1,7 @@
 //! Debian's Docker Engine.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +51,9 @@ impl Engine {
         }
     }
 }
+
+/// Its plugin for compose files, which is a program by itself too.
+const COMPOSE: &str = "/usr/libexec/docker/cli-plugins/docker-compose";
 
 /// The engine in a lab made by [`Lab::with_processes`], and its client.
 ///
@@ -118,7 +121,7 @@ impl<'lab> Docker<'lab> {
             self.flags.join(" "),
         );
         let began = Instant::now();
-        let (program, arguments) = self.in_root(&script);
+        let (program, arguments) = in_root(self.engine, &script);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.daemon = Some(self.lab.start(program, &arguments));
         while !self.try_run(&["version"]).status.success() {
@@ -193,6 +196,30 @@ impl<'lab> Docker<'lab> {
         command
     }
 
+    /// Runs `docker compose` with a file, and returns what it wrote. It is Debian unstable's, whatever the engine: the test says
+    /// `require!("newest-engine")`.
+    ///
+    /// # Panics
+    /// When it fails, with what it wrote and the end of the engine's log.
+    #[track_caller]
+    pub fn compose(&self, file: &Path, arguments: &[&str]) -> String {
+        let home = self.home();
+        let script = format!(
+            "export HOME={home}/client DOCKER_HOST=unix://{home}/socket && exec {COMPOSE} --ansi never --file {} {}",
+            file.display(),
+            arguments.join(" "),
+        );
+        let (program, words) = in_root(Engine::Newest, &script);
+        let mut command = self.lab.command("timeout");
+        let output = command.arg(DEADLINE).arg(program).args(words).stdin(Stdio::null()).output();
+        let output = output.unwrap_or_else(|error| panic!("docker compose: {error}"));
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).trim_end().to_owned();
+        let words = arguments.join(" ");
+        assert!(output.status.success(), "docker compose {words}: {said}\n{}", self.log());
+        said
+    }
+
     /// Starts a container that does nothing, with these options of `docker run`, and returns its namespace.
     #[track_caller]
     pub fn start_container(&self, name: &str, options: &[&str]) -> Visit {
@@ -239,20 +266,20 @@ impl<'lab> Docker<'lab> {
     fn home(&self) -> String {
         self.lab.dir().join("docker").display().to_string()
     }
+}
 
-    /// How a script is run in the engine's root: in a mount namespace whose root that is, since runc moves roots itself and cannot
-    /// in one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
-    fn in_root(&self, script: &str) -> (&'static str, Vec<String>) {
-        let Some(root) = self.engine.root() else {
-            return ("sh", vec!["-c".to_owned(), script.to_owned()]);
-        };
-        let root = root.display();
-        let enter = format!(
-            "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
-             for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
-             cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
-        );
-        let words = ["--mount", "--propagation", "unchanged", "sh", "-c", &enter];
-        ("unshare", words.map(str::to_owned).to_vec())
-    }
+/// How a script is run in the engine's root: in a mount namespace whose root that is, since runc moves roots itself and cannot in
+/// one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
+fn in_root(engine: Engine, script: &str) -> (&'static str, Vec<String>) {
+    let Some(root) = engine.root() else {
+        return ("sh", vec!["-c".to_owned(), script.to_owned()]);
+    };
+    let root = root.display();
+    let enter = format!(
+        "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
+         for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
+         cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
+    );
+    let words = ["--mount", "--propagation", "unchanged", "sh", "-c", &enter];
+    ("unshare", words.map(str::to_owned).to_vec())
 }

@@ -3,7 +3,7 @@
 use testkit::real::Engine;
 
 use super::life::needs_newest;
-use super::{crash, life, restore, settled};
+use super::{compose, crash, life, restore, settled};
 
 #[test]
 fn a_network_list_becomes_a_docker_network() {
@@ -27,6 +27,12 @@ fn a_network_list_that_gives_the_addresses_itself() {
 fn addresses_routes_and_switches() {
     needs_newest!();
     settled::rich_network(Engine::Newest);
+}
+
+#[test]
+fn two_services() {
+    needs_newest!();
+    compose::services(Engine::Newest);
 }
 
 #[test]
