@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use kernel::netns::Netns;
 use kernel::route::{AddressOptions, Change, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use testkit::{Container, Lab, Place as _};
 
 use crate::spread::Spread;
@@ -17,9 +19,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
     println!(
-        "\n| held on the host | ADD, ms | DEL, ms | the kernel alone: make, ms | delete, ms |"
+        "\n| held on the host | ADD, ms | in user mode | DEL, ms | in user mode | the kernel alone: make, ms | delete, ms |"
     );
-    println!("|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     let mut held: Vec<Container> = Vec::new();
     for &size in sizes {
         while held.len() < size {
@@ -30,32 +32,50 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
         }
         // The kernel is busy with all those namespaces for a while.
         std::thread::sleep(Duration::from_secs(5));
-        let bench = Bench::new(lab, ours, &ports_of(size.saturating_sub(1) / PER_BRIDGE));
-        let mut times: [Vec<Duration>; 4] = Default::default();
+        let case = ports_of(size.saturating_sub(1) / PER_BRIDGE);
+        let bench = Bench::new(lab, ours, &case);
+        let mut times: [Vec<Duration>; 6] = Default::default();
         for round in 0..ROUNDS {
             let container = lab.container(&format!("one{round}"));
             std::thread::sleep(SETTLE);
+            let before = user_time();
             let attached = bench.add(&container, 0);
+            let (add, add_user) = (attached.took, user_time().saturating_sub(before));
             std::thread::sleep(SETTLE);
+            let before = user_time();
             let del = bench.again("DEL", &container, &attached);
+            let del_user = user_time().saturating_sub(before);
             std::thread::sleep(SETTLE);
-            let [make, delete] = lab.enter(|| bare(&container));
-            for (all, one) in times.iter_mut().zip([attached.took, del, make, delete]) {
+            let [make, delete] = lab.enter(|| bare(&container, &case.bridge(ours)));
+            for (all, one) in times.iter_mut().zip([add, add_user, del, del_user, make, delete]) {
                 all.push(one);
             }
         }
-        let [add, del, make, delete] = times.map(|times| Spread::of(&times).unwrap_or_default());
-        println!("| {size} | {add} | {del} | {make} | {delete} |");
+        let cells = times.map(|times| Spread::of(&times).unwrap_or_default().to_string());
+        println!("| {size} | {} |", cells.join(" | "));
     }
 }
 
-/// A pair, one end on the host, the other in the container with an address: made, and out of sight.
-fn bare(container: &Container) -> [Duration; 2] {
+/// What children that have ended took in user mode.
+fn user_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the kernel counts");
+    let time = usage.user_time();
+    Duration::from_micros(u64::try_from(time.num_microseconds()).expect("time passes"))
+}
+
+/// A pair, one end a port of the bridge, the other in the container with an address: made, and out of sight.
+fn bare(container: &Container, bridge: &str) -> [Duration; 2] {
     let netns = Netns::open(&container.netns()).expect("the container is there");
     let mut host = RouteSocket::open().expect("netlink can be opened");
+    let bridge = host.link_by_name(bridge).expect("links can be asked for").expect("a bridge");
     let peer = VethPeer { netns: Some(netns.clone()), ..VethPeer::new("bare0") };
+    let pair = NewLink {
+        master: Some(bridge.index),
+        no_own_ipv6: true,
+        ..NewLink::new("bare1", LinkKind::Veth(peer))
+    };
     let started = Instant::now();
-    let made = host.create_link(&NewLink::new("bare1", LinkKind::Veth(peer))).expect("a pair");
+    let made = host.create_link(&pair).expect("a pair");
     let mut inside = RouteSocket::open_in(&netns).expect("netlink can be opened");
     let ifindex = made.peer_index.expect("a pair has two ends");
     let address = "10.255.0.2/24".parse().expect("an address");

@@ -68,15 +68,25 @@ pub(crate) fn ports_of(bridge: usize) -> Case {
 }
 
 impl Case {
+    /// A number that no other subject has on any case.
+    fn place(&self, subject: &Subject) -> u16 {
+        u16::from(self.number) * 2 + u16::from(subject.is_ours)
+    }
+
+    /// The bridge of a case that has one.
+    pub(crate) fn bridge(&self, subject: &Subject) -> String {
+        format!("b{}", self.place(subject))
+    }
+
     fn interface(&self, subject: &Subject, data: &Path) -> String {
-        let third = u16::from(self.number) * 2 + u16::from(subject.is_ours);
+        let third = self.place(subject);
         let v6 = if self.dual {
             format!(r#",[{{"subnet":"fd00:{third}::/64"}}]"#)
         } else {
             String::new()
         };
         let (own, routes) = if self.interface == "bridge" {
-            (format!(r#""bridge":"b{third}","isDefaultGateway":true"#), "")
+            (format!(r#""bridge":"{}","isDefaultGateway":true"#, self.bridge(subject)), "")
         } else {
             (r#""mtu":1500"#.to_owned(), r#"{"dst":"0.0.0.0/0"}"#)
         };
