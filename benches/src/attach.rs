@@ -22,6 +22,7 @@ mod crowd;
 mod plot;
 mod scale;
 mod spread;
+mod steps;
 mod subject;
 
 use std::fs;

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use kernel::netns::Netns;
 use kernel::route::{AddressOptions, Change, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
 use testkit::{Container, Lab, Place as _};
 
 use crate::spread::Spread;
@@ -19,7 +17,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
     println!(
-        "\n| held on the host | ADD, ms | in user mode | DEL, ms | in user mode | the kernel alone: make, ms | delete, ms |"
+        "\n| held on the host | ADD, ms | instructions | DEL, ms | instructions | the kernel alone: make, ms | delete, ms |"
     );
     println!("|---|---|---|---|---|---|---|");
     let mut held: Vec<Container> = Vec::new();
@@ -34,33 +32,27 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
         std::thread::sleep(Duration::from_secs(5));
         let case = ports_of(size.saturating_sub(1) / PER_BRIDGE);
         let bench = Bench::new(lab, ours, &case);
-        let mut times: [Vec<Duration>; 6] = Default::default();
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        let mut own = [0; 2];
         for round in 0..ROUNDS {
             let container = lab.container(&format!("one{round}"));
             std::thread::sleep(SETTLE);
-            let before = user_time();
             let attached = bench.add(&container, 0);
-            let (add, add_user) = (attached.took, user_time().saturating_sub(before));
             std::thread::sleep(SETTLE);
-            let before = user_time();
             let del = bench.again("DEL", &container, &attached);
-            let del_user = user_time().saturating_sub(before);
             std::thread::sleep(SETTLE);
             let [make, delete] = lab.enter(|| bare(&container, &case.bridge(ours)));
-            for (all, one) in times.iter_mut().zip([add, add_user, del, del_user, make, delete]) {
+            for (all, one) in times.iter_mut().zip([attached.took, del, make, delete]) {
                 all.push(one);
             }
+            if round == 0 {
+                own = ["ADD", "DEL"].map(|verb| bench.instructions(verb, &container));
+            }
         }
-        let cells = times.map(|times| Spread::of(&times).unwrap_or_default().to_string());
-        println!("| {size} | {} |", cells.join(" | "));
+        let [add, del, make, delete] = times.map(|times| Spread::of(&times).unwrap_or_default());
+        let [add_own, del_own] = own;
+        println!("| {size} | {add} | {add_own} | {del} | {del_own} | {make} | {delete} |");
     }
-}
-
-/// What children that have ended took in user mode.
-fn user_time() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the kernel counts");
-    let time = usage.user_time();
-    Duration::from_micros(u64::try_from(time.num_microseconds()).expect("time passes"))
 }
 
 /// A pair, one end a port of the bridge, the other in the container with an address: made, and out of sight.

@@ -11,6 +11,8 @@ use cni_invoke::find;
 use serde_json::value::RawValue;
 use testkit::{Container, Lab, Place};
 
+use crate::steps;
+
 /// The newest version that Debian's plugins speak.
 const CNI_VERSION: &str = "1.0.0";
 
@@ -146,17 +148,16 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Calls one plugin, with files for standard input and output: what is timed is a process from its start to its end, not
-    /// the pipes and wake-ups of whoever calls it.
+    /// A call of one plugin, and the files for its standard input and output.
     #[expect(clippy::disallowed_methods, reason = "the reference's plugins are started too")]
-    fn call(
+    fn prepare(
         &self,
         verb: &str,
         container: &Container,
         plugin: &PluginConfig,
         previous: Option<&RawValue>,
         port: u16,
-    ) -> Result<(Duration, Vec<u8>), String> {
+    ) -> Result<(Command, [PathBuf; 2]), String> {
         let value = format!(r#"[{{"hostPort":{port},"containerPort":80,"protocol":"tcp"}}]"#);
         let value = RawValue::from_string(value).expect("a list of ports is JSON");
         let capabilities = BTreeMap::from([("portMappings".to_owned(), value)]);
@@ -176,16 +177,31 @@ impl<'a> Bench<'a> {
         };
         let bin = std::slice::from_ref(&self.subject.bin);
         let executable = find(&plugin.plugin_type, bin).map_err(|error| error.to_string())?;
-        let file = |kind: &str| {
+        let files = ["in", "out"].map(|kind| {
             self.lab.dir().join(format!("{}-{}.{kind}", self.subject.name, container.name()))
-        };
-        let (input, output) = (file("in"), file("out"));
-        let told = |error: std::io::Error| error.to_string();
-        fs::write(&input, plugin.request(&self.network, CNI_VERSION, &injection)).map_err(told)?;
+        });
+        let request = plugin.request(&self.network, CNI_VERSION, &injection);
+        fs::write(&files[0], request).map_err(|error| error.to_string())?;
         let mut command = Command::new(executable);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(env.to_vars());
+        command.stdout(File::create(&files[1]).map_err(|error| error.to_string())?);
+        Ok((command, files))
+    }
+
+    /// Calls one plugin, with files for standard input and output: what is timed is a process from its start to its end, not
+    /// the pipes and wake-ups of whoever calls it.
+    fn call(
+        &self,
+        verb: &str,
+        container: &Container,
+        plugin: &PluginConfig,
+        previous: Option<&RawValue>,
+        port: u16,
+    ) -> Result<(Duration, Vec<u8>), String> {
+        let told = |error: std::io::Error| error.to_string();
+        let (mut command, [input, output]) =
+            self.prepare(verb, container, plugin, previous, port)?;
         command.stdin(File::open(&input).map_err(told)?);
-        command.stdout(File::create(&output).map_err(told)?);
         let started = Instant::now();
         let status = command.status().map_err(told)?;
         let took = started.elapsed();
@@ -195,6 +211,17 @@ impl<'a> Bench<'a> {
         }
         let said = String::from_utf8_lossy(&said).into_owned();
         Err(format!("{} {verb} of {}: {said}", self.subject.name, plugin.plugin_type))
+    }
+
+    /// Counts the instructions of a verb in user mode, without a previous result.
+    pub(crate) fn instructions(&self, verb: &str, container: &Container) -> u64 {
+        let count = |plugin| {
+            let (mut command, [input, _]) = self.prepare(verb, container, plugin, None, 0)?;
+            let request = fs::read(&input).map_err(|error| error.to_string())?;
+            Ok(steps::instructions(&mut command, &request))
+        };
+        let counted: Result<u64, String> = self.lab.enter(|| self.plugins.iter().map(count).sum());
+        counted.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Runs in the lab.
