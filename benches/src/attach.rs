@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! cargo run --release --package netwright-benches --bin attach -- \
-//!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] EXECUTABLE
+//!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--netavark FILE] EXECUTABLE
 //! ```
 //!
 //! Every round attaches, checks and detaches one container with each subject and each case, in an order that changes
 //! from round to round, so that whatever else the machine does hits all of them alike. A resident
 //! attachment of each subject keeps bridges and tables in place, as on a node that is in use. Times are of whole
 //! processes, each from its start to its end, with files for standard input and output. Medians and quartiles
-//! are printed, and how many times faster ours are. `--crowd` attaches 8 and 64 at once; `--scale` measures with so many
+//! are printed, and how many times faster ours are. So it is with netavark where it is installed or named. `--crowd` attaches 8 and 64 at once; `--scale` measures with so many
 //! attachments on the host, beside what the same costs the kernel.
 
 #![expect(
@@ -19,6 +19,7 @@
 )]
 
 mod crowd;
+mod netavark;
 mod plot;
 mod scale;
 mod spread;
@@ -43,6 +44,8 @@ const SETTLE: Duration = Duration::from_millis(80);
 /// And after many namespaces have come or gone.
 const QUIET: Duration = Duration::from_secs(2);
 const REFERENCE: &str = "/usr/lib/cni";
+/// Where Debian has it.
+const NETAVARK: &str = "/usr/lib/podman/netavark";
 const VERBS: [&str; 3] = ["ADD", "CHECK", "DEL"];
 
 /// What is asked for.
@@ -52,6 +55,7 @@ struct Options {
     plot: Option<PathBuf>,
     crowd: bool,
     scale: Vec<usize>,
+    netavark: PathBuf,
     executable: PathBuf,
 }
 
@@ -63,6 +67,7 @@ impl Options {
             plot: None,
             crowd: false,
             scale: Vec::new(),
+            netavark: NETAVARK.into(),
             executable: PathBuf::new(),
         };
         while let Some(arg) = args.next() {
@@ -70,6 +75,7 @@ impl Options {
                 "--rounds" => options.rounds = args.next()?.parse().ok()?,
                 "--reference" => options.reference = args.next()?.into(),
                 "--plot" => options.plot = Some(args.next()?.into()),
+                "--netavark" => options.netavark = args.next()?.into(),
                 "--crowd" => options.crowd = true,
                 "--scale" => {
                     let sizes = args.next()?;
@@ -86,7 +92,7 @@ impl Options {
 fn main() -> ExitCode {
     let Some(options) = Options::read(std::env::args().skip(1)) else {
         println!(
-            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] EXECUTABLE"
+            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--netavark FILE] EXECUTABLE"
         );
         return ExitCode::FAILURE;
     };
@@ -106,6 +112,9 @@ fn main() -> ExitCode {
         for case in &CASES {
             pairs.extend(measure(&lab, &subjects, case, options.rounds));
         }
+    }
+    if 0 < options.rounds && options.netavark.is_file() {
+        netavark::measure(&lab, &subjects[0], &options.netavark, options.rounds);
     }
     if let Some(file) = options.plot {
         fs::write(&file, plot::svg(&pairs)).unwrap_or_else(|error| panic!("{error}"));

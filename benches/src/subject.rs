@@ -55,13 +55,17 @@ const PLAIN: Case = Case {
 pub(crate) const CHAIN: Case =
     Case { name: "chain of four, one port", number: 5, masquerade: true, chained: true, ..PLAIN };
 
+/// The chain in one process.
+pub(crate) const TOGETHER: Case =
+    Case { name: "the same, ours in one process", number: 6, together: true, ..CHAIN };
+
 pub(crate) const CASES: [Case; 6] = [
     PLAIN,
     Case { name: "bridge, dual stack", number: 2, dual: true, ..PLAIN },
     Case { name: "bridge + masquerade", number: 3, masquerade: true, ..PLAIN },
     Case { name: "ptp + masquerade", number: 4, interface: "ptp", masquerade: true, ..PLAIN },
     CHAIN,
-    Case { name: "the same, ours in one process", number: 6, together: true, ..CHAIN },
+    TOGETHER,
 ];
 
 /// One of several bridges, for more attachments than a bridge has ports.
