@@ -5,6 +5,7 @@ pub mod container;
 pub mod dns;
 pub mod failures;
 pub mod filter;
+pub mod forwarding;
 pub mod mac;
 pub mod netns_lock;
 pub mod owner;
@@ -25,4 +26,10 @@ use kernel::NetlinkError;
 #[must_use]
 pub fn kernel_error(error: NetlinkError) -> Error {
     Error::from_chain(codes::KERNEL, &error)
+}
+
+/// An error of CHECK: something is not as ADD left it.
+#[must_use]
+pub fn drift(message: String) -> Error {
+    Error::new(codes::DRIFT, message)
 }

@@ -7,11 +7,11 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Addressing, Made, SingleLink, Sites, drift};
+use super::single::{Addressing, Made, SingleLink, Sites};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu;
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::{drift, kernel_error as kernel, owner};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]

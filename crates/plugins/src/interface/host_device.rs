@@ -28,9 +28,9 @@ pub use config::{Config, Raw};
 pub use find::{Found, Seen};
 use home::Facts;
 
-use super::single::{Made, SingleLink, Sites, drift};
+use super::single::{Made, SingleLink, Sites};
 use crate::shared::container::Options;
-use crate::shared::{attachment, kernel_error as kernel};
+use crate::shared::{attachment, drift, kernel_error as kernel};
 
 /// Where the kernel shows devices.
 const SYSFS: &str = "/sys";

@@ -17,8 +17,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{self, Addressing, Made, SingleLink, Sites, drift};
+use super::single::{self, Addressing, Made, SingleLink, Sites};
 use crate::shared::container::Options;
+use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
 

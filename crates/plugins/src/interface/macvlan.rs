@@ -15,8 +15,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Parent};
-use super::single::{Made, SingleLink, Sites, drift};
+use super::single::{Made, SingleLink, Sites};
 use crate::shared::container::Options;
+use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::{RawParent, check_mtu, parse_mtu};

@@ -9,9 +9,9 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
-use super::single::{Sites, drift};
+use super::single::Sites;
 use crate::shared::parent::{RawParent, Selector};
-use crate::shared::{attachment, kernel_error as kernel, owner};
+use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
 /// Which parent, and where it is looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

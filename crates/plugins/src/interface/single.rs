@@ -15,7 +15,7 @@ use std::fmt::Debug;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Plugin};
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
@@ -26,7 +26,7 @@ use crate::shared::container::{self, Options};
 use crate::shared::failures::Failures;
 use crate::shared::repair::{self, Inside};
 use crate::shared::undo::Undo;
-use crate::shared::{dns, kernel_error as kernel, owner};
+use crate::shared::{dns, drift, kernel_error as kernel, owner};
 
 /// Where the container's interface stands in the result: it is the only one.
 const POSITION: usize = 0;
@@ -403,12 +403,6 @@ pub fn is_ours(link: &Link, key: &AttachmentKey, kinds: &[&str]) -> Result<(), S
             link.kind.as_deref().unwrap_or("physical link")
         )),
     }
-}
-
-/// An error of CHECK: something is not as ADD left it.
-#[must_use]
-pub fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
 }
 
 fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {

@@ -14,11 +14,11 @@ use kernel::tun::{self, NewTap};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Made, SingleLink, Sites, drift};
+use super::single::{Made, SingleLink, Sites};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu;
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::{drift, kernel_error as kernel, owner};
 
 /// What the kernel takes as a tap's MTU: an IPv4 header and options at least, 64 KiB with the Ethernet header at most
 /// (`linux drivers/net/tun.c`, MIN_MTU and MAX_MTU).

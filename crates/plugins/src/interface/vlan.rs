@@ -11,10 +11,10 @@ use serde::de::IgnoredAny;
 use state::Index;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{Addressing, Made, SingleLink, Sites, drift};
+use super::single::{Addressing, Made, SingleLink, Sites};
 use crate::shared::container::Options;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
-use crate::shared::{attachment, kernel_error as kernel, owner};
+use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
 const ID_MAX: u16 = 4094;

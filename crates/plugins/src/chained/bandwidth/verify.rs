@@ -1,7 +1,7 @@
 //! CHECK and STATUS.
 
 use cni::Error;
-use cni_plugin::{Call, codes};
+use cni_plugin::Call;
 use kernel::route::{LinkKind, NewLink, QdiscKind, RouteSocket};
 use state::Index;
 
@@ -10,11 +10,7 @@ use super::node::{self, Node, Standing};
 use super::plan::{self, Hook, Shape};
 use super::{Facts, NAME};
 use crate::shared::steps::{self, Step};
-use crate::shared::{attachment, kernel_error as kernel, trial};
-
-fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
-}
+use crate::shared::{attachment, drift, kernel_error as kernel, trial};
 
 /// Runs CHECK: buckets, queues, and what leads to them.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {

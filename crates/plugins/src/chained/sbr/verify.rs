@@ -9,11 +9,7 @@ use super::config::Config;
 use super::node::Node;
 use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, NO_PREVIOUS, Source, addresses};
-use crate::shared::{attachment, kernel_error as kernel};
-
-fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
-}
+use crate::shared::{attachment, drift, kernel_error as kernel};
 
 /// Runs CHECK: every address has its rule, and in the table it leads to its subnet and its gateway; nothing that was
 /// moved is in the main table.

@@ -1,20 +1,16 @@
 //! CHECK and STATUS.
 
 use cni::Error;
-use cni_plugin::{Call, codes};
+use cni_plugin::Call;
 use ipnet::IpNet;
 use kernel::route::{LinkKind, NewLink, Route, RouteSocket, TABLE_MAIN};
 
 use super::config::Config;
 use super::{NO_PREVIOUS, node};
-use crate::shared::{container, kernel_error as kernel, trial};
+use crate::shared::{container, drift, kernel_error as kernel, trial};
 
 /// Which table STATUS tries; nothing else is in that namespace.
 const TRIAL_TABLE: u32 = 10;
-
-fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
-}
 
 /// Runs CHECK: the VRF, the interface in it, and its addresses and routes.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {

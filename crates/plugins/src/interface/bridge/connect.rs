@@ -16,9 +16,8 @@ use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
 use crate::shared::undo::Undo;
-use crate::shared::{attachment, dns, pair, rules};
+use crate::shared::{attachment, dns, forwarding, pair, rules};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_PATIENCE: Duration = Duration::from_millis(2550);
@@ -156,7 +155,7 @@ fn attach<'a>(
         bring_port_up(host, config, pair.host_index)?;
     }
     if config.gateway {
-        hold_forwarding(&index, key, &plan.ips)?;
+        forwarding::hold(&index, key, &plan.ips)?;
     }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
@@ -218,20 +217,6 @@ fn configure(
     let options = Options { skip_dad: !config.detect_duplicates };
     let ifname = call.ifname().as_str();
     container::configure(inside, netns, ifindex, ifname, &ips, &plan.routes, options)
-}
-
-pub(super) fn hold_forwarding(
-    index: &Index,
-    key: &AttachmentKey,
-    ips: &[IpConfig],
-) -> Result<(), Error> {
-    if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
-        FORWARD_V4.hold(index, key)?;
-    }
-    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        FORWARD_V6.hold(index, key)?;
-    }
-    Ok(())
 }
 
 fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {

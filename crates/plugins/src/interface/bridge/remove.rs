@@ -8,8 +8,7 @@ use state::Index;
 use super::connect::Facts;
 use super::{NAME, switch};
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
-use crate::shared::{attachment, pair, rules};
+use crate::shared::{attachment, forwarding, pair, rules};
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
@@ -52,9 +51,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
             switch::release(index, &bridge, key),
         );
     }
-    for switch in [FORWARD_V4, FORWARD_V6] {
-        failures.note("let go of forwarding", switch.release(index, key));
-    }
+    forwarding::release(index, key, failures);
     if failures.is_empty() {
         failures.note("forget the attachment", attachment::forget(index, key, NAME));
     }
@@ -93,8 +90,6 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let mut failures = Failures::new();
     failures.note("collect attachments", collected);
     failures.note("put away bridges", switch::collect(&index));
-    for switch in [FORWARD_V4, FORWARD_V6] {
-        failures.note("put back forwarding", switch.collect(&index));
-    }
+    forwarding::collect(&index, &mut failures);
     failures.into_result()
 }

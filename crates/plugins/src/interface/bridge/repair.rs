@@ -7,11 +7,11 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use state::Index;
 
 use super::config::Config;
-use super::connect::{Facts, hold_forwarding, plan_vlans};
+use super::connect::{Facts, plan_vlans};
 use super::{NAME, filter, switch, verify};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::{forwarding, kernel_error as kernel, owner};
 
 /// Runs the repair. The bridge comes first, which ports need, the addresses' reservation before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -153,8 +153,8 @@ fn around(
             let given = switch::give_gateways(host, index, &config, bridge, &gateways);
             repair.note(repair::told(&drift), given.map(drop));
         }
-        if let Err(drift) = verify::check_forwarding(&ips) {
-            repair.note(repair::told(&drift), hold_forwarding(index, call.attachment(), &ips));
+        if let Err(drift) = forwarding::check(&ips) {
+            repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
         }
     }
     let (on_host, in_container) = verify::wrong_neighbours(host, inside, call, config, result)?;

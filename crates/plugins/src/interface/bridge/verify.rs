@@ -1,7 +1,7 @@
 //! CHECK and STATUS.
 
 use cni::{AddResult, Error, IpConfig};
-use cni_plugin::{Call, codes};
+use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use kernel::route::{Link, Neighbour, RouteSocket};
 use state::Index;
@@ -9,12 +9,7 @@ use state::Index;
 use super::config::Config;
 use super::connect::Facts;
 use crate::shared::attachment::unavailable;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
-use crate::shared::{container, kernel_error as kernel, owner, repair};
-
-fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
-}
+use crate::shared::{container, drift, forwarding, kernel_error as kernel, owner, repair};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -35,7 +30,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     if config.gateway && call.ipam().is_some() {
         check_gateway(&mut host, &config, &result)?;
         let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
-        check_forwarding(&ips)?;
+        forwarding::check(&ips)?;
     }
     let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, &config, &result)?;
     if let Some(entry) = on_host.first() {
@@ -201,17 +196,6 @@ pub(super) fn check_gateway(
                 "gateway address {gateway} is gone from {:?}",
                 name.as_str()
             )));
-        }
-    }
-    Ok(())
-}
-
-/// Verifies that the host forwards what comes from the container and goes to it.
-pub(super) fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
-    for (v4, switch, family) in [(true, FORWARD_V4, "IPv4"), (false, FORWARD_V6, "IPv6")] {
-        let needed = ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
-        if needed && !switch.is_on()? {
-            return Err(drift(format!("{family} forwarding is off")));
         }
     }
     Ok(())

@@ -13,9 +13,8 @@ use super::config::{Config, ipam};
 use super::{NAME, plan};
 use crate::shared::kernel_error as kernel;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
 use crate::shared::undo::Undo;
-use crate::shared::{attachment, container, dns, owner, pair, rules};
+use crate::shared::{attachment, container, dns, forwarding, owner, pair, rules};
 
 /// What we write down about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +82,7 @@ fn attach<'a>(
         pair::wait_for_carrier(host, pair.host_index)?;
     }
     configure_host(host, &pair, &result.ips)?;
-    hold_forwarding(&index, key, &result.ips)?;
+    forwarding::hold(&index, key, &result.ips)?;
     Ok(report(call, result, &pair, mac))
 }
 
@@ -146,20 +145,6 @@ fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
     };
     Error::new(codes::CONFLICT, format!("the host has a route to {} already", destination.addr()))
         .with_details(format!("{whose}; two containers cannot have one address"))
-}
-
-pub(super) fn hold_forwarding(
-    index: &Index,
-    key: &AttachmentKey,
-    ips: &[IpConfig],
-) -> Result<(), Error> {
-    if ips.iter().any(|ip| ip.address.addr().is_ipv4()) {
-        FORWARD_V4.hold(index, key)?;
-    }
-    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        FORWARD_V6.hold(index, key)?;
-    }
-    Ok(())
 }
 
 fn report(call: &Call<'_>, result: AddResult, pair: &Pair, mac: MacAddr) -> AddResult {

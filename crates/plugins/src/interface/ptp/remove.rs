@@ -8,8 +8,7 @@ use state::Index;
 use super::NAME;
 use super::connect::Facts;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
-use crate::shared::{attachment, pair, rules};
+use crate::shared::{attachment, forwarding, pair, rules};
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
@@ -45,9 +44,7 @@ fn rest(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
     let facts = Facts::read(index, key);
     let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
     failures.note("remove filter rules", rules::remove(index, key, recorded));
-    for switch in [FORWARD_V4, FORWARD_V6] {
-        failures.note("let go of forwarding", switch.release(index, key));
-    }
+    forwarding::release(index, key, failures);
     if failures.is_empty() {
         failures.note("forget the attachment", attachment::forget(index, key, NAME));
     }
@@ -61,8 +58,6 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
     let mut failures = Failures::new();
     failures.note("collect attachments", collected);
-    for switch in [FORWARD_V4, FORWARD_V6] {
-        failures.note("put back forwarding", switch.collect(&index));
-    }
+    forwarding::collect(&index, &mut failures);
     failures.into_result()
 }

@@ -5,10 +5,10 @@ use cni_plugin::Call;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use super::config::{Config, ipam};
-use super::connect::{Facts, hold_forwarding};
+use super::connect::Facts;
 use super::{NAME, plan, verify};
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{container, kernel_error as kernel, owner, rules};
+use crate::shared::{container, forwarding, kernel_error as kernel, owner, rules};
 
 /// Runs the repair; the addresses' reservation comes before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -44,8 +44,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         put_link_back(&mut host, &peer, &alias, &result, repair);
         repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
         put_host_back(&mut host, &peer, &ips, repair)?;
-        if let Err(drift) = verify::check_forwarding(&ips) {
-            repair.note(repair::told(&drift), hold_forwarding(index, call.attachment(), &ips));
+        if let Err(drift) = forwarding::check(&ips) {
+            repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
         }
         if let (Err(drift), Some(facts)) = (
             verify::check_filter(call, &config, &peer, &ips),

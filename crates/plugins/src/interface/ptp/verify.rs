@@ -9,9 +9,7 @@ use state::Index;
 use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::plan;
-use crate::interface::single::drift;
-use crate::shared::shared_object::{FORWARD_V4, FORWARD_V6};
-use crate::shared::{container, kernel_error as kernel, rules};
+use crate::shared::{container, drift, forwarding, kernel_error as kernel, rules};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -30,7 +28,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
         plan::through_gateways(&placed).into_iter().chain(result.routes.iter().cloned()).collect();
     container::check(&mut inside, link.index, &link.name, &ips, &routes)?;
     check_host(&mut host, &host_link, &placed)?;
-    check_forwarding(&placed)?;
+    forwarding::check(&placed)?;
     check_filter(call, &config, &host_link, &placed)
 }
 
@@ -102,16 +100,6 @@ pub(super) fn has_host_route(
     let filter = RouteFilter { family, table: None, oif: Some(link.index) };
     let found = host.routes(filter).map_err(kernel)?;
     Ok(found.iter().any(|other| other.destination == route.destination))
-}
-
-pub(super) fn check_forwarding(ips: &[IpConfig]) -> Result<(), Error> {
-    for (v4, switch, family) in [(true, FORWARD_V4, "IPv4"), (false, FORWARD_V6, "IPv6")] {
-        let needed = ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
-        if needed && !switch.is_on()? {
-            return Err(drift(format!("{family} forwarding is off")));
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn check_filter(
