@@ -1,11 +1,13 @@
 //! What the daemon does, a module each.
 
+mod arguments;
 pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
 mod listen;
 mod node;
 pub(crate) mod repair;
+mod start;
 
 /// A service could not start, or not go on.
 #[derive(Debug)]

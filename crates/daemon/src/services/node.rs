@@ -1,7 +1,6 @@
 //! What the services that look after attachments share: their flags, and a runtime for each cache.
 
 use std::ffi::OsString;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +8,10 @@ use std::time::{Duration, Instant};
 use cni_invoke::{Exec, Executor, Mixed, distrust};
 use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
 use plugins::Builtins;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Roots;
 
-use super::Stop;
-use super::dhcp::duration;
+use super::arguments::{Arguments, FlagError};
+use super::start::Surroundings;
 
 /// As for the command line: with this file plugins are not run which somebody else than root can change.
 const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
@@ -51,44 +49,22 @@ impl Flags {
         arguments: &[OsString],
         known: &[&str],
         mut flags: Flags,
-    ) -> Result<Self, Stop> {
-        let usage = |text: String| Stop::Usage(text);
-        let mut rest = arguments.iter().map(|text| text.to_string_lossy().into_owned());
+    ) -> Result<Self, FlagError> {
+        let mut arguments = Arguments::new(arguments);
         let mut caches = Vec::new();
-        while let Some(argument) = rest.next() {
-            let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'));
-            let Some(flag) = flag else {
-                return Err(usage(format!("unexpected argument {argument:?}")));
-            };
-            let (name, given) = match flag.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (flag, None),
-            };
-            match name {
-                "h" | "help" => return Err(Stop::Help),
-                _ if !known.contains(&name) => {
-                    return Err(usage(format!("flag provided but not defined: -{name}")));
+        while let Some(name) = arguments.next()? {
+            match name.as_str() {
+                unknown if !known.contains(&unknown) => return Err(FlagError::Unknown(name)),
+                "act" => flags.act = arguments.switch()?,
+                "once" => flags.once = arguments.switch()?,
+                "cache" => caches.push(arguments.value()?.into()),
+                "path" => flags.path = arguments.value()?,
+                "confdir" => flags.conf_dir = arguments.value()?.into(),
+                "interval" => {
+                    flags.interval = arguments.duration()?.max(Duration::from_millis(1));
                 }
-                "act" => flags.act = given.as_deref() != Some("false"),
-                "once" => flags.once = given.as_deref() != Some("false"),
-                _ => {
-                    let value = given.or_else(|| rest.next());
-                    let value =
-                        value.ok_or_else(|| usage(format!("flag needs an argument: -{name}")))?;
-                    let time = || {
-                        duration(&value).ok_or_else(|| {
-                            usage(format!("invalid value {value:?} for flag -{name}"))
-                        })
-                    };
-                    match name {
-                        "cache" => caches.push(value.into()),
-                        "path" => flags.path = value,
-                        "confdir" => flags.conf_dir = value.into(),
-                        "interval" => flags.interval = time()?.max(Duration::from_millis(1)),
-                        "grace" => flags.grace = time()?,
-                        _ => flags.netwright = Some(value.into()),
-                    }
-                }
+                "grace" => flags.grace = arguments.duration()?,
+                _ => flags.netwright = Some(arguments.value()?.into()),
             }
         }
         if !caches.is_empty() {
@@ -124,27 +100,17 @@ pub(super) struct Node {
 impl Node {
     /// Opens nothing yet but the executable whose plugins this daemon holds: they are called in this process where a
     /// runtime would start that file, everything else is executed.
-    pub(super) fn new(flags: &Flags, environment: &[(OsString, OsString)]) -> Self {
-        let variable = |name: &str| {
-            let found = environment.iter().find(|(key, _)| key == name);
-            found.map(|(_, value)| value).filter(|value| !value.is_empty())
-        };
-        let mut roots = Roots::default();
-        if let Some(run) = variable("NETWRIGHT_RUN_DIR") {
-            roots.run = run.into();
-        }
-        if let Some(lib) = variable("NETWRIGHT_STATE_DIR") {
-            roots.lib = lib.into();
-        }
-        roots.system_bus =
-            variable("DBUS_SYSTEM_BUS_ADDRESS").map(|bus| bus.to_string_lossy().into_owned());
+    pub(super) fn new(flags: &Flags, surroundings: Surroundings<'_>) -> Self {
+        let mut roots = surroundings.roots();
+        let bus = surroundings.variable("DBUS_SYSTEM_BUS_ADDRESS");
+        roots.system_bus = bus.map(|bus| bus.to_string_lossy().into_owned());
         let netwright = flags.netwright.clone().unwrap_or_else(|| {
             let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
             own.with_file_name("netwright")
         });
         let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
-        let exec =
-            Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
+        let exec = Exec::new(surroundings.environment.iter().cloned())
+            .refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
         let executor: Arc<dyn Executor> =
             match Mixed::in_place_of(&netwright, builtins, exec.clone()) {
                 Ok(mixed) => Arc::new(mixed),
@@ -184,44 +150,24 @@ fn warn_of_untrusted(path: &[PathBuf]) {
     }
 }
 
-/// Returns a socket on which something comes when the service is to stop.
-pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
-    let (signals, notices) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
-    }
-    Ok(signals)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const KNOWN: &[&str] = &["cache", "path", "interval", "act"];
 
-    fn parse(line: &str) -> Result<Flags, Stop> {
+    fn parse(line: &str) -> Result<Flags, FlagError> {
         let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         Flags::parse(&arguments, KNOWN, Flags::default())
     }
 
     #[test]
-    fn flags_are_read_as_the_other_services_read_theirs() {
+    fn flags_are_those_that_a_service_has() {
         assert_eq!(parse("").unwrap(), Flags::default());
         let flags = parse("-cache /a --cache=/b -path /x:/y -interval 2s -act").unwrap();
         assert_eq!(flags.caches, [PathBuf::from("/a"), PathBuf::from("/b")]);
         assert_eq!((flags.path.as_str(), flags.interval.as_secs()), ("/x:/y", 2));
         assert!(flags.act && !parse("-act=false").unwrap().act);
-        for (line, words) in [
-            ("-grace 1m", "not defined: -grace"),
-            ("now", "unexpected argument"),
-            ("-interval", "needs an argument"),
-            ("-interval soon", "invalid value"),
-        ] {
-            match parse(line) {
-                Err(Stop::Usage(text)) => assert!(text.contains(words), "{line}: {text}"),
-                other => panic!("{line}: {other:?}"),
-            }
-        }
-        assert!(matches!(parse("-h"), Err(Stop::Help)));
+        assert_eq!(parse("-grace 1m"), Err(FlagError::Unknown("grace".to_owned())));
     }
 }

@@ -20,8 +20,8 @@ use cni_runtime::{ConfigFolder, Known, Presence, Runtime};
 use state::Index;
 
 use super::Stop;
-use super::node::{Flags, Node, stop_signals};
-use crate::notify;
+use super::node::{Flags, Node};
+use super::start::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
 
 pub(crate) const HELP: &str = "\
@@ -48,21 +48,19 @@ pub(crate) fn run(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
     let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
-    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
-    let mut signals = stop_signals().map_err(|error| failed(&error))?;
-    let poller = Poller::new().map_err(|error| failed(&error))?;
-    poller.add(&signals, 0, Interest::Read).map_err(|error| failed(&error))?;
-    let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
-    let socket = socket.map(|(_, value)| value.as_os_str());
+    let surroundings = Surroundings { environment };
+    let mut signals = stop_signals().map_err(failed)?;
+    let poller = Poller::new().map_err(failed)?;
+    poller.add(&signals, 0, Interest::Read).map_err(failed)?;
     let pause = if flags.once { flags.grace } else { flags.interval };
     let once = flags.once;
     let mut service =
-        Service { node: Node::new(&flags, environment), flags, suspects: HashMap::new() };
-    notify::send(socket, "READY=1");
+        Service { node: Node::new(&flags, surroundings), flags, suspects: HashMap::new() };
+    surroundings.tell_ready();
     tracing::info!(act = service.flags.act, grace = ?service.flags.grace, "ready");
     service.look(Instant::now());
     loop {
-        let heard = poller.wait(Some(pause)).map_err(|error| failed(&error))?;
+        let heard = poller.wait(Some(pause)).map_err(failed)?;
         if !heard.is_empty() {
             let _ = signals.read(&mut [0; 16]);
             break;
@@ -72,7 +70,7 @@ pub(crate) fn run(
             break;
         }
     }
-    notify::send(socket, "STOPPING=1");
+    surroundings.tell_stopping();
     Ok(())
 }
 

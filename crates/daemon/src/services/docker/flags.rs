@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use thiserror::Error;
+use super::super::arguments::{Arguments, FlagError};
 
 /// What is printed for `-help`.
 pub(crate) const HELP: &str = "\
@@ -41,23 +41,6 @@ pub(crate) struct Flags {
     pub(crate) state: Option<PathBuf>,
 }
 
-/// Why there are no flags.
-#[derive(Debug, PartialEq, Eq, Error)]
-pub(crate) enum FlagError {
-    #[error("help was asked for")]
-    Help,
-    #[error("there is no flag -{0}")]
-    Unknown(String),
-    #[error("flag -{0} needs a value")]
-    NoValue(String),
-    #[error(
-        "invalid value {value:?} for flag -patience: not a number of seconds from 1 to {MAX_PATIENCE_S}"
-    )]
-    Patience { value: String },
-    #[error("unexpected argument {0:?}")]
-    Argument(String),
-}
-
 impl Default for Flags {
     fn default() -> Self {
         Flags {
@@ -73,38 +56,21 @@ impl Default for Flags {
 
 impl Flags {
     /// Reads the arguments behind the service's name.
-    pub(crate) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
+    pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut flags = Flags::default();
-        let mut rest = arguments.iter().map(|text| text.to_string_lossy().into_owned());
-        while let Some(argument) = rest.next() {
-            let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'));
-            let Some(flag) = flag.map(str::to_owned) else {
-                return Err(FlagError::Argument(argument));
-            };
-            let (name, given) = match flag.split_once('=') {
-                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (flag, None),
-            };
-            if matches!(name.as_str(), "h" | "help") {
-                return Err(FlagError::Help);
-            }
-            let mut value = || {
-                given
-                    .clone()
-                    .or_else(|| rest.next())
-                    .ok_or_else(|| FlagError::NoValue(name.clone()))
-            };
+        let mut arguments = Arguments::new(arguments);
+        while let Some(name) = arguments.next()? {
             match name.as_str() {
-                "cachedir" => flags.cache_dir = value()?.into(),
-                "confdir" => flags.conf_dir = value()?.into(),
-                "pluginpath" => flags.plugin_path = paths(&value()?),
-                "socketpath" => flags.socket = value()?.into(),
-                "state" => flags.state = Some(value()?.into()),
+                "cachedir" => flags.cache_dir = arguments.value()?.into(),
+                "confdir" => flags.conf_dir = arguments.value()?.into(),
+                "pluginpath" => flags.plugin_path = paths(&arguments.value()?),
+                "socketpath" => flags.socket = arguments.value()?.into(),
+                "state" => flags.state = Some(arguments.value()?.into()),
                 "patience" => {
-                    let value = value()?;
-                    let seconds = value.parse().ok().filter(|s| (1..=MAX_PATIENCE_S).contains(s));
-                    let seconds = seconds.ok_or(FlagError::Patience { value })?;
-                    flags.patience = Duration::from_secs(seconds);
+                    let wanted = format!("a number of seconds from 1 to {MAX_PATIENCE_S}");
+                    let seconds =
+                        |text: &str| text.parse().ok().filter(|s| (1..=MAX_PATIENCE_S).contains(s));
+                    flags.patience = Duration::from_secs(arguments.value_of(&wanted, seconds)?);
                 }
                 _ => return Err(FlagError::Unknown(name)),
             }
@@ -139,12 +105,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let text = |line: &str| parse(line).unwrap_err().to_string();
-        assert_eq!(text("-port 7"), "there is no flag -port");
-        assert_eq!(text("-state"), "flag -state needs a value");
-        assert_eq!(text("now"), "unexpected argument \"now\"");
+        assert_eq!(text("-port 7"), "flag provided but not defined: -port");
+        assert_eq!(text("-state"), "flag needs an argument: -state");
         for bad in ["0", "301", "x"] {
             assert!(text(&format!("-patience {bad}")).starts_with("invalid value"), "{bad}");
         }
-        assert_eq!(parse("-h"), Err(FlagError::Help));
     }
 }

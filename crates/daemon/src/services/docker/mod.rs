@@ -38,7 +38,6 @@ mod wish;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,17 +46,15 @@ use std::time::{Duration, Instant};
 
 use cni_invoke::Exec;
 use cni_runtime::{Cache, Runtime};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use driver::Driver;
-use flags::FlagError;
 pub(crate) use flags::{Flags, HELP};
 use journal::Journal;
 use serve::Server;
 
 use super::Stop;
 use super::listen::{self, ListenError, Listener};
-use crate::notify;
+use super::start::{Surroundings, failed, stop_signals};
 
 /// How long undoing may take after plugins have taken too long.
 const CLEANUP: Duration = Duration::from_secs(5);
@@ -71,31 +68,14 @@ pub(crate) fn run(
     arguments: &[OsString],
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let flags = Flags::parse(arguments).map_err(|error| match error {
-        FlagError::Help => Stop::Help,
-        error => Stop::Usage(error.to_string()),
-    })?;
-    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
-    let variable = |name: &str| {
-        let found = environment.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value).filter(|value| !value.is_empty())
-    };
-    let (signals, notices) = UnixStream::pair().map_err(|error| failed(&error))?;
-    for signal in [SIGINT, SIGTERM] {
-        let notices = notices.try_clone().map_err(|error| failed(&error))?;
-        signal_hook::low_level::pipe::register(signal, notices).map_err(|error| failed(&error))?;
-    }
-    let handed_over = listen::handed_over(environment).map_err(|error| failed(&error))?;
-    let mut roots = state::Roots::default();
-    if let Some(run) = variable("NETWRIGHT_RUN_DIR") {
-        roots.run = run.into();
-    }
-    if let Some(lib) = variable("NETWRIGHT_STATE_DIR") {
-        roots.lib = lib.into();
-    }
+    let flags = Flags::parse(arguments)?;
+    let surroundings = Surroundings { environment };
+    let signals = stop_signals().map_err(failed)?;
+    let handed_over = listen::handed_over(environment).map_err(failed)?;
+    let roots = surroundings.roots();
     let state = flags.state.clone().unwrap_or_else(|| roots.lib.join("docker"));
-    let journal = Journal::open(&state).map_err(|error| failed(&error))?;
-    let boot_id = state::boot_id().map_err(|error| failed(&error))?;
+    let journal = Journal::open(&state).map_err(failed)?;
+    let boot_id = state::boot_id().map_err(failed)?;
     let exec = Arc::new(Exec::new(environment.iter().cloned()));
     let runtime = Runtime::new(flags.plugin_path.clone(), exec)
         .with_cleanup_time(CLEANUP)
@@ -106,12 +86,11 @@ pub(crate) fn run(
     // There from the start, for what comes and goes in them.
     for folder in ["docker/netns", "docker/ports"] {
         let folder = roots.run.join(folder);
-        state::create_directory(&folder, 0o700).map_err(|error| failed(&error))?;
+        state::create_directory(&folder, 0o700).map_err(failed)?;
     }
     let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
     let runtime = runtime.with_cache(Cache::new(&flags.cache_dir));
-    let intents =
-        intent::Intents::open(&roots.run.join("docker/calls")).map_err(|error| failed(&error))?;
+    let intents = intent::Intents::open(&roots.run.join("docker/calls")).map_err(failed)?;
     let driver = Arc::new(Driver::new(
         (journal, intents),
         (runtime, port_runtime),
@@ -121,7 +100,7 @@ pub(crate) fn run(
         flags.patience,
     ));
     driver.finish_removals();
-    let listener = listen(handed_over, &flags.socket).map_err(|error| failed(&error))?;
+    let listener = listen(handed_over, &flags.socket).map_err(failed)?;
     // ADD, its undoing, and waiting for a call before it.
     let answer_time = flags.patience * 2 + CLEANUP;
     let server =
@@ -130,10 +109,10 @@ pub(crate) fn run(
     driver.settle_recent();
     let collector = Arc::clone(&driver);
     let collecting = std::thread::spawn(move || collect::run(&collector, &until));
-    notify::send(variable("NOTIFY_SOCKET").map(OsString::as_os_str), "READY=1");
+    surroundings.tell_ready();
     tracing::info!(socket = %listener.path.display(), state = %state.display(), "ready");
     let served = serve::accept(&server, &listener.socket, &signals);
-    notify::send(variable("NOTIFY_SOCKET").map(OsString::as_os_str), "STOPPING=1");
+    surroundings.tell_stopping();
     driver.end();
     drop(end);
     // What is under way goes on to its end, within its bound; what is not is safe on disk.
@@ -143,7 +122,7 @@ pub(crate) fn run(
     }
     let _ = collecting.join();
     listener.close();
-    served.map_err(|error| failed(&error))?;
+    served.map_err(failed)?;
     tracing::info!("stopped; networks and endpoints are kept");
     Ok(())
 }

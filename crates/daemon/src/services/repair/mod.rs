@@ -21,8 +21,8 @@ use cni_runtime::{Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
 
 use super::Stop;
-use super::node::{Flags, Node, stop_signals};
-use crate::notify;
+use super::node::{Flags, Node};
+use super::start::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
 use patience::{Left, Pace, Quarrels};
 
@@ -50,23 +50,21 @@ pub(crate) fn run(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
     let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
-    let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
-    let signals = stop_signals().map_err(|error| failed(&error))?;
-    let listener = Listener::open().map_err(|error| failed(&error))?;
-    let poller = Poller::new().map_err(|error| failed(&error))?;
-    poller.add(&signals, SIGNALS, Interest::Read).map_err(|error| failed(&error))?;
+    let surroundings = Surroundings { environment };
+    let signals = stop_signals().map_err(failed)?;
+    let listener = Listener::open().map_err(failed)?;
+    let poller = Poller::new().map_err(failed)?;
+    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
     for descriptor in listener.descriptors() {
-        poller.add(descriptor, EVENTS, Interest::Read).map_err(|error| failed(&error))?;
+        poller.add(descriptor, EVENTS, Interest::Read).map_err(failed)?;
     }
     if !listener.is_everywhere() {
         tracing::warn!(
             "changes within containers are found by looking only: CAP_NET_BROADCAST is missing"
         );
     }
-    let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
-    let socket = socket.map(|(_, value)| value.as_os_str());
     let mut service = Service {
-        node: Node::new(&flags, environment),
+        node: Node::new(&flags, surroundings),
         listener,
         pace: Pace::new(flags.interval),
         quarrels: Quarrels::default(),
@@ -74,11 +72,11 @@ pub(crate) fn run(
     };
     // What happened while nobody listened.
     service.look();
-    notify::send(socket, "READY=1");
+    surroundings.tell_ready();
     tracing::info!(interval = ?flags.interval, "ready");
     let served = service.serve(&poller, &signals);
-    notify::send(socket, "STOPPING=1");
-    served.map_err(|error| failed(&error))?;
+    surroundings.tell_stopping();
+    served.map_err(failed)?;
     tracing::info!("stopped");
     Ok(())
 }

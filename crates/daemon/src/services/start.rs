@@ -1,0 +1,60 @@
+//! What every service finds when it starts.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::net::UnixStream;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use state::Roots;
+
+use super::Stop;
+use crate::notify;
+
+/// The environment of the process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) environment: &'a [(OsString, OsString)],
+}
+
+impl<'a> Surroundings<'a> {
+    /// A variable that is there and not empty.
+    pub(super) fn variable(self, name: &str) -> Option<&'a OsStr> {
+        let found = self.environment.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Where our files are.
+    pub(super) fn roots(self) -> Roots {
+        let mut roots = Roots::default();
+        if let Some(run) = self.variable("NETWRIGHT_RUN_DIR") {
+            roots.run = run.into();
+        }
+        if let Some(lib) = self.variable("NETWRIGHT_STATE_DIR") {
+            roots.lib = lib.into();
+        }
+        roots
+    }
+
+    /// Tells the service manager that the service is ready.
+    pub(super) fn tell_ready(self) {
+        notify::send(self.variable("NOTIFY_SOCKET"), "READY=1");
+    }
+
+    /// Tells the service manager that the service is about to end.
+    pub(super) fn tell_stopping(self) {
+        notify::send(self.variable("NOTIFY_SOCKET"), "STOPPING=1");
+    }
+}
+
+/// Returns a socket on which something comes when the service is to stop.
+pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
+    let (signals, notices) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
+    }
+    Ok(signals)
+}
+
+/// A service that could not start, or not go on, for this reason.
+pub(super) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
+    Stop::Failed(cni::Error::from_chain(0, &error).msg)
+}
