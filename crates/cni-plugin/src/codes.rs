@@ -24,3 +24,5 @@ pub const CONFLICT: u32 = 108;
 pub const SEVERAL: u32 = 109;
 /// The DHCP daemon does not answer.
 pub const DAEMON: u32 = 110;
+/// A Docker driver is not there, refused, or gave an answer that is no use.
+pub const DRIVER: u32 = 111;

@@ -1,6 +1,9 @@
 //! Where an engine looks for a driver (moby pkg/plugins/discovery).
 
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::Deserialize;
 
@@ -42,26 +45,67 @@ pub fn candidates(root: &Path, name: &str) -> Vec<Candidate> {
 #[non_exhaustive]
 pub enum AddressError {
     /// It has no scheme.
-    #[error("{0:?} is no address: it must begin with unix://")]
+    #[error("{0:?} is no address: it must begin with unix:// or tcp://")]
     NoScheme(String),
     /// It is not on this host.
-    #[error("{0:?} is not a Unix socket, and drivers elsewhere are not called")]
-    NotUnix(String),
+    #[error("{0:?} is not on this host: it is neither unix:///PATH nor tcp://127.0.0.1:PORT")]
+    Elsewhere(String),
     /// It is no document of that kind.
     #[error("{0}")]
     Json(String),
 }
 
-/// Reads an address: the path of a Unix socket.
-///
-/// # Errors
-/// [`AddressError`].
-pub fn socket_of(address: &str) -> Result<PathBuf, AddressError> {
-    let address = address.trim();
-    match address.split_once("://") {
-        Some(("unix", path)) if !path.is_empty() => Ok(path.into()),
-        Some(_) => Err(AddressError::NotUnix(address.to_owned())),
-        None => Err(AddressError::NoScheme(address.to_owned())),
+/// Where a driver listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A port of this host.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix://{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp://{address}"),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    /// Reads an address: of a Unix socket, or of a port of this host. What is said to a driver makes it change the host, and
+    /// goes over no network. A driver that listens everywhere (`0.0.0.0`) listens here too.
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let text = text.trim();
+        let elsewhere = || AddressError::Elsewhere(text.to_owned());
+        match text.split_once("://") {
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            Some(("tcp", rest)) => {
+                let rest = rest.trim_end_matches('/');
+                let port = |name: &str| rest.strip_prefix(name)?.parse::<u16>().ok();
+                let address = match port("localhost:") {
+                    Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+                    None => rest.parse::<SocketAddr>().ok(),
+                };
+                let mut address = address.ok_or_else(elsewhere)?;
+                if address.ip().is_unspecified() {
+                    address.set_ip(match address.ip() {
+                        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+                    });
+                }
+                if address.ip().is_loopback() {
+                    Ok(Address::Tcp(address))
+                } else {
+                    Err(elsewhere())
+                }
+            }
+            Some(_) => Err(elsewhere()),
+            None => Err(AddressError::NoScheme(text.to_owned())),
+        }
     }
 }
 
@@ -97,9 +141,15 @@ mod tests {
 
     #[test]
     fn addresses() {
-        assert_eq!(socket_of("unix:///run/w.sock\n").unwrap(), Path::new("/run/w.sock"));
-        assert!(matches!(socket_of("/run/w.sock"), Err(AddressError::NoScheme(_))));
-        assert!(matches!(socket_of("tcp://192.0.2.1:1"), Err(AddressError::NotUnix(_))));
+        let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());
+        assert_eq!(read("unix:///run/w.sock\n").unwrap(), "unix:///run/w.sock");
+        assert_eq!(read("tcp://0.0.0.0:5000").unwrap(), "tcp://127.0.0.1:5000");
+        assert_eq!(read("tcp://localhost:5000/").unwrap(), "tcp://127.0.0.1:5000");
+        assert_eq!(read("tcp://[::]:5000").unwrap(), "tcp://[::1]:5000");
+        assert!(matches!(read("/run/w.sock"), Err(AddressError::NoScheme(_))));
+        for elsewhere in ["tcp://192.0.2.1:1", "tcp://w:1", "http://127.0.0.1:1", "unix://"] {
+            assert!(matches!(read(elsewhere), Err(AddressError::Elsewhere(_))), "{elsewhere}");
+        }
         let json = br#"{"Name":"w","Addr":"unix:///run/w.sock"}"#;
         assert_eq!(address_in_json(json).unwrap(), "unix:///run/w.sock");
     }

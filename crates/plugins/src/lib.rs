@@ -27,6 +27,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &chain::Chain,
+        &interface::cnm::Cnm,
         &ipam::dhcp::Dhcp,
         &interface::single::Single(interface::dummy::Dummy),
         &chained::firewall::FirewallPlugin,

@@ -8,6 +8,7 @@
 //! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
 //! * [`mod@reference`]: the Go plugins of two releases.
+//! * [`driver`]: a Docker network driver, in a lab.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
@@ -32,6 +33,7 @@
 #![expect(clippy::disallowed_methods, reason = "running programs is what this crate is for")]
 #![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
 
+pub mod driver;
 pub mod fault;
 pub mod feature;
 mod glance;

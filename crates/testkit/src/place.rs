@@ -73,6 +73,12 @@ impl Running {
     }
 }
 
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Running { child }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -1,6 +1,7 @@
 //! Plugins that make interfaces.
 
 pub mod bridge;
+pub mod cnm;
 pub mod dummy;
 pub mod host_device;
 pub mod ipvlan;

@@ -8,6 +8,7 @@ extern crate netwright_plugins as plugins;
 mod bandwidth;
 mod bridge;
 mod chain;
+mod cnm;
 mod dhcp;
 mod differential;
 mod dummy;

@@ -7,9 +7,10 @@ use super::keys::Top;
 use super::{Examined, Severity};
 
 /// Plugins that make an interface, and therefore come first.
-const INTERFACE: [&str; 10] = [
+const INTERFACE: [&str; 11] = [
     "bridge",
     "chain",
+    "cnm",
     "dummy",
     "host-device",
     "ipvlan",

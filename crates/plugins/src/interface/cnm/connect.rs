@@ -1,0 +1,464 @@
+//! ADD.
+
+use std::net::IpAddr;
+
+use cni::{AddResult, Error, Interface, IpConfig, Route};
+use cni_plugin::{Call, codes};
+use cnm::ipam::{Address, ENDPOINT_MAC, ENDPOINT_NAME, RequestAddress};
+use cnm::method::Method;
+use cnm::network::{
+    CreateEndpoint, CreatedEndpoint, EndpointInterface, ExternalConnectivity, Join, Joined,
+    StaticRoute,
+};
+use cnm::options::{EXPOSED_PORTS, PORT_MAP};
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use kernel::route::{Link, Scope};
+use serde_json::{Map, Value, json};
+use state::{Durability, Index};
+
+use super::config::Config;
+use super::driver::{Driver, Patience};
+use super::journal::{Endpoint, Found, Journal, Lease, Network, endpoint_id};
+use super::link::{self, Sites};
+use super::network::{self, Drivers, answered_subnet, content};
+use super::{NAME, remove};
+use crate::shared::container::{self, Options};
+use crate::shared::shared_object::file_error;
+use crate::shared::undo::Undo;
+use crate::shared::{attachment, dns, pair};
+
+/// Where the container's interface stands in the result: it is the only one.
+const POSITION: usize = 0;
+
+/// The most routes that a driver may ask for.
+const MAX_ROUTES: usize = 4096;
+
+/// How the container's interface is configured: the driver, or who gave the addresses, keeps them apart.
+pub(super) const OPTIONS: Options = Options { skip_dad: true };
+
+/// Runs ADD.
+pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
+    let config = Config::of(call)?;
+    let mut sites = Sites::open(call.open_netns()?)?;
+    let ifname = call.ifname().as_str();
+    attachment::refuse_existing(&sites.inside, ifname, || {
+        format!("failed to attach the container: interface {ifname:?} already exists")
+    })?;
+    let patience = Patience::new(config.timeout, call.context().deadline);
+    let drivers = Drivers::of(&config.network, &patience).map_err(|error| error.to_cni())?;
+    let journal = Journal::new(call.roots(), call.network().as_str());
+    put_away(call, &journal, &patience)?;
+    let mut undo = Undo::new();
+    let attached = attach(call, &config, &drivers, &patience, &journal, &mut sites, &mut undo);
+    attached.map_err(|error| undo.run(error))
+}
+
+/// Removes what an ADD left that was killed; refuses when the container is attached elsewhere.
+fn put_away(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
+    let key = call.attachment();
+    if journal.endpoint(key)? == Found::Nothing {
+        return Ok(());
+    }
+    if let Some(netns) = remove::recorded_netns(call, key)? {
+        let mut inside =
+            kernel::route::RouteSocket::open_in(&netns).map_err(crate::shared::kernel_error)?;
+        if link::marked(&mut inside, key)?.is_some() {
+            return Err(Error::new(
+                codes::EXISTS,
+                format!(
+                    "failed to attach the container: {key} already exists in another namespace"
+                ),
+            )
+            .with_details("call DEL first"));
+        }
+    }
+    remove::all(call, key, None, patience)
+}
+
+/// Network, addresses, endpoint, link, ports, in that order. What is about to be done is written down before.
+fn attach<'a>(
+    call: &'a Call<'_>,
+    config: &Config,
+    drivers: &Drivers<'_>,
+    patience: &'a Patience,
+    journal: &Journal,
+    sites: &mut Sites,
+    undo: &mut Undo<'a>,
+) -> Result<AddResult, Error> {
+    let key = call.attachment();
+    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+    let ipam = drivers.ipam.as_ref().map(|driver| driver.known().clone());
+    let mut endpoint = Endpoint::new(key, boot_id, drivers.network.known().clone(), ipam);
+    let netns = sites.netns.clone();
+    undo.record("remove what was made", move || remove::all(call, key, Some(&netns), patience));
+    {
+        let _lock = network::lock(call)?;
+        journal.put_endpoint(&endpoint, Durability::Volatile)?;
+    }
+    let index = Index::new(call.roots());
+    attachment::write_down(call, &index, NAME, &json!({}), sites.netns.id())?;
+    let given = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
+    let network = {
+        let _lock = network::lock(call)?;
+        network::ensure(call, journal, config, drivers, patience, given.as_ref())?
+    };
+
+    let wished = match &drivers.ipam {
+        Some(ipam) => {
+            let mac = config.mac.or_else(|| network.needs_mac.then(MacAddr::random));
+            lease(journal, config, &network, ipam, &mut endpoint, mac)?
+        }
+        None => wish(config, given.as_ref()),
+    };
+    // Leases outlive a power cut; what else there is does not.
+    let durability = if drivers.ipam.is_some() { Durability::Synced } else { Durability::Volatile };
+    endpoint.made = true;
+    journal.put_endpoint(&endpoint, durability)?;
+    let driver = &drivers.network;
+    let interface = create(config, &network, driver, &endpoint, &wished)?;
+    let before = sites.numbers()?;
+    let joined = join(call, config, &network, driver, &endpoint)?;
+
+    let mac = parse_mac(driver, &interface.mac_address)?;
+    let plan = plan(call, config, driver, &interface, given, &joined)?;
+    let name = joined.interface_name.as_ref().map_or("", |name| name.src_name.as_str());
+    let offered = link::find(driver.name(), sites, name, &before)?;
+    endpoint.link = Some(offered.lent.clone());
+    endpoint.external = plan.leads_out || !config.ports.is_empty();
+    journal.put_endpoint(&endpoint, Durability::Volatile)?;
+    let link = link::take(call, sites, &offered, mac)?;
+    configure(call, sites, &link, &plan.result)?;
+    if endpoint.external {
+        publish(config, &network, driver, &endpoint)?;
+    }
+    Ok(AddResult { interfaces: vec![reported(call, &link)], ..plan.result })
+}
+
+/// The interface without an IPAM driver: what a CNI plugin gave, or what the runtime asks for.
+fn wish(config: &Config, given: Option<&AddResult>) -> EndpointInterface {
+    let addresses: Vec<IpNet> = match given {
+        Some(given) => given.ips.iter().map(|ip| ip.address).collect(),
+        None => config.ips.clone(),
+    };
+    interface(&addresses, config.mac)
+}
+
+/// The first address of each family.
+fn interface(addresses: &[IpNet], mac: Option<MacAddr>) -> EndpointInterface {
+    let first = |v6: bool| {
+        let found = addresses.iter().find(|address| address.addr().is_ipv6() == v6);
+        found.map(ToString::to_string).unwrap_or_default()
+    };
+    EndpointInterface {
+        address: first(false),
+        address_ipv6: first(true),
+        mac_address: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+    }
+}
+
+/// Takes an address of each family that the network has.
+fn lease(
+    journal: &Journal,
+    config: &Config,
+    network: &Network,
+    ipam: &Driver<'_>,
+    endpoint: &mut Endpoint,
+    mac: Option<MacAddr>,
+) -> Result<EndpointInterface, Error> {
+    let mut options = vec![(ENDPOINT_NAME.to_owned(), config.endpoint_name.clone())];
+    if let (true, Some(mac)) = (network.needs_mac, mac) {
+        options.push((ENDPOINT_MAC.to_owned(), mac.to_string()));
+    }
+    let mut addresses = Vec::new();
+    for v6 in [false, true] {
+        let asked = config.ips.iter().map(IpNet::addr).find(|address| address.is_ipv6() == v6);
+        if let Some(address) = asked {
+            refuse_held(journal, address)?;
+        }
+        let mut refusal = None;
+        for pool in network::pools_of_family(network, v6) {
+            let holds =
+                |address| pool.subnet.parse::<IpNet>().is_ok_and(|net| net.contains(&address));
+            if asked.is_some_and(|address| !holds(address)) {
+                continue;
+            }
+            endpoint.leases.push(Lease { pool: pool.id.clone(), address: asked.map(IpNet::from) });
+            journal.put_endpoint(endpoint, Durability::Synced)?;
+            let question = RequestAddress {
+                pool_id: pool.id.clone(),
+                address: asked.map(|address| address.to_string()).unwrap_or_default(),
+                options: options.iter().cloned().collect(),
+            };
+            let answer: Address = match ipam.ask(Method::RequestAddress, &question) {
+                Ok(answer) => answer,
+                Err(error) if error.is_refusal() => {
+                    endpoint.leases.pop();
+                    refusal = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error.to_cni()),
+            };
+            let address = answered_subnet(ipam, Method::RequestAddress, &answer.address)?;
+            if let Some(lease) = endpoint.leases.last_mut() {
+                lease.address = Some(address);
+            }
+            addresses.push(address);
+            refusal = None;
+            break;
+        }
+        if let Some(error) = refusal {
+            // The next step writes down what is held.
+            journal.put_endpoint(endpoint, Durability::Synced)?;
+            return Err(Error { code: codes::ADDRESS, ..error.to_cni() });
+        }
+        if let Some(address) =
+            asked.filter(|asked| !addresses.iter().any(|one| one.addr() == *asked))
+        {
+            return Err(network::outside(address));
+        }
+    }
+    Ok(interface(&addresses, mac))
+}
+
+/// Refuses an address that another attachment of ours has: an address is given back by whom it was written down for.
+fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Error> {
+    for other in journal.endpoints()? {
+        let held = other.leases.iter().filter_map(|lease| lease.address);
+        if held.into_iter().any(|held| held.addr() == address) {
+            let text = format!("address {address} is held by {}", other.attachment);
+            return Err(Error::new(codes::ADDRESS, text));
+        }
+    }
+    Ok(())
+}
+
+/// Asks for the endpoint; returns its interface, whoever decided what.
+fn create(
+    config: &Config,
+    network: &Network,
+    driver: &Driver<'_>,
+    endpoint: &Endpoint,
+    wished: &EndpointInterface,
+) -> Result<EndpointInterface, Error> {
+    let mut options = port_options(config);
+    for (key, value) in &config.endpoint_options {
+        options.insert(key.clone(), json!(value));
+    }
+    let question = CreateEndpoint {
+        network_id: network.id.clone(),
+        endpoint_id: endpoint_id(&endpoint.attachment),
+        interface: Some(wished.clone()),
+        options: object(options),
+    };
+    let method = Method::CreateEndpoint;
+    let answer: CreatedEndpoint = driver.ask(method, &question).map_err(|error| error.to_cni())?;
+    let answer = answer.interface.unwrap_or_default();
+    let merge = |what: &str, ours: &str, theirs: &str| -> Result<String, Error> {
+        match (ours.is_empty(), theirs.is_empty()) {
+            (true, _) => Ok(theirs.to_owned()),
+            (false, true) => Ok(ours.to_owned()),
+            // libnetwork refuses even the same; nothing is lost by taking it.
+            (false, false) if ours.eq_ignore_ascii_case(theirs) => Ok(ours.to_owned()),
+            (false, false) => {
+                let words = format!("{what} {theirs} in place of {ours}, which was asked for");
+                Err(content(driver, method, words))
+            }
+        }
+    };
+    Ok(EndpointInterface {
+        address: merge("address", &wished.address, &answer.address)?,
+        address_ipv6: merge("address", &wished.address_ipv6, &answer.address_ipv6)?,
+        mac_address: merge("MAC address", &wished.mac_address, &answer.mac_address)?,
+    })
+}
+
+fn join(
+    call: &Call<'_>,
+    config: &Config,
+    network: &Network,
+    driver: &Driver<'_>,
+    endpoint: &Endpoint,
+) -> Result<Joined, Error> {
+    // The driver has a working directory of its own.
+    let netns = std::path::absolute(&call.env().netns).map_err(|error| {
+        Error::from_chain(codes::STATE, &error).context("make CNI_NETNS absolute")
+    })?;
+    let question = Join {
+        network_id: network.id.clone(),
+        endpoint_id: endpoint_id(&endpoint.attachment),
+        sandbox_key: netns.display().to_string(),
+        options: object(port_options(config)),
+    };
+    driver.ask(Method::Join, &question).map_err(|error| error.to_cni())
+}
+
+/// What the container's interface becomes.
+#[derive(Debug)]
+struct Plan {
+    result: AddResult,
+    /// It is a way out of the container.
+    leads_out: bool,
+}
+
+fn plan(
+    call: &Call<'_>,
+    config: &Config,
+    driver: &Driver<'_>,
+    interface: &EndpointInterface,
+    given: Option<AddResult>,
+    joined: &Joined,
+) -> Result<Plan, Error> {
+    let mut result = given.unwrap_or_default();
+    for text in [&interface.address, &interface.address_ipv6] {
+        if text.is_empty() {
+            continue;
+        }
+        let address = answered_subnet(driver, Method::CreateEndpoint, text)?;
+        if !result.ips.iter().any(|ip| ip.address == address) {
+            result.ips.push(IpConfig::new(address, None));
+        }
+    }
+    let mut leads_out = false;
+    for (text, v6) in [(&joined.gateway, false), (&joined.gateway_ipv6, true)] {
+        let has_address = result.ips.iter().any(|ip| ip.address.addr().is_ipv6() == v6);
+        // libnetwork passes over a gateway of a family without an address.
+        if text.is_empty() || !has_address {
+            continue;
+        }
+        let gateway: IpAddr =
+            text.parse().ok().filter(|ip: &IpAddr| ip.is_ipv6() == v6).ok_or_else(|| {
+                content(driver, Method::Join, format!("{text:?} is no gateway of its family"))
+            })?;
+        for ip in result.ips.iter_mut().filter(|ip| ip.address.addr().is_ipv6() == v6) {
+            ip.gateway = Some(gateway);
+        }
+        leads_out = true;
+        let default = default_of(v6);
+        if config.default_gateway && !result.routes.iter().any(|route| route.dst == default) {
+            result.routes.push(Route::new(default, Some(gateway)));
+        }
+    }
+    if MAX_ROUTES < joined.static_routes.len() {
+        let count = joined.static_routes.len();
+        return Err(content(driver, Method::Join, format!("{count} routes are too many")));
+    }
+    for wanted in &joined.static_routes {
+        let route = route(driver, wanted)?;
+        if route.is_default() {
+            leads_out = true;
+            let has = result.routes.iter().any(|other| other.dst == route.dst);
+            if !config.default_gateway || has {
+                continue;
+            }
+        }
+        result.routes.push(route);
+    }
+    for ip in &mut result.ips {
+        ip.interface = Some(POSITION);
+    }
+    result.dns = dns::choose(call.common(), result.dns);
+    Ok(Plan { result, leads_out })
+}
+
+fn default_of(v6: bool) -> IpNet {
+    let text = if v6 { "::/0" } else { "0.0.0.0/0" };
+    text.parse().expect("a default destination is a prefix")
+}
+
+fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Error> {
+    let wrong = |what: String| content(driver, Method::Join, what);
+    let text = &wanted.destination;
+    let destination: IpNet =
+        text.parse().map_err(|_| wrong(format!("a route to {text:?}, which is no destination")))?;
+    match wanted.route_type {
+        StaticRoute::NEXT_HOP => {
+            let hop = &wanted.next_hop;
+            let gateway: Option<IpAddr> = hop.parse().ok();
+            let same = |gateway: &IpAddr| gateway.is_ipv6() == destination.addr().is_ipv6();
+            let gateway = gateway.filter(same);
+            let gateway = gateway.ok_or_else(|| {
+                wrong(format!("a route to {text} by {hop:?}, which is no next hop"))
+            })?;
+            Ok(Route::new(destination, Some(gateway)))
+        }
+        // On the link, whatever gateway there is.
+        StaticRoute::CONNECTED => {
+            Ok(Route { scope: Some(Scope::LINK.0), ..Route::new(destination, None) })
+        }
+        other => Err(wrong(format!("a route to {text} of type {other}, which is neither 0 nor 1"))),
+    }
+}
+
+fn parse_mac(driver: &Driver<'_>, text: &str) -> Result<Option<MacAddr>, Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mac: Option<MacAddr> = text.parse().ok();
+    let mac = mac.filter(|mac| mac.is_unicast());
+    mac.map(Some).ok_or_else(|| {
+        content(driver, Method::CreateEndpoint, format!("{text:?} is no MAC address"))
+    })
+}
+
+/// Brings the link up with its addresses and routes.
+fn configure(
+    call: &Call<'_>,
+    sites: &mut Sites,
+    link: &Link,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let ips: Vec<&IpConfig> = result.ips.iter().collect();
+    let ifname = call.ifname().as_str();
+    let Sites { inside, netns, .. } = sites;
+    container::configure(inside, netns, link.index, ifname, &ips, &result.routes, OPTIONS)?;
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        pair::wait_for_carrier(inside, link.index)?;
+    }
+    Ok(())
+}
+
+/// Says to the driver that the network is a way out, and which ports are published by it.
+fn publish(
+    config: &Config,
+    network: &Network,
+    driver: &Driver<'_>,
+    endpoint: &Endpoint,
+) -> Result<(), Error> {
+    let question = ExternalConnectivity {
+        network_id: network.id.clone(),
+        endpoint_id: endpoint_id(&endpoint.attachment),
+        options: object(port_options(config)),
+    };
+    match driver.tell(Method::ProgramExternalConnectivity, &question) {
+        Err(error) if error.is_unsupported() && config.ports.is_empty() => Ok(()),
+        Err(error) if error.is_unsupported() => Err(error.to_cni().with_details(
+            "it publishes no ports: declare the capability portMappings at the plugin portmap, behind this one",
+        )),
+        done => done.map_err(|error| error.to_cni()),
+    }
+}
+
+fn port_options(config: &Config) -> Map<String, Value> {
+    let mut options = Map::new();
+    if !config.ports.is_empty() {
+        options.insert(EXPOSED_PORTS.to_owned(), json!(config.exposed()));
+        options.insert(PORT_MAP.to_owned(), json!(config.ports));
+    }
+    options
+}
+
+fn object(options: Map<String, Value>) -> cni::json::Object {
+    let text = Value::Object(options).to_string();
+    cni::json::Object::parse(text.as_bytes()).expect("an object was written")
+}
+
+fn reported(call: &Call<'_>, link: &Link) -> Interface {
+    Interface {
+        name: call.ifname().to_string(),
+        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: link.mtu,
+        sandbox: call.env().netns.clone(),
+        ..Interface::default()
+    }
+}

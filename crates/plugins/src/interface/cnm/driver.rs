@@ -1,0 +1,483 @@
+//! A driver: where it is, and what it is asked.
+//!
+//! Every call is a connection of its own, and ends by its deadline, whatever the driver does. One that has kept silent once
+//! gets little time from then on: undoing must come to its end too.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cni::{Error, code};
+use cni_plugin::codes;
+use cnm::http::{HttpError, Incoming, Kind, Message, request};
+use cnm::method::Method;
+use cnm::network::Activated;
+use cnm::place::{
+    Address, AddressError, Candidate, SOCKET_DIR, SPEC_DIRS, address_in_json, candidates,
+};
+use cnm::{Failure, Nothing};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The longest answer that is read. Those of known drivers have some hundred bytes; one with a thousand routes a hundred
+/// thousand.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// How much of what a driver says is repeated in an error.
+const MAX_WORDS: usize = 1000;
+
+/// How long a driver is waited for that has kept silent before.
+const SILENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The shortest wait there is: none at all would mean for ever.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// How a configuration names a driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// By its name, as Docker finds it.
+    Named(String),
+    /// By its address.
+    At(Address),
+    /// By a file that holds its address.
+    File(PathBuf),
+}
+
+impl Place {
+    /// Reads a name, the path of a socket, of a `.spec` or `.json` file, or an address.
+    ///
+    /// # Errors
+    /// Words to be said behind the key.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.contains("://") {
+            return text.parse().map(Place::At).map_err(|error: AddressError| error.to_string());
+        }
+        let path = Path::new(text);
+        if path.is_absolute() {
+            let is_file = path.extension().is_some_and(|end| end == "spec" || end == "json");
+            let at = || Place::At(Address::Unix(path.into()));
+            return Ok(if is_file { Place::File(path.into()) } else { at() });
+        }
+        let is_name = !text.is_empty()
+            && !text.starts_with('.')
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte));
+        if is_name {
+            return Ok(Place::Named(text.to_owned()));
+        }
+        Err(format!("{text:?} is neither a driver's name nor the absolute path of its socket"))
+    }
+
+    /// Finds the address. `root` is `/` outside tests.
+    fn find(&self, root: &Path) -> Result<Address, String> {
+        match self {
+            Place::At(address) => Ok(address.clone()),
+            Place::File(path) => read_address(path),
+            Place::Named(name) => {
+                for place in candidates(root, name) {
+                    match place {
+                        Candidate::Socket(path) if is_socket(&path) => {
+                            return Ok(Address::Unix(path));
+                        }
+                        Candidate::Spec(path) | Candidate::Json(path) if path.exists() => {
+                            return read_address(&path);
+                        }
+                        _ => {}
+                    }
+                }
+                let dirs = [SOCKET_DIR, SPEC_DIRS[0], SPEC_DIRS[1]].join(", ");
+                Err(format!("no driver of that name in {dirs}"))
+            }
+        }
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+fn read_address(path: &Path) -> Result<Address, String> {
+    let told = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+    let bytes = state::read_optional(path).map_err(|error| told(&error))?;
+    let bytes = bytes.ok_or_else(|| told(&"no such file"))?;
+    let address = if path.extension().is_some_and(|end| end == "json") {
+        address_in_json(&bytes).map_err(|error| told(&error))?
+    } else {
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    address.parse().map_err(|error: AddressError| told(&error))
+}
+
+/// A driver as it is written down: DEL must find it though the configuration is gone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Known {
+    /// As the configuration has it.
+    pub(super) name: String,
+    /// Where it was.
+    pub(super) address: String,
+}
+
+/// Says why a driver gave no answer that counts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum AskError {
+    /// It is nowhere.
+    #[error("driver {driver:?} is not there: {reason}")]
+    Missing {
+        /// The driver.
+        driver: String,
+        /// Why.
+        reason: String,
+    },
+    /// Nobody listens.
+    #[error("driver {driver:?} is not there: connect to {address}")]
+    Connect {
+        /// The driver.
+        driver: String,
+        /// Where it should be.
+        address: Address,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It keeps silent.
+    #[error("driver {driver:?} did not answer {method} within {patience:?}")]
+    Slow {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The connection broke.
+    #[error("driver {driver:?} did not answer {method}")]
+    Broken {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// What came is no answer.
+    #[error("driver {driver:?} answered {method} with what is not HTTP")]
+    Http {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+        /// What it is.
+        source: HttpError,
+    },
+    /// It does not know the call.
+    #[error("driver {driver:?} does not know the call {method}")]
+    Unsupported {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+    },
+    /// It refuses, and says so.
+    #[error("driver {driver:?} refused {method}: {words}")]
+    Refused {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+        /// What it says.
+        words: String,
+    },
+    /// The answer's content is something else.
+    #[error("driver {driver:?} answered {method} with something else: {reason}")]
+    Content {
+        /// The driver.
+        driver: String,
+        /// The call.
+        method: Method,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl AskError {
+    /// Says whether the driver has heard and understood, and does not want to.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, AskError::Refused { .. } | AskError::Unsupported { .. })
+    }
+
+    /// Says whether the driver has no such call.
+    pub(super) fn is_unsupported(&self) -> bool {
+        matches!(self, AskError::Unsupported { .. })
+    }
+
+    pub(super) fn to_cni(&self) -> Error {
+        let told = match self {
+            AskError::Slow { .. } => code::TRY_AGAIN_LATER,
+            _ => codes::DRIVER,
+        };
+        let error = Error::from_chain(told, self);
+        match self {
+            AskError::Missing { .. } | AskError::Connect { .. } | AskError::Slow { .. } => {
+                error.with_details("is the driver running? its own log says more")
+            }
+            _ => error,
+        }
+    }
+}
+
+/// How long drivers are waited for, in one call of the plugin.
+#[derive(Debug)]
+pub(super) struct Patience {
+    timeout: Duration,
+    /// When the whole call must be over.
+    deadline: Option<Instant>,
+    silent: Cell<bool>,
+}
+
+impl Patience {
+    /// `timeout` for each question, all before `deadline`.
+    pub(super) fn new(timeout: Duration, deadline: Option<Instant>) -> Self {
+        Patience { timeout, deadline, silent: Cell::new(false) }
+    }
+
+    fn left(&self) -> Duration {
+        if self.silent.get() {
+            return self.timeout.min(SILENT_PATIENCE);
+        }
+        let left = self.deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        // What must be undone gets some time though all of it is used up.
+        let left = left.map_or(self.timeout, |left| left.max(SILENT_PATIENCE));
+        self.timeout.min(left)
+    }
+}
+
+/// A driver that can be asked.
+#[derive(Debug)]
+pub(super) struct Driver<'p> {
+    known: Known,
+    address: Address,
+    patience: &'p Patience,
+}
+
+impl<'p> Driver<'p> {
+    /// Finds a driver. `name` is as configured.
+    ///
+    /// # Errors
+    /// [`AskError::Missing`].
+    pub(super) fn find(name: &str, patience: &'p Patience) -> Result<Self, AskError> {
+        let missing = |reason| AskError::Missing { driver: name.to_owned(), reason };
+        let place = Place::parse(name).map_err(missing)?;
+        let address = place.find(Path::new("/")).map_err(missing)?;
+        let known = Known { name: name.to_owned(), address: address.to_string() };
+        Ok(Driver { known, address, patience })
+    }
+
+    /// Finds one that was written down: where it is now, else where it was.
+    ///
+    /// # Errors
+    /// [`AskError::Missing`] when neither can be read.
+    pub(super) fn again(known: &Known, patience: &'p Patience) -> Result<Self, AskError> {
+        Driver::find(&known.name, patience).or_else(|missing| match known.address.parse() {
+            Ok(address) => Ok(Driver { known: known.clone(), address, patience }),
+            Err(_) => Err(missing),
+        })
+    }
+
+    /// What is to be written down.
+    pub(super) fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// Its name as configured.
+    pub(super) fn name(&self) -> &str {
+        &self.known.name
+    }
+
+    /// Makes sure that it is there and is a driver of this kind: `NetworkDriver`, `IpamDriver`.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub(super) fn activate(&self, kind: &str) -> Result<(), AskError> {
+        let method = Method::Activate;
+        let activated: Activated = self.ask(method, &Nothing {})?;
+        if activated.implements.iter().any(|one| one == kind) {
+            return Ok(());
+        }
+        let reason = format!("it implements {:?}, not {kind}", activated.implements);
+        Err(AskError::Content { driver: self.name().to_owned(), method, reason })
+    }
+
+    /// Asks, and reads the answer.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub(super) fn ask<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        question: &impl Serialize,
+    ) -> Result<A, AskError> {
+        let driver = || self.name().to_owned();
+        let message = self.exchange(method, &cnm::write(question));
+        if matches!(message, Err(AskError::Slow { .. })) {
+            self.patience.silent.set(true);
+        }
+        let message = message?;
+        tracing::debug!(driver = self.name(), call = %method, status = message.status, "asked a driver");
+        let failure = cnm::read::<Failure>(&message.body).unwrap_or_default();
+        match message.status {
+            200..=299 => {}
+            404 => return Err(AskError::Unsupported { driver: driver(), method }),
+            status => {
+                let words = failure.text().map_or_else(|| words(&message.body), str::to_owned);
+                let words = format!("status {status}: {}", self::words(words.as_bytes()));
+                return Err(AskError::Refused { driver: driver(), method, words });
+            }
+        }
+        if let Some(text) = failure.text() {
+            let words = words(text.as_bytes());
+            return Err(AskError::Refused { driver: driver(), method, words });
+        }
+        cnm::read(&message.body).map_err(|error| AskError::Content {
+            driver: driver(),
+            method,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Asks for something that has no answer but done.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub(super) fn tell(&self, method: Method, question: &impl Serialize) -> Result<(), AskError> {
+        self.ask::<Nothing>(method, question).map(drop)
+    }
+
+    fn exchange(&self, method: Method, body: &[u8]) -> Result<Message, AskError> {
+        let driver = self.name().to_owned();
+        let patience = self.patience.left();
+        let deadline = Instant::now() + patience;
+        let failed = |source: io::Error| {
+            let driver = driver.clone();
+            match source.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    AskError::Slow { driver, method, patience }
+                }
+                _ => AskError::Broken { driver, method, source },
+            }
+        };
+        let socket = connect(&self.address, patience).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => failed(source),
+            _ => {
+                let address = self.address.clone();
+                AskError::Connect { driver: driver.clone(), address, source }
+            }
+        })?;
+        let request = request(&method.path(), body, true);
+        let mut rest = request.as_slice();
+        while !rest.is_empty() {
+            limit(&socket, Timeout::Send, deadline).map_err(failed)?;
+            let sent =
+                send(&socket, rest, SendFlags::NOSIGNAL).map_err(|errno| failed(errno.into()))?;
+            rest = &rest[sent..];
+        }
+        let wrong = |source| AskError::Http { driver: driver.clone(), method, source };
+        let mut incoming = Incoming::new(Kind::Answer, MAX_ANSWER);
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            limit(&socket, Timeout::Recv, deadline).map_err(failed)?;
+            match recv(&socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return incoming.end().map_err(wrong),
+                Ok((length, _)) => {
+                    if let Some(message) = incoming.feed(&buffer[..length]).map_err(wrong)? {
+                        return Ok(message);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno.into())),
+            }
+            if deadline < Instant::now() {
+                return Err(AskError::Slow { driver, method, patience });
+            }
+        }
+    }
+}
+
+/// What somebody said, on one line of bounded length.
+fn words(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    one_line.chars().take(MAX_WORDS).collect()
+}
+
+/// Lets the next act on a socket take no longer than to the deadline.
+fn limit(socket: &OwnedFd, what: Timeout, deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST_WAIT);
+    Ok(sockopt::set_socket_timeout(socket, what, Some(left))?)
+}
+
+/// Connects, waiting at most `patience` for one whose queue is full.
+fn connect(address: &Address, patience: Duration) -> io::Result<OwnedFd> {
+    let family = match address {
+        Address::Unix(_) => AddressFamily::UNIX,
+        Address::Tcp(address) if address.is_ipv4() => AddressFamily::INET,
+        Address::Tcp(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    limit(&socket, Timeout::Send, Instant::now() + patience)?;
+    match address {
+        Address::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?,
+        Address::Tcp(address) => rustix::net::connect(&socket, address)?,
+    }
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_is_named_in_four_ways() {
+        let socket = |path: &str| Ok(Place::At(Address::Unix(path.into())));
+        assert_eq!(Place::parse("weave"), Ok(Place::Named("weave".to_owned())));
+        assert_eq!(
+            Place::parse("store/weave:2"),
+            Err("\"store/weave:2\" is neither a driver's name nor the absolute path of its socket"
+                .to_owned())
+        );
+        assert_eq!(Place::parse("/run/w.sock"), socket("/run/w.sock"));
+        assert_eq!(Place::parse("unix:///run/w.sock"), socket("/run/w.sock"));
+        assert_eq!(Place::parse("/etc/w.spec"), Ok(Place::File("/etc/w.spec".into())));
+        assert!(Place::parse("tcp://192.0.2.1:80").unwrap_err().contains("not on this host"));
+        assert!(Place::parse("").is_err() && Place::parse("../x").is_err());
+    }
+
+    #[test]
+    fn files_lead_to_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        let etc = dir.path().join("etc/docker/plugins");
+        std::fs::create_dir_all(etc.join("b")).unwrap();
+        std::fs::write(etc.join("a.spec"), "unix:///run/a.sock\n").unwrap();
+        std::fs::write(etc.join("b/b.json"), r#"{"Addr":"unix:///run/b.sock"}"#).unwrap();
+        std::fs::write(etc.join("c.spec"), "tcp://192.0.2.1:1").unwrap();
+        let find = |name: &str| Place::Named(name.to_owned()).find(dir.path());
+        assert_eq!(find("a").unwrap().to_string(), "unix:///run/a.sock");
+        assert_eq!(find("b").unwrap().to_string(), "unix:///run/b.sock");
+        assert!(find("c").unwrap_err().contains("not on this host"));
+        assert!(find("d").unwrap_err().contains("no driver of that name"));
+    }
+
+    #[test]
+    fn words_of_drivers_are_bounded() {
+        assert_eq!(words(b"a\n b\t\xff"), "a b \u{fffd}");
+        assert_eq!(words(&[b'x'; 5000]).len(), MAX_WORDS);
+    }
+}

@@ -1,0 +1,388 @@
+//! What is written down, before it is done: the networks and the attachments of this node.
+//!
+//! | below `/var/lib/netwright/cnm` | what |
+//! |---|---|
+//! | `<network>/network.json` | the network as the driver was told, and the pools |
+//! | `<network>/<attachment>.json` | how far an attachment is, and its addresses |
+//!
+//! It survives a reboot, as drivers' own memory does: what they hold for containers that are gone must be given back. The
+//! attachments in a network's folder are what keeps the network.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::codes;
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use state::{Durability, FileError, Roots, create_directory, file_name_of, read_optional};
+
+use super::config::Wanted;
+use super::driver::Known;
+use crate::shared::shared_object::file_error;
+
+/// The version of the files.
+const VERSION: u32 = 1;
+/// The folder below the one for what survives a reboot.
+const FOLDER: &str = "cnm";
+const NETWORK: &str = "network.json";
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+/// How long the hash in an attachment's file name is.
+const HASH_DIGITS: usize = 32;
+/// How long IDs are that engines give.
+const ID_DIGITS: usize = 64;
+
+/// The network's ID for its driver: the same on every node, as drivers of a cluster want it.
+pub(super) fn network_id(network: &str) -> String {
+    cni::owner::sha512_hex(&format!("cnm\0{network}"), ID_DIGITS)
+}
+
+/// An attachment's ID for its driver.
+pub(super) fn endpoint_id(key: &AttachmentKey) -> String {
+    let text = format!("cnm\0{}\0{}\0{}", key.network, key.container_id, key.ifname);
+    cni::owner::sha512_hex(&text, ID_DIGITS)
+}
+
+/// A pool of a network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Pool {
+    /// It was asked for, and the answer is not known yet.
+    pub(super) asking: bool,
+    pub(super) v6: bool,
+    /// The IPAM driver's name for it; empty where nobody gives addresses of it.
+    pub(super) id: String,
+    pub(super) address_space: String,
+    /// The subnet.
+    pub(super) subnet: String,
+    /// The gateway with its prefix length.
+    pub(super) gateway: String,
+    /// Further addresses, by name, with their prefix lengths.
+    pub(super) aux: BTreeMap<String, String>,
+    /// What is held of it for the network itself.
+    pub(super) held: Vec<IpAddr>,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Network {
+    version: u32,
+    pub(super) id: String,
+    /// The boot in which the driver was told.
+    pub(super) boot_id: String,
+    pub(super) driver: Known,
+    pub(super) ipam_driver: Option<Known>,
+    /// What it was made from.
+    pub(super) wanted: Wanted,
+    pub(super) pools: Vec<Pool>,
+    /// The driver has made it.
+    pub(super) made: bool,
+    /// Addresses are asked for with a hardware address.
+    pub(super) needs_mac: bool,
+}
+
+impl Network {
+    pub(super) fn new(network: &str, driver: Known, ipam: Option<Known>, wanted: Wanted) -> Self {
+        Network {
+            version: VERSION,
+            id: network_id(network),
+            boot_id: String::new(),
+            driver,
+            ipam_driver: ipam,
+            wanted,
+            pools: Vec::new(),
+            made: false,
+            needs_mac: false,
+        }
+    }
+}
+
+/// An address that an IPAM driver gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Lease {
+    /// The pool.
+    pub(super) pool: String,
+    /// The address with its prefix length; absent while the driver is being asked for any.
+    pub(super) address: Option<IpNet>,
+}
+
+/// The link that a driver lent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Lent {
+    /// What the driver calls it.
+    pub(super) name: String,
+    /// The alias it came with.
+    pub(super) alias: String,
+    /// The driver put it into the container itself.
+    pub(super) placed: bool,
+}
+
+/// An attachment. What is said here may have been done; what is not was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Endpoint {
+    version: u32,
+    pub(super) attachment: AttachmentKey,
+    pub(super) boot_id: String,
+    pub(super) driver: Known,
+    pub(super) ipam_driver: Option<Known>,
+    pub(super) leases: Vec<Lease>,
+    /// The driver was asked to make it, and to join it.
+    pub(super) made: bool,
+    pub(super) link: Option<Lent>,
+    /// The driver was asked to publish its ports.
+    pub(super) external: bool,
+}
+
+impl Endpoint {
+    pub(super) fn new(
+        key: &AttachmentKey,
+        boot_id: String,
+        driver: Known,
+        ipam: Option<Known>,
+    ) -> Self {
+        Endpoint {
+            version: VERSION,
+            attachment: key.clone(),
+            boot_id,
+            driver,
+            ipam_driver: ipam,
+            leases: Vec::new(),
+            made: false,
+            link: None,
+            external: false,
+        }
+    }
+}
+
+/// What was read of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found<T> {
+    /// There is none.
+    Nothing,
+    /// It is garbled; the words say how.
+    Damaged(String),
+    /// This.
+    This(T),
+}
+
+impl<T> Found<T> {
+    /// What can be read; garbled is as good as none.
+    pub(super) fn legible(self) -> Option<T> {
+        match self {
+            Found::This(found) => Some(found),
+            Found::Nothing | Found::Damaged(_) => None,
+        }
+    }
+}
+
+/// The files of one network.
+#[derive(Debug, Clone)]
+pub(super) struct Journal {
+    all: PathBuf,
+    folder: PathBuf,
+}
+
+impl Journal {
+    pub(super) fn new(roots: &Roots, network: &str) -> Self {
+        let all = roots.lib.join(FOLDER);
+        let folder = all.join(file_name_of(network));
+        Journal { all, folder }
+    }
+
+    /// Reads the network.
+    ///
+    /// # Errors
+    /// Code 105 when the kernel refuses.
+    pub(super) fn network(&self) -> Result<Found<Network>, Error> {
+        read(&self.folder.join(NETWORK), |network: &Network| network.version)
+    }
+
+    /// Writes the network down, flushed.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn put_network(&self, network: &Network) -> Result<(), Error> {
+        self.write(NETWORK, network, Durability::Synced)
+    }
+
+    /// Forgets the network, and the folder if nothing else is in it.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn remove_network(&self) -> Result<(), Error> {
+        self.remove(NETWORK)
+    }
+
+    /// Reads an attachment.
+    ///
+    /// # Errors
+    /// Code 105 when the kernel refuses.
+    pub(super) fn endpoint(&self, key: &AttachmentKey) -> Result<Found<Endpoint>, Error> {
+        let found = read(&self.folder.join(file_of(key)), |endpoint: &Endpoint| endpoint.version)?;
+        Ok(match found {
+            Found::This(endpoint) if endpoint.attachment != *key => {
+                Found::Damaged(format!("it is about {}", endpoint.attachment))
+            }
+            found => found,
+        })
+    }
+
+    /// Writes an attachment down. Flushed where more depends on it than what a reboot ends anyway.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn put_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        self.write(&file_of(&endpoint.attachment), endpoint, durability)
+    }
+
+    /// Forgets an attachment.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn remove_endpoint(&self, key: &AttachmentKey) -> Result<(), Error> {
+        self.remove(&file_of(key))
+    }
+
+    /// Says whether the network has an attachment, be it one whose file is garbled.
+    ///
+    /// # Errors
+    /// Code 105: nobody knows.
+    pub(super) fn has_endpoints(&self) -> Result<bool, Error> {
+        Ok(!self.files()?.is_empty())
+    }
+
+    /// Reads every attachment of the network that is legible.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, Error> {
+        let mut endpoints = Vec::new();
+        for path in self.files()? {
+            endpoints.extend(read(&path, |endpoint: &Endpoint| endpoint.version)?.legible());
+        }
+        Ok(endpoints)
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, Error> {
+        let failed = |source| {
+            let path = self.folder.clone();
+            file_error(&FileError::List { path, source })
+        };
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let is_hash = stem.len() == HASH_DIGITS && stem.bytes().all(|b| b.is_ascii_hexdigit());
+            if is_hash && path.extension().is_some_and(|end| end == "json") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        content: &impl Serialize,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(content).expect("what is written has string keys only");
+        create_directory(&self.folder, FOLDER_MODE).map_err(|error| file_error(&error))?;
+        state::write_atomic(&self.folder.join(name), &bytes, FILE_MODE, durability)
+            .map_err(|error| file_error(&error))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        state::remove_file(&self.folder.join(name)).map_err(|error| file_error(&error))?;
+        state::remove_abandoned(&self.folder);
+        // Not if something else is in them.
+        let _ = std::fs::remove_dir(&self.folder);
+        let _ = std::fs::remove_dir(&self.all);
+        Ok(())
+    }
+}
+
+fn file_of(key: &AttachmentKey) -> String {
+    format!("{}.json", key.hash())
+}
+
+fn read<T: DeserializeOwned>(
+    path: &std::path::Path,
+    version: fn(&T) -> u32,
+) -> Result<Found<T>, Error> {
+    let bytes = match read_optional(path) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(Found::Nothing),
+        Err(error @ (FileError::NotAFile { .. } | FileError::TooLarge { .. })) => {
+            return Ok(Found::Damaged(error.to_string()));
+        }
+        Err(error) => return Err(file_error(&error)),
+    };
+    Ok(match serde_json::from_slice::<T>(&bytes) {
+        Ok(found) if version(&found) == VERSION => Found::This(found),
+        Ok(found) => Found::Damaged(format!("version {} is not known", version(&found))),
+        Err(error) => Found::Damaged(error.to_string()),
+    })
+}
+
+/// The error for a file that must be legible and is not.
+pub(super) fn damaged(what: &str, words: &str) -> Error {
+    Error::new(codes::STATE, format!("the record of {what} is damaged: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: &str) -> AttachmentKey {
+        AttachmentKey {
+            network: "n".parse().unwrap(),
+            container_id: id.parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn ids_are_as_engines_give_them() {
+        for id in [network_id("n"), endpoint_id(&key("c1"))] {
+            assert!(id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+        }
+        assert_ne!(endpoint_id(&key("c1")), endpoint_id(&key("c2")));
+    }
+
+    #[test]
+    fn attachments_keep_their_networks_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
+        let journal = Journal::new(&roots, "n");
+        assert!(!journal.has_endpoints().unwrap());
+        let endpoint = Endpoint::new(&key("c1"), "boot".to_owned(), Known::default(), None);
+        journal.put_endpoint(&endpoint, Durability::Volatile).unwrap();
+        assert_eq!(journal.endpoint(&key("c1")).unwrap(), Found::This(endpoint.clone()));
+        assert_eq!(journal.endpoints().unwrap(), [endpoint]);
+        let garbled = journal.folder.join(file_of(&key("c2")));
+        std::fs::write(garbled, "{").unwrap();
+        assert!(matches!(journal.endpoint(&key("c2")).unwrap(), Found::Damaged(_)));
+        journal.remove_endpoint(&key("c1")).unwrap();
+        assert!(journal.has_endpoints().unwrap(), "a garbled one is one");
+        journal.remove_endpoint(&key("c2")).unwrap();
+        assert!(!roots.lib.join(FOLDER).exists());
+    }
+}

@@ -1,0 +1,173 @@
+//! The link that a driver lends: into the container, and back.
+
+use cni::{AttachmentKey, Error, IfName, code};
+use cni_plugin::{Call, codes};
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+
+use super::journal::Lent;
+use crate::shared::{kernel_error as kernel, owner};
+
+/// The host's side and the container's.
+#[derive(Debug)]
+pub(super) struct Sites {
+    /// The container's namespace.
+    pub(super) netns: Netns,
+    /// A socket in the namespace the plugin was called in.
+    pub(super) host: RouteSocket,
+    /// A socket in the container's namespace.
+    pub(super) inside: RouteSocket,
+}
+
+impl Sites {
+    pub(super) fn open(netns: Netns) -> Result<Self, Error> {
+        let host = RouteSocket::open().map_err(kernel)?;
+        let inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+        Ok(Sites { netns, host, inside })
+    }
+
+    /// The numbers of the links in the container.
+    pub(super) fn numbers(&mut self) -> Result<Vec<u32>, Error> {
+        let links = self.inside.links().map_err(kernel)?;
+        Ok(links.iter().map(|link| link.index).collect())
+    }
+}
+
+/// A link that a driver named, or put into the container.
+#[derive(Debug)]
+pub(super) struct Offered {
+    pub(super) lent: Lent,
+    ifindex: u32,
+}
+
+/// Finds the link a driver means by `src_name`; without a name the one that is in the container since `before`.
+///
+/// # Errors
+/// Code 111 when there is none.
+pub(super) fn find(
+    driver: &str,
+    sites: &mut Sites,
+    src_name: &str,
+    before: &[u32],
+) -> Result<Offered, Error> {
+    let wrong = |what: String| Error::new(codes::DRIVER, format!("driver {driver:?} {what}"));
+    if src_name.is_empty() {
+        let links = sites.inside.links().map_err(kernel)?;
+        let mut new = links.iter().filter(|link| !before.contains(&link.index));
+        return match (new.next(), new.next()) {
+            (Some(link), None) => Ok(offered(link, true)),
+            (None, _) => {
+                Err(wrong("named no interface, and put none into the container".to_owned()))
+            }
+            (Some(one), Some(two)) => Err(wrong(format!(
+                "named no interface, and put several into the container: {:?}, {:?}",
+                one.name, two.name
+            ))),
+        };
+    }
+    if IfName::new(src_name).is_err() {
+        return Err(wrong(format!("named an interface that cannot be: {src_name:?}")));
+    }
+    match sites.host.link_by_name(src_name).map_err(kernel)? {
+        Some(link) if link.loopback() => Err(wrong(format!("named the loopback {src_name:?}"))),
+        Some(link) => Ok(offered(&link, false)),
+        None => Err(wrong(format!("named interface {src_name:?}, which is not on the host"))),
+    }
+}
+
+fn offered(link: &Link, placed: bool) -> Offered {
+    let alias = link.alias.clone().unwrap_or_default();
+    Offered { lent: Lent { name: link.name.clone(), alias, placed }, ifindex: link.index }
+}
+
+/// Brings the link into the container with its final name, address and mark, in one message where it moves. It stays down.
+///
+/// # Errors
+/// Code 100.
+pub(super) fn take(
+    call: &Call<'_>,
+    sites: &mut Sites,
+    offered: &Offered,
+    mac: Option<MacAddr>,
+) -> Result<Link, Error> {
+    let ifname = call.ifname().as_str();
+    let set = LinkSet {
+        name: Some(ifname.to_owned()),
+        alias: Some(owner::alias(call.attachment())),
+        ..LinkSet::default()
+    };
+    let failed =
+        |error| kernel(error).context(format_args!("failed to take link {:?}", offered.lent.name));
+    let ifindex = offered.ifindex;
+    if offered.lent.placed {
+        let down = Change::SetLink { ifindex, set: LinkSet::default().up(false) };
+        sites.inside.apply_one(&down).map_err(failed)?;
+        sites.inside.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
+    } else {
+        let set = LinkSet { netns: Some(sites.netns.clone()), ..set };
+        sites.host.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
+    }
+    let gone = || {
+        Error::new(
+            codes::CONFLICT,
+            format!("link {:?} vanished on its way into the container", offered.lent.name),
+        )
+    };
+    let link = sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
+    let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) else { return Ok(link) };
+    let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
+    sites.inside.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(failed)?;
+    sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)
+}
+
+/// Finds an attachment's link in its container by its mark, whatever it is called by now.
+///
+/// # Errors
+/// Code 100.
+pub(super) fn marked(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Error> {
+    let mark = owner::alias(key);
+    let is_it = |link: &Link| link.alias.as_deref() == Some(&mark);
+    let named = inside.link_by_name(key.ifname.as_str()).map_err(kernel)?;
+    if let Some(link) = named.filter(&is_it) {
+        return Ok(Some(link));
+    }
+    Ok(inside.links().map_err(kernel)?.into_iter().find(is_it))
+}
+
+/// Gives the link back as it came: under its name, on the host unless the driver had put it into the container itself.
+/// Nothing to give back is success.
+///
+/// # Errors
+/// Code 100.
+pub(super) fn give_back(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    netns: &Netns,
+    lent: &Lent,
+) -> Result<(), Error> {
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let Some(link) = marked(&mut inside, key)? else { return Ok(()) };
+    let home = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+    let ifindex = link.index;
+    let set = LinkSet {
+        netns: (!lent.placed).then_some(home),
+        name: Some(lent.name.clone()),
+        alias: Some(lent.alias.clone()),
+        ..LinkSet::default()
+    };
+    let down = Change::SetLink { ifindex, set: LinkSet::default().up(false) };
+    let done =
+        inside.apply_one(&down).and_then(|()| inside.apply_one(&Change::SetLink { ifindex, set }));
+    match done {
+        Err(error) if error.is_not_found() => Ok(()),
+        // Somebody else has its name by now: what the driver made for this container is of no use to anybody.
+        Err(error) if error.is_exists() && link.kind.is_some() => {
+            call.warn(format_args!("link {:?} is deleted, not given back: {error}", lent.name));
+            inside.delete_link(ifindex).map(drop).map_err(kernel)
+        }
+        done => done.map_err(|error| {
+            kernel(error).context(format_args!("failed to give link {:?} back", lent.name))
+        }),
+    }
+}

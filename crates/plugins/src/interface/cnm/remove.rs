@@ -1,0 +1,301 @@
+//! DEL, the undoing of ADD, and GC.
+
+use std::net::IpAddr;
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::Call;
+use cnm::method::Method;
+use cnm::network::EndpointName;
+use kernel::netns::Netns;
+use kernel::route::RouteSocket;
+use state::Index;
+
+use super::config::{Config, timeout_of};
+use super::driver::{AskError, Driver, Patience};
+use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
+use super::{NAME, link, network};
+use crate::shared::attachment::{self, Left};
+use crate::shared::failures::Failures;
+use crate::shared::kernel_error as kernel;
+
+/// Runs DEL. Needs nothing but the attachment's key; the rest is written down.
+pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
+    let patience = Patience::new(timeout_of(call), call.context().deadline);
+    attachment::del(call, |netns| all(call, call.attachment(), netns, &patience))
+}
+
+/// Runs GC.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    let patience = Patience::new(timeout_of(call), call.context().deadline);
+    let journal = Journal::new(call.roots(), call.network().as_str());
+    let index = Index::new(call.roots());
+    let written = journal.endpoints()?.into_iter().map(|endpoint| endpoint.attachment);
+    let recorded = attachment::stale_records(call, &index, NAME);
+    let recorded = recorded.into_iter().map(|record| record.attachment);
+    let mut keys: Vec<AttachmentKey> = written.chain(recorded).collect();
+    keys.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
+    keys.sort();
+    keys.dedup();
+    let (mut failures, mut left) = (Failures::new(), Vec::new());
+    for key in keys {
+        let collected = all(call, &key, None, &patience);
+        if failures.note(format_args!("collect {key}"), collected).is_none() {
+            left.push(key);
+        }
+    }
+    failures.note("put away the network", release(call, &journal, &patience));
+    attachment::collect_addresses(call, &Left::LinksOf(left), &mut failures);
+    failures.into_result()
+}
+
+/// Removes the network if nobody is on it.
+fn release(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
+    if journal.has_endpoints()? || journal.network()? == Found::Nothing {
+        return Ok(());
+    }
+    let _lock = network::lock(call)?;
+    network::release(call, journal, patience)
+}
+
+/// Opens the namespace that ADD wrote down, if it is still there.
+pub(super) fn recorded_netns(call: &Call<'_>, key: &AttachmentKey) -> Result<Option<Netns>, Error> {
+    let record = Index::new(call.roots()).get(key, NAME).found;
+    record.map_or(Ok(None), |record| attachment::recorded_netns(&record))
+}
+
+/// Removes everything that ADD made beside the reservation of a CNI address plugin.
+pub(super) fn all(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    netns: Option<&Netns>,
+    patience: &Patience,
+) -> Result<(), Error> {
+    let journal = Journal::new(call.roots(), key.network.as_str());
+    let recorded = match netns {
+        Some(_) => None,
+        None => recorded_netns(call, key)?,
+    };
+    let netns = netns.or(recorded.as_ref());
+    let mut failures = Failures::new();
+    let found = journal.endpoint(key)?;
+    let known = found != Found::Nothing;
+    match found {
+        Found::This(endpoint) => undo(call, &endpoint, netns, patience, &mut failures),
+        Found::Damaged(words) => {
+            call.warn(format_args!("what was written down about {key} is damaged: {words}"));
+            undo_unknown(call, &journal, key, netns, patience, &mut failures);
+        }
+        Found::Nothing => undo_unknown(call, &journal, key, netns, patience, &mut failures),
+    }
+    failures.into_result()?;
+    if known {
+        let _lock = network::lock(call)?;
+        journal.remove_endpoint(key)?;
+        network::release(call, &journal, patience)?;
+    } else {
+        release(call, &journal, patience)?;
+    }
+    attachment::forget(&Index::new(call.roots()), key, NAME)
+}
+
+/// Undoes what was written down, as libnetwork does: ports, Leave, the link, DeleteEndpoint, and last the addresses.
+fn undo(
+    call: &Call<'_>,
+    endpoint: &Endpoint,
+    netns: Option<&Netns>,
+    patience: &Patience,
+    failures: &mut Failures,
+) {
+    let key = &endpoint.attachment;
+    let name = name_of(key);
+    let link = endpoint.link.as_ref().zip(netns);
+    let give_back = |failures: &mut Failures, placed: bool| {
+        if let Some((lent, netns)) = link.filter(|(lent, _)| lent.placed == placed) {
+            failures.note("give the link back", link::give_back(call, key, netns, lent));
+        }
+    };
+    // What the driver put into the container it looks for under the name it gave it.
+    give_back(failures, true);
+    let driver = Driver::again(&endpoint.driver, patience).map_err(|error| error.to_cni());
+    let driver = match endpoint.made {
+        true => failures.note("find the driver", driver),
+        false => None,
+    };
+    if let Some(driver) = &driver {
+        if endpoint.external {
+            let done = driver.tell(Method::RevokeExternalConnectivity, &name);
+            failures.note("withdraw the ports", tolerate(call, done));
+        }
+        failures.note("leave", tolerate(call, driver.tell(Method::Leave, &name)));
+    }
+    give_back(failures, false);
+    if let Some(driver) = &driver {
+        failures.note("delete the endpoint", delete(call, driver, &name));
+    }
+    let Some(known) = &endpoint.ipam_driver else { return };
+    if !failures.is_empty() {
+        if !endpoint.leases.is_empty() {
+            call.warn("the addresses stay reserved: the link may still carry them");
+        }
+        return;
+    }
+    if endpoint.leases.is_empty() {
+        return;
+    }
+    let ipam = Driver::again(known, patience).map_err(|error| error.to_cni());
+    let Some(ipam) = failures.note("find the IPAM driver", ipam) else { return };
+    for lease in &endpoint.leases {
+        match lease.address {
+            Some(address) => {
+                let released = network::release_address(call, &ipam, &lease.pool, address.addr());
+                failures.note(format_args!("release {}", address.addr()), released);
+            }
+            None => call.warn(format_args!(
+                "the IPAM driver may have given an address of pool {:?} and its answer was lost: it is free again when the pool goes",
+                lease.pool
+            )),
+        }
+    }
+}
+
+fn name_of(key: &AttachmentKey) -> EndpointName {
+    EndpointName { network_id: network_id(key.network.as_str()), endpoint_id: endpoint_id(key) }
+}
+
+/// A driver that does not want to undo something is told so in its own log too; the rest goes on, as with libnetwork.
+fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Error> {
+    match done {
+        Err(error) if error.is_unsupported() => Ok(()),
+        Err(error) if error.is_refusal() => {
+            call.warn(error);
+            Ok(())
+        }
+        done => done.map_err(|error| error.to_cni()),
+    }
+}
+
+/// Deletes the endpoint. A refusal counts only if the driver still knows the endpoint: drivers refuse what they have
+/// forgotten, and nobody could ever undo that.
+fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(), Error> {
+    let refusal = match driver.tell(Method::DeleteEndpoint, name) {
+        Err(error) if error.is_refusal() => error,
+        done => return done.map_err(|error| error.to_cni()),
+    };
+    match driver.ask::<Told>(Method::EndpointOperInfo, name) {
+        Ok(told) if told.says_something() => Err(refusal.to_cni()),
+        Err(error) if !error.is_refusal() => Err(error.to_cni()),
+        _ => {
+            call.warn(format_args!("the endpoint is gone already: {refusal}"));
+            Ok(())
+        }
+    }
+}
+
+/// What a driver tells of an endpoint: values of any type, and nulls of one that it does not know.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(super) struct Told {
+    value: std::collections::BTreeMap<String, serde_json::Value>,
+}
+
+impl Told {
+    fn says_something(&self) -> bool {
+        self.value.values().any(|value| !value.is_null())
+    }
+}
+
+/// Removes an attachment that nothing is written down about: by the IDs that it has, from the driver that the configuration
+/// names. Only a link with our mark shows that there was one at all.
+fn undo_unknown(
+    call: &Call<'_>,
+    journal: &Journal,
+    key: &AttachmentKey,
+    netns: Option<&Netns>,
+    patience: &Patience,
+    failures: &mut Failures,
+) {
+    let Some(addresses) = failures.note("look into the container", marked_addresses(netns, key))
+    else {
+        return;
+    };
+    let Ok(config) = Config::of_network(call) else {
+        if addresses.is_some() {
+            call.warn("a link is left, and the configuration names no driver to take it back");
+        }
+        return;
+    };
+    let asked = Driver::find(&config.network.driver, patience).and_then(|driver| {
+        let name = name_of(key);
+        for method in [Method::Leave, Method::DeleteEndpoint] {
+            match driver.tell(method, &name) {
+                Err(error) if !error.is_refusal() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+    let Some(addresses) = addresses else { return };
+    failures.note("ask the driver", asked.map_err(|error| error.to_cni()));
+    if !failures.is_empty() {
+        return;
+    }
+    failures.note("delete the link", delete_marked(call, netns, key));
+    failures.note("release the addresses", release_found(call, journal, &addresses, patience));
+}
+
+/// The addresses of the link with our mark; `None` when there is no such link.
+fn marked_addresses(
+    netns: Option<&Netns>,
+    key: &AttachmentKey,
+) -> Result<Option<Vec<IpAddr>>, Error> {
+    let Some(netns) = netns else { return Ok(None) };
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let Some(link) = link::marked(&mut inside, key)? else { return Ok(None) };
+    let addresses = inside.addresses(Some(link.index)).map_err(kernel)?;
+    Ok(Some(addresses.iter().map(|address| address.address.addr()).collect()))
+}
+
+/// What the driver calls the link nobody knows: it cannot be given back.
+fn delete_marked(call: &Call<'_>, netns: Option<&Netns>, key: &AttachmentKey) -> Result<(), Error> {
+    let Some(netns) = netns else { return Ok(()) };
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    match link::marked(&mut inside, key)? {
+        Some(link) if link.kind.is_some() => {
+            inside.delete_link(link.index).map(drop).map_err(kernel)
+        }
+        Some(link) => {
+            call.warn(format_args!(
+                "device {:?} stays in the container: its name on the host is lost",
+                link.name
+            ));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Gives back the addresses that the link had, but for what another attachment of ours has.
+fn release_found(
+    call: &Call<'_>,
+    journal: &Journal,
+    addresses: &[IpAddr],
+    patience: &Patience,
+) -> Result<(), Error> {
+    let Some(network) = journal.network()?.legible() else { return Ok(()) };
+    let Some(known) = &network.ipam_driver else { return Ok(()) };
+    let ipam = Driver::again(known, patience).map_err(|error| error.to_cni())?;
+    let others = journal.endpoints()?;
+    let held = |address: &IpAddr| {
+        let leases = others.iter().flat_map(|other| &other.leases);
+        leases.filter_map(|lease| lease.address).any(|held| held.addr() == *address)
+    };
+    for address in addresses.iter().filter(|address| !held(address)) {
+        let pool = network.pools.iter().find(|pool| {
+            pool.subnet.parse::<ipnet::IpNet>().is_ok_and(|subnet| subnet.contains(address))
+        });
+        if let Some(pool) = pool {
+            network::release_address(call, &ipam, &pool.id, *address)?;
+        }
+    }
+    Ok(())
+}

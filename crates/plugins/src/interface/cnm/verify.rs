@@ -1,0 +1,98 @@
+//! CHECK, repair and STATUS.
+
+use cni::{Error, IpConfig};
+use cni_plugin::{Call, codes};
+use cnm::method::Method;
+use cnm::network::EndpointName;
+
+use super::NAME;
+use super::config::Config;
+use super::connect::OPTIONS;
+use super::driver::{Driver, Patience};
+use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
+use super::link::Sites;
+use super::network::Drivers;
+use super::remove::Told;
+use crate::shared::repair::{self, Inside};
+use crate::shared::{attachment, container, kernel_error as kernel, owner};
+
+/// Runs CHECK: what is written down, what the driver knows, what the container has.
+pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
+    let config = Config::of(call)?;
+    if let Some(ipam) = call.ipam() {
+        ipam.check()?;
+    }
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let key = call.attachment();
+    let journal = Journal::new(call.roots(), key.network.as_str());
+    let endpoint = match journal.endpoint(key)? {
+        Found::This(endpoint) => endpoint,
+        Found::Nothing => return Err(drift(format!("nothing is written down about {key}"))),
+        Found::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
+    };
+    let mut sites = Sites::open(call.open_netns()?)?;
+    let ifname = call.ifname().as_str();
+    let reported = container::reported_interface(call, &result)?;
+    let Some(link) = sites.inside.link_by_name(ifname).map_err(kernel)? else {
+        return Err(drift(format!("interface {ifname:?} is gone from the container")));
+    };
+    if link.alias.as_deref() != Some(&owner::alias(key)) {
+        return Err(drift(format!("interface {ifname:?} is not the one that ADD took")));
+    }
+    container::same_mac(reported, &link)?;
+    if !link.up() {
+        return Err(drift(format!("interface {ifname:?} is down")));
+    }
+    let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
+    container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)?;
+    let patience = Patience::new(config.timeout, call.context().deadline);
+    let driver = Driver::again(&endpoint.driver, &patience).map_err(|error| error.to_cni())?;
+    let name = EndpointName {
+        network_id: network_id(key.network.as_str()),
+        endpoint_id: endpoint_id(key),
+    };
+    match driver.ask::<Told>(Method::EndpointOperInfo, &name) {
+        Err(error) if error.is_refusal() && !error.is_unsupported() => {
+            Err(drift(format!("the driver does not know the endpoint: {error}")))
+        }
+        Err(error) if !error.is_refusal() => Err(error.to_cni()),
+        _ => Ok(()),
+    }
+}
+
+fn drift(message: String) -> Error {
+    Error::new(codes::DRIFT, message)
+}
+
+/// Puts back the container's side. The driver's is the driver's.
+pub(super) fn repair(call: &Call<'_>) -> Result<Vec<String>, Error> {
+    repair::of_record(call, NAME, |_, repair| {
+        let reserved = match call.ipam() {
+            Some(ipam) => repair.look("addresses", ipam.repair()),
+            None => Some(Vec::new()),
+        };
+        let wanted = Inside {
+            kinds: &[],
+            options: OPTIONS,
+            addresses: reserved.is_some(),
+            ways: &[],
+            no_prefix_routes: false,
+        };
+        repair.lines(reserved.unwrap_or_default());
+        let result = call.require_prev_result("Required prevResult missing")?;
+        let mut sites = Sites::open(call.open_netns()?)?;
+        let (netns, inside) = (&sites.netns, &mut sites.inside);
+        repair::container_side(call, netns, inside, &result, wanted, repair).map(drop)
+    })
+}
+
+/// Runs STATUS: whether the drivers answer, and are drivers of their kind.
+pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
+    let config = Config::of_network(call)?;
+    if let Some(ipam) = call.ipam() {
+        ipam.status()?;
+    }
+    let patience = Patience::new(config.timeout, call.context().deadline);
+    let there = Drivers::of(&config.network, &patience);
+    there.map(drop).map_err(|error| attachment::unavailable(error.to_cni()))
+}

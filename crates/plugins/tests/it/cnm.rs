@@ -1,0 +1,3 @@
+//! `cnm` against a driver that is not ours.
+
+mod matrix;
