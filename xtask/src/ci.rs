@@ -48,23 +48,33 @@ struct Line {
 
 type Work = fn(Extent) -> Result<Report, String>;
 
-/// The steps in order. A new one is a line here.
-const STEPS: [(&str, Work); 11] = [
-    ("setup", |_| setup::install().map(Report::check)),
-    ("format", |_| cargo("cargo fmt --all --check", "fmt")),
-    ("clippy", |_| {
-        cargo("cargo clippy --workspace --all-targets --locked -- --deny warnings", "clippy")
-    }),
-    ("docs", |_| docs()),
-    ("spec", |_| spec::check().map(Report::check)),
-    ("dependencies", |_| dependencies::check().map(Report::check)),
-    ("executable", |_| {
-        executable::build().and_then(|path| executable::check(&path)).map(Report::check)
-    }),
-    ("tests", suite::unit_and_integration),
-    ("doctests", suite::doctests),
-    ("vm", vm::tests),
-    ("fuzz", fuzz::run),
+/// A step's name, and what it does.
+type Step = (&'static str, Work);
+
+/// The stages in order, each with lanes that run side by side, each with its steps in order. The virtual machine has one processor, and
+/// the build of the executable mostly uses one.
+const STAGES: [&[&[Step]]; 2] = [
+    &[&[
+        ("setup", |_| setup::install().map(Report::check)),
+        ("format", |_| cargo("cargo fmt --all --check", "fmt")),
+        ("clippy", |_| {
+            cargo("cargo clippy --workspace --all-targets --locked -- --deny warnings", "clippy")
+        }),
+        ("spec", |_| spec::check().map(Report::check)),
+        ("dependencies", |_| dependencies::check().map(Report::check)),
+        ("tests", suite::unit_and_integration),
+    ]],
+    &[
+        &[("vm", vm::tests)],
+        &[
+            ("executable", |_| {
+                executable::build().and_then(|path| executable::check(&path)).map(Report::check)
+            }),
+            ("docs", |_| docs()),
+            ("doctests", suite::doctests),
+            ("fuzz", fuzz::run),
+        ],
+    ],
 ];
 
 /// Runs every step, whatever the others did, and sums up.
@@ -74,9 +84,8 @@ const STEPS: [(&str, Work); 11] = [
 pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let started = Instant::now();
     let mut lines: Vec<Line> = Vec::new();
-    for (name, work) in STEPS {
-        let line = step(name, || work(extent));
-        lines.push(line);
+    for lanes in STAGES {
+        lines.extend(side_by_side(lanes, extent));
     }
     let skipped = not_run_anywhere(&lines);
     lines.push(step("skips", || judge(&skipped)));
@@ -89,6 +98,17 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let (passed, failed) = table(&lines, started.elapsed());
     println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
     if failed == 0 { Ok(()) } else { Err(String::new()) }
+}
+
+/// Runs the lanes of a stage, each in a thread of its own.
+fn side_by_side(lanes: &[&[Step]], extent: Extent) -> Vec<Line> {
+    let run = |lane: &[Step]| -> Vec<Line> {
+        lane.iter().map(|(name, work)| step(name, || work(extent))).collect()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lanes.iter().map(|lane| scope.spawn(move || run(lane))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a step returns")).collect()
+    })
 }
 
 fn step(name: &'static str, work: impl FnOnce() -> Result<Report, String>) -> Line {
