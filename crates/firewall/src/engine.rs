@@ -441,25 +441,36 @@ impl<'a> Firewall<'a> {
         doomed: Vec<(Set, Found)>,
         first: &mut Option<FirewallError>,
     ) -> Vec<Change> {
-        let mut jumps: BTreeMap<String, usize> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for (set, found) in doomed {
-            if let FoundValue::Jump(chain) = found.value {
+        let mut jumps: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, found) in &doomed {
+            if let FoundValue::Jump(chain) = &found.value {
                 *jumps.entry(chain).or_default() += 1;
             }
-            changes.push(Change::DeleteElement { set, key: found.key });
         }
+        let mut unused = Vec::new();
+        let mut unknown = BTreeSet::new();
         for (chain, fewer) in jumps {
-            match self.tables.jumps_to(&chain) {
+            match self.tables.jumps_to(chain) {
                 Ok(Some(all)) if all <= fewer => {
-                    changes.push(Change::DeleteMasquerade { chain });
+                    unused.push(Change::DeleteMasquerade { chain: chain.to_owned() });
                 }
                 Ok(_) => {}
                 Err(error) => {
                     first.get_or_insert(error.into());
+                    unknown.insert(chain.to_owned());
                 }
             }
         }
+        // An element that leads to a chain of which nobody knows whether it is used stays, so that whoever removes it next
+        // asks again.
+        let is_known = |found: &Found| match &found.value {
+            FoundValue::Jump(chain) => !unknown.contains(chain),
+            _ => true,
+        };
+        let known = doomed.into_iter().filter(|(_, found)| is_known(found));
+        let mut changes: Vec<Change> =
+            known.map(|(set, found)| Change::DeleteElement { set, key: found.key }).collect();
+        changes.extend(unused);
         changes
     }
 

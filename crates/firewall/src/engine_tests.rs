@@ -298,6 +298,62 @@ fn whatever_step_of_remove_fails_the_next_one_finishes() {
     }
 }
 
+/// One question that the kernel answers with an error, and none after it: what could not be asked is asked by the next call.
+#[test]
+fn whatever_question_of_remove_fails_the_next_one_finishes() {
+    #[derive(Debug)]
+    struct Once(Fake);
+    impl Once {
+        fn ask<T>(
+            &mut self,
+            what: impl FnOnce(&mut Fake) -> Result<T, TablesError>,
+        ) -> Result<T, TablesError> {
+            let answer = what(&mut self.0);
+            if answer.is_err() {
+                self.0.0.fuse.set(None);
+            }
+            answer
+        }
+    }
+    impl Tables for Once {
+        fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
+            self.ask(|fake| fake.is_laid_out(table))
+        }
+        fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+            self.ask(|fake| fake.get(set, key))
+        }
+        fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+            self.ask(|fake| fake.list(set))
+        }
+        fn jumps_to(&mut self, chain: &str) -> Result<Option<usize>, TablesError> {
+            self.ask(|fake| fake.jumps_to(chain))
+        }
+        fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError> {
+            self.ask(|fake| fake.masquerade_chains())
+        }
+        fn commit(&mut self, changes: &[Change]) -> Result<(), TablesError> {
+            self.ask(|fake| fake.commit(changes))
+        }
+        fn delete_tables(&mut self) -> Result<(), TablesError> {
+            self.ask(|fake| fake.delete_tables())
+        }
+    }
+    for step in 0.. {
+        let bench = Bench::new();
+        bench.firewall().add(&key("c1"), &plan(2)).unwrap();
+        let mut firewall = bench.firewall();
+        firewall.tables = Box::new(Once(Fake(Rc::clone(&bench.world))));
+        bench.world.fuse.set(Some(step));
+        let removed = firewall.remove(&key("c1"), &plan(2));
+        bench.world.fuse.set(None);
+        bench.firewall().remove(&key("c1"), &plan(2)).unwrap();
+        bench.assert_clean(&format!("remove failed once at step {step}: {removed:?}"));
+        if removed.is_ok() {
+            return;
+        }
+    }
+}
+
 #[test]
 fn what_has_no_record_is_found_by_its_mark() {
     let bench = Bench::new();
