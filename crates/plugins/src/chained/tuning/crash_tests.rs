@@ -229,3 +229,19 @@ fn a_link_that_cannot_be_brought_back_stays_remembered() {
     take_down(&mut world);
     assert_eq!(world, World::fresh());
 }
+
+#[test]
+fn a_backup_that_cannot_be_removed_stays_remembered() {
+    let mut world = World::fresh();
+    let plan = world.plan(&config(1400, "5"));
+    succeed(&mut world, &plan);
+    let steps = world.del();
+    let backup = steps.iter().position(|step| matches!(step, Step::SaveBackup { .. })).unwrap();
+    let mut target = Flaky { world: &mut world, taken: 0, fail_at: Some(backup) };
+    let failures = run_all(&steps, &mut target);
+    assert!(matches!(failures[..], [(Step::SaveBackup { .. }, _)]), "{failures:?}");
+    // GC learns of it from the record alone.
+    assert!(world.backup.is_some() && world.record.is_some());
+    take_down(&mut world);
+    assert_eq!(world, World::fresh());
+}

@@ -267,7 +267,8 @@ pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s
     let mut failures: Vec<(&Step, Error)> = Vec::new();
     for step in steps {
         let keeps = |(failed, error): &(&Step, Error)| match failed {
-            Step::SetLink { .. } => true,
+            // A backup that is still there is found by the record alone.
+            Step::SetLink { .. } | Step::SaveBackup { .. } => true,
             // Our own files: a claim that is not given up is found by the record alone.
             Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code == codes::STATE,
             _ => false,
