@@ -40,8 +40,10 @@
 //!
 //! A file named by an address that is empty ([`Holder::Nobody`]) is a crash's leftover: while we hold the lock nobody is
 //! in the middle of writing one, and whoever made it was never told that it has the address. The next
-//! [`Locked::allocate`] removes it. One that is garbled or unreadable is a reservation with an unknown owner
-//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may.
+//! [`Locked::allocate`] removes it. One that is garbled is a reservation with an unknown owner
+//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may. One that the kernel
+//! refused to read ([`Holder::Unread`]) has an owner whom the next call may learn: nobody removes it, and who would have
+//! released everything that is somebody's, or nobody's, does not say that it is done.
 //!
 //! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file whole or not at all,
 //! unless the reference is just writing it.

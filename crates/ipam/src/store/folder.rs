@@ -59,11 +59,15 @@ impl Stamp {
 const SEALED_BACK_S: i64 = 2;
 
 /// What [`Folder::scan`] saw beside reservations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) reservations: Vec<Reservation>,
     /// There are sub-folders or files that are not named by an address.
     pub(crate) strays: bool,
+    /// Every file was read.
+    pub(crate) is_whole: bool,
+    /// The first file that the kernel refused to read.
+    pub(crate) unread: Option<StoreError>,
 }
 
 /// An open network folder.
@@ -113,7 +117,8 @@ impl Folder {
 
     /// Reads every file, as [`Folder::reservations`], and says whether there is more than those.
     pub(crate) fn scan(&self) -> Result<Scan, StoreError> {
-        let mut scan = Scan::default();
+        let mut scan =
+            Scan { reservations: Vec::new(), strays: false, is_whole: true, unread: None };
         self.walk(Path::new(""), 0, &mut scan)?;
         Ok(scan)
     }
@@ -134,7 +139,17 @@ impl Folder {
             if is_folder && address.is_none() || is_own(&file) {
                 continue;
             }
-            let holder = if is_folder { Holder::Unknown } else { self.holder(&file) };
+            let holder = match self.holder_in(&file) {
+                _ if is_folder => Holder::Unknown,
+                Ok(holder) => holder,
+                Err(error) if is_no_file(&error) => Holder::Unknown,
+                Err(error) => {
+                    let path = self.path.join(&file);
+                    scan.is_whole = false;
+                    scan.unread.get_or_insert(folder_error("read", &path, error));
+                    Holder::Unread
+                }
+            };
             scan.reservations.push(Reservation { file, address, holder });
         }
         Ok(())
@@ -144,15 +159,13 @@ impl Folder {
         fs::read_dir(path).map_err(|error| folder_error("list folder", path, error))
     }
 
-    fn holder(&self, file: &Path) -> Holder {
-        self.holder_in(file).unwrap_or(Holder::Unknown)
-    }
-
     /// Says who holds an address; `None` when nobody does, which takes one look.
     pub(crate) fn holder_of(&self, address: IpAddr) -> Option<Holder> {
         match self.holder_in(Path::new(&address.to_string())) {
+            Ok(holder) => Some(holder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            holder => Some(holder.unwrap_or(Holder::Unknown)),
+            Err(error) if is_no_file(&error) => Some(Holder::Unknown),
+            Err(_) => Some(Holder::Unread),
         }
     }
 
@@ -391,6 +404,14 @@ fn address_of(file: &Path) -> Option<IpAddr> {
     let name = file.to_str()?;
     let address: IpAddr = name.parse().ok()?;
     (address.to_string() == name).then_some(address)
+}
+
+/// Says whether reading failed because of what is there, which will be so the next time: nothing any more, a link, a
+/// socket, a folder, or something larger than any of ours. Anything else is the machine's trouble.
+fn is_no_file(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    error.kind() == io::ErrorKind::FileTooLarge
+        || matches!(errno, Some(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR))
 }
 
 fn folder_error(operation: &'static str, path: &Path, source: io::Error) -> StoreError {

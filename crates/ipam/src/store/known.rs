@@ -69,7 +69,7 @@ impl Known {
     ///
     /// What nobody holds is removed: nobody was ever told of it, and nobody is writing it while we hold the lock.
     pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
-        let Scan { reservations, strays } = scan;
+        let Scan { reservations, strays, is_whole, .. } = scan;
         let mut entries = Vec::with_capacity(reservations.len());
         for Reservation { file, address, holder } in reservations {
             let Some(address) = address else { continue };
@@ -83,7 +83,8 @@ impl Known {
             path: path.map(Path::to_owned),
             boot: None,
             is_open: true,
-            is_wrong: false,
+            // Of a file that was not read nobody knows whose it is.
+            is_wrong: !is_whole,
         }
     }
 
@@ -234,7 +235,7 @@ fn key_of(holder: &Holder, address: IpAddr) -> Key {
         Holder::Attachment(owner) => key_of_owner(owner),
         Holder::Container(id) => key_of_container(id),
         // A text that is nobody's.
-        Holder::Nobody | Holder::Unknown => key(&format!("\n{address}")),
+        Holder::Nobody | Holder::Unknown | Holder::Unread => key(&format!("\n{address}")),
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Locked<'s> {
     folder: Folder,
     /// What is known of the folder during one operation.
     known: RefCell<Option<Known>>,
+    /// The first file that the kernel refused to read when the folder was read for an operation.
+    unread: RefCell<Option<StoreError>>,
     _lock: state::Lock,
 }
 
@@ -37,7 +39,7 @@ pub struct Collected {
 
 impl<'s> Locked<'s> {
     pub(crate) fn new(store: &'s Store, folder: Folder, lock: state::Lock) -> Self {
-        Locked { store, folder, known: RefCell::new(None), _lock: lock }
+        Locked { store, folder, known: RefCell::new(None), unread: RefCell::new(None), _lock: lock }
     }
 
     /// Reads every reservation, in no order.
@@ -144,6 +146,15 @@ impl<'s> Locked<'s> {
         }
     }
 
+    /// Reads the folder, and remembers what could not be read.
+    fn scan(&self) -> Result<Scan, StoreError> {
+        let mut scan = self.folder.scan()?;
+        if let Some(error) = scan.unread.take() {
+            self.unread.borrow_mut().get_or_insert(error);
+        }
+        Ok(scan)
+    }
+
     /// Returns what is known of the folder, which is read if the index does not tell of it as it is.
     fn known(&self) -> Result<RefMut<'_, Known>, StoreError> {
         let mut known = self.known.borrow_mut();
@@ -151,7 +162,7 @@ impl<'s> Locked<'s> {
             let path = self.store.index.as_deref();
             *known = Some(match Known::load(&self.folder, path) {
                 Some(known) => known,
-                None => Known::build(&self.folder, self.folder.scan()?, path),
+                None => Known::build(&self.folder, self.scan()?, path),
             });
         }
         Ok(RefMut::map(known, |known| known.as_mut().expect("it was just filled")))
@@ -230,7 +241,7 @@ impl<'s> Locked<'s> {
     /// Releasing what is not held is success.
     ///
     /// # Errors
-    /// The first failure, after everything else has been tried.
+    /// The first failure, after everything else has been tried. A file that could not be read may be this attachment's.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
         let held = self.held_by(owner)?;
         if !held.is_empty() {
@@ -246,7 +257,7 @@ impl<'s> Locked<'s> {
         }
         drop(known);
         self.seal();
-        match done.failed.into_iter().next() {
+        match done.failed.into_iter().next().or_else(|| self.unread.take()) {
             None => Ok(done.removed.iter().filter_map(|reservation| reservation.address).collect()),
             Some(error) => Err(error),
         }
@@ -273,7 +284,7 @@ impl<'s> Locked<'s> {
                 }
             }
         }
-        let all = self.folder.reservations()?;
+        let all = self.scan()?.reservations;
         let of = |is_theirs: fn(&Holder, &Owner) -> bool| -> Vec<Reservation> {
             all.iter().filter(|one| is_theirs(&one.holder, owner)).cloned().collect()
         };
@@ -281,20 +292,23 @@ impl<'s> Locked<'s> {
         Ok(if held.is_empty() { of(Holder::is_container_of) } else { held })
     }
 
-    /// Releases every address whose holder is not to be kept. Files that are not named by an address stay.
+    /// Releases every address whose holder is not to be kept. Files that are not named by an address stay, and those that
+    /// could not be read.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder cannot be read. What cannot be removed is told in the answer.
+    /// [`StoreError::Folder`] when the folder cannot be read. What cannot be removed, or read, is told in the answer.
     pub fn collect(&self, keep: impl Fn(&Holder) -> bool) -> Result<Collected, StoreError> {
-        let Scan { reservations, strays } = self.folder.scan()?;
-        let (stale, kept): (Vec<_>, Vec<_>) = reservations
-            .into_iter()
-            .partition(|reservation| reservation.address.is_some() && !keep(&reservation.holder));
-        let done = self.remove_all(stale.into_iter());
+        let Scan { reservations, strays, is_whole, .. } = self.scan()?;
+        let is_stale = |one: &Reservation| {
+            one.address.is_some() && one.holder != Holder::Unread && !keep(&one.holder)
+        };
+        let (stale, kept): (Vec<_>, Vec<_>) = reservations.into_iter().partition(is_stale);
+        let mut done = self.remove_all(stale.into_iter());
+        done.failed.extend(self.unread.take());
         self.forget();
         if done.failed.is_empty() {
             let path = self.store.index.as_deref();
-            let scan = Scan { reservations: kept, strays };
+            let scan = Scan { reservations: kept, strays, is_whole, unread: None };
             *self.known.borrow_mut() = Some(Known::build(&self.folder, scan, path));
             self.seal();
         }

@@ -44,8 +44,10 @@ pub enum Holder {
     Container(String),
     /// The file is empty, or holds NUL bytes only: the machine, or the reference, died before it was written.
     Nobody,
-    /// The file is garbled or unreadable.
+    /// The file is garbled, or no file that could be read.
     Unknown,
+    /// The kernel refused to read the file (`EIO`, `EMFILE`, …): it has a holder, whom the next call may learn.
+    Unread,
 }
 
 impl Holder {
@@ -91,6 +93,7 @@ impl fmt::Display for Holder {
             Holder::Container(id) => write!(f, "container {id}"),
             Holder::Nobody => f.write_str("nobody: its file is empty"),
             Holder::Unknown => f.write_str("an unknown owner: its file is garbled"),
+            Holder::Unread => f.write_str("an unknown owner: its file could not be read"),
         }
     }
 }

@@ -167,6 +167,7 @@ impl Plugin for HostLocal {
                     attachments.contains(&(&*owner.container_id, &*owner.ifname))
                 }
                 Holder::Container(id) => containers.contains(&**id),
+                Holder::Unread => true,
                 Holder::Nobody | Holder::Unknown => false,
             })
             .map_err(|error| store_error(&error))?;
