@@ -14,13 +14,15 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitOptions};
 use rustix::thread::Timespec;
 
 /// How long the other process holds what ours left open after ours has ended: several times what the kernel needs to destroy
@@ -59,33 +61,115 @@ pub fn end() {
 /// # Errors
 /// Gives it back if nobody would: this process does not end with its call, or the other could not be started.
 pub fn leave_open<T: AsFd>(open: T) -> Result<(), T> {
-    if BY_PROCESS.load(Ordering::Relaxed) && (HELD.load(Ordering::Relaxed) || start(None)) {
+    if BY_PROCESS.load(Ordering::Relaxed) && (HELD.load(Ordering::Relaxed) || start(None).is_some())
+    {
         mem::forget(open);
         return Ok(());
     }
     Err(open)
 }
 
-/// Has a datagram sent by somebody else, who waits for what the kernel does with it. Its replies come to the socket.
+/// Has a datagram sent by somebody else, who waits for what the kernel does with it. Its replies come to the socket; before
+/// each the caller asks [`Sent::wait`].
 ///
 /// Sent by us if nobody else can be started: slow and right.
-pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<(), Errno> {
+pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<Sent, Errno> {
     let own = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
-    let by_process = BY_PROCESS.load(Ordering::Relaxed);
-    let sending = Sending { socket: own.as_raw_fd(), datagram: datagram.to_vec() };
-    let started = if by_process { start(Some(sending)) } else { start_thread(sending) };
-    if started {
-        // The other closes it.
-        mem::forget(own);
-        return Ok(());
+    let state = Arc::new(AtomicU8::new(PENDING));
+    let sending =
+        Sending { socket: own.as_raw_fd(), datagram: datagram.to_vec(), state: Arc::clone(&state) };
+    let started = if BY_PROCESS.load(Ordering::Relaxed) {
+        start(Some(sending)).map(Some)
+    } else {
+        start_thread(sending).then_some(None)
+    };
+    let Some(process) = started else {
+        transmit(&own, datagram)?;
+        return Ok(Sent { state: None, process: None, waited: Duration::ZERO });
+    };
+    // The other closes it.
+    mem::forget(own);
+    Ok(Sent { state: Some(state), process, waited: Duration::ZERO })
+}
+
+/// A datagram that somebody else was given to send.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// What became of it; nothing once it is known to be the kernel's.
+    state: Option<Arc<AtomicU8>>,
+    /// Who sends it, if that is a process.
+    process: Option<Pid>,
+    waited: Duration,
+}
+
+/// The datagram may not have been sent yet.
+const PENDING: u8 = 0;
+/// The kernel has it.
+const DONE: u8 = 1;
+/// The kernel did not take it.
+const FAILED: u8 = 2;
+
+/// After how long without a reply it is asked the first time what became of a datagram; twice as long each time after.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
+impl Sent {
+    /// Waits until there is something to receive, or nothing more to learn about the sending: the socket's own deadline is
+    /// for that. What the other could not send, or has died over, is sent by us.
+    ///
+    /// `ETIMEDOUT` after `longest`.
+    pub(crate) fn wait(
+        &mut self,
+        socket: impl AsFd,
+        datagram: &[u8],
+        longest: Duration,
+    ) -> Result<(), Errno> {
+        while self.state.is_some() {
+            if longest <= self.waited {
+                return Err(Errno::TIMEDOUT);
+            }
+            let slice = self.waited.max(FIRST_LOOK);
+            let time = Timespec::try_from(slice).map_err(|_| Errno::INVAL)?;
+            let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, Some(&time)) {
+                Ok(0) => self.waited = self.waited.saturating_add(slice),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            }
+            if self.is_lost() {
+                self.state = None;
+                return transmit(&socket, datagram);
+            }
+        }
+        Ok(())
     }
-    transmit(&own, datagram)
+
+    /// Whether nobody will send it any more.
+    fn is_lost(&mut self) -> bool {
+        // Asked first: what a process says before it ends is said by then.
+        let has_ended = self.process.is_some_and(has_ended);
+        match self.state.as_deref().map(|state| state.load(Ordering::Acquire)) {
+            Some(FAILED) => true,
+            Some(PENDING) => has_ended,
+            _ => {
+                self.state = None;
+                false
+            }
+        }
+    }
+}
+
+/// Whether a helper process has ended: it is a child whose end is told to nobody unasked.
+fn has_ended(process: Pid) -> bool {
+    let unasked = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+    !matches!(rustix::process::waitpid(Some(process), WaitOptions::NOHANG | unasked), Ok(None))
 }
 
 /// One datagram, and the descriptor that is its helper's to close.
 struct Sending {
     socket: RawFd,
     datagram: Vec<u8>,
+    state: Arc<AtomicU8>,
 }
 
 impl Sending {
@@ -93,13 +177,14 @@ impl Sending {
     fn run(&self) {
         // SAFETY: the descriptor is open and nobody else's: who handed it over has forgotten it.
         let socket = unsafe { OwnedFd::from_raw_fd(self.socket) };
-        let _ = transmit(&socket, &self.datagram);
+        let state = if transmit(&socket, &self.datagram).is_ok() { DONE } else { FAILED };
+        self.state.store(state, Ordering::Release);
     }
 }
 
-fn transmit(socket: &OwnedFd, datagram: &[u8]) -> Result<(), Errno> {
+fn transmit(socket: impl AsFd, datagram: &[u8]) -> Result<(), Errno> {
     loop {
-        match rustix::net::send(socket, datagram, SendFlags::empty()) {
+        match rustix::net::send(&socket, datagram, SendFlags::empty()) {
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()),
         }
@@ -118,8 +203,8 @@ struct Task {
     holds_for: Option<Pid>,
 }
 
-/// Starts a helper process; the first also holds our open files.
-fn start(sending: Option<Sending>) -> bool {
+/// Starts a helper process, and says which it is; the first also holds our open files.
+fn start(sending: Option<Sending>) -> Option<Pid> {
     let holds_for = (!HELD.load(Ordering::Relaxed)).then(rustix::process::getpid);
     // Both are the helper's for as long as it lives, which is longer than we do: not freed.
     let task: *mut Task = Box::into_raw(Box::new(Task { sending, holds_for }));
@@ -131,11 +216,9 @@ fn start(sending: Option<Sending>) -> bool {
     // rustix makes system calls itself and has no errno. Without CLONE_SIGHAND and CLONE_THREAD it is a process.
     let started =
         unsafe { libc::clone(helper, top.cast(), libc::CLONE_VM | libc::CLONE_FILES, task.cast()) };
-    if started < 0 {
-        return false;
-    }
+    let process = Pid::from_raw(started.max(0))?;
     HELD.store(true, Ordering::Relaxed);
-    true
+    Some(process)
 }
 
 /// The helper. It must not allocate, free, panic or use thread-local storage.

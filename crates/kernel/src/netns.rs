@@ -29,6 +29,8 @@ use thiserror::Error;
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 /// `linux include/uapi/linux/magic.h` PROC_SUPER_MAGIC: what the reference also takes for a namespace.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+/// How often a thread tries to come back into its own namespace: a machine in trouble may lack memory for a moment.
+const RETURN_TRIES: u32 = 10;
 /// The namespace of the calling thread, `man 7 namespaces`.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 /// Where `ip netns` keeps named namespaces, and under which other name; shared between mount namespaces.
@@ -319,8 +321,8 @@ fn held_at(path: &Path) -> Option<Netns> {
 
 /// Runs `f` with the calling thread inside `netns`, then brings the thread back.
 ///
-/// Only this thread moves. If it cannot be brought back the process aborts: going on in the wrong namespace would
-/// change the wrong network. A panic of `f` is let through once the thread is back.
+/// Only this thread moves. If it cannot be brought back, tried ten times, the process aborts: going on in the wrong
+/// namespace would change the wrong network. A panic of `f` is let through once the thread is back.
 ///
 /// ```no_run
 /// use kernel::netns::{Netns, within};
@@ -343,7 +345,7 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
             reason = "worse than dying is to change the wrong network"
         )]
         fn drop(&mut self) {
-            if enter(&self.0).is_err() {
+            if (0..RETURN_TRIES).all(|_| enter(&self.0).is_err()) {
                 std::process::abort();
             }
         }

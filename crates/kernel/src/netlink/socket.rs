@@ -184,17 +184,29 @@ impl Socket {
         }
         self.inner.add_membership(group).map_err(failed("listen"))?;
         let sent = linger::send(&self.inner, writer.bytes()).map_err(io::Error::from);
-        let result = sent.map_err(failed("send")).and_then(|()| {
+        let result = sent.map_err(failed("send")).and_then(|mut sent| {
             let mut outcome = None;
             // Messages of the group carry the sequence numbers of whoever caused them.
-            let received =
-                self.receive_from(0, request.operation, writer.bytes(), |message, end| {
-                    if end.is_some() {
-                        outcome = end.filter(|_| message.seq == seq);
-                        return outcome.is_some();
-                    }
-                    done(message)
-                });
+            let mut each = |message: &Message<'_>, end: Option<Outcome>| {
+                if end.is_some() {
+                    outcome = end.filter(|_| message.seq == seq);
+                    return outcome.is_some();
+                }
+                done(message)
+            };
+            let received = loop {
+                match sent.wait(&self.inner, writer.bytes(), REPLY_TIMEOUT) {
+                    Ok(()) => {}
+                    Err(SysErrno::TIMEDOUT) => break Err(timed_out(request.operation)),
+                    Err(errno) => break Err(failed("send")(errno.into())),
+                }
+                if let Err(error) = self.receive_datagram(request.operation, false) {
+                    break Err(error);
+                }
+                if self.read_datagram(0, writer.bytes(), &mut each) {
+                    break Ok(());
+                }
+            };
             match received {
                 Ok(()) => outcome
                     .map_or(Ok(()), |outcome| outcome.into_result(request.operation))
@@ -338,42 +350,65 @@ impl Socket {
         mut each: impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
     ) -> Result<(), NetlinkError> {
         loop {
-            self.receive_datagram(operation)?;
-            for message in wire::messages(&self.received) {
-                // Replies to an earlier request that was given up, and double acknowledgements.
-                if message.seq < first || message.kind == NLMSG_NOOP {
-                    continue;
-                }
-                let outcome = match message.kind {
-                    NLMSG_ERROR => Some(read_error(&message, sent)),
-                    NLMSG_DONE => Some(read_done(&message, sent)),
-                    _ => None,
-                };
-                if each(&message, outcome) {
-                    return Ok(());
-                }
+            self.receive_datagram(operation, true)?;
+            if self.read_datagram(first, sent, &mut each) {
+                return Ok(());
             }
         }
     }
 
-    fn receive_datagram(&mut self, operation: &dyn Display) -> Result<(), NetlinkError> {
+    /// Reads what was received, and says whether `each` returned true.
+    fn read_datagram(
+        &self,
+        first: u32,
+        sent: &[u8],
+        each: &mut impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
+    ) -> bool {
+        for message in wire::messages(&self.received) {
+            // Replies to an earlier request that was given up, and double acknowledgements.
+            if message.seq < first || message.kind == NLMSG_NOOP {
+                continue;
+            }
+            let outcome = match message.kind {
+                NLMSG_ERROR => Some(read_error(&message, sent)),
+                NLMSG_DONE => Some(read_done(&message, sent)),
+                _ => None,
+            };
+            if each(&message, outcome) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Receives one datagram. `is_there`: the kernel has answered by now, as it does before sending returns, so that what it
+    /// said is looked for once more when receiving fails. An answer that is lost leaves open whether something was done.
+    fn receive_datagram(
+        &mut self,
+        operation: &dyn Display,
+        is_there: bool,
+    ) -> Result<(), NetlinkError> {
         let failed = |errno: SysErrno| match errno {
-            SysErrno::AGAIN => NetlinkError::TimedOut {
-                operation: operation.to_string(),
-                waited_s: REPLY_TIMEOUT.as_secs(),
-            },
+            SysErrno::AGAIN => timed_out(operation),
             _ => NetlinkError::Transfer {
                 operation: operation.to_string(),
                 step: "receive",
                 source: errno.into(),
             },
         };
-        let length = retry_interrupted(|| {
-            self.received.clear();
-            let buffer = spare_capacity(&mut self.received);
-            rustix::net::recv(&self.inner, buffer, RecvFlags::TRUNC).map(|(_, length)| length)
-        })
-        .map_err(failed)?;
+        let mut receive = |flags| {
+            retry_interrupted(|| {
+                self.received.clear();
+                let buffer = spare_capacity(&mut self.received);
+                rustix::net::recv(&self.inner, buffer, flags).map(|(_, length)| length)
+            })
+        };
+        let length = match receive(RecvFlags::TRUNC) {
+            Err(error) if is_there => {
+                receive(RecvFlags::TRUNC | RecvFlags::DONTWAIT).map_err(|_| failed(error))
+            }
+            received => received.map_err(failed),
+        }?;
         if self.received.len() < length {
             return Err(NetlinkError::TooLarge {
                 operation: operation.to_string(),
@@ -405,6 +440,10 @@ impl Socket {
         }
         self.receive_buffer = needed;
     }
+}
+
+fn timed_out(operation: &dyn Display) -> NetlinkError {
+    NetlinkError::TimedOut { operation: operation.to_string(), waited_s: REPLY_TIMEOUT.as_secs() }
 }
 
 /// EINTR as the kernel sends it at the end of a dump.
