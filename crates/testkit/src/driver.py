@@ -7,9 +7,11 @@ FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a m
   {"silent": true}      no answer at all                      {"half": true}       half an answer
   {"flood": N}          a body of N bytes                     {"die": "before" | "after"}   killed before it acts, or after
   {"add": {...}}        keys added to the answer it would give
+  {"kill": true}        who asks is killed, and it acts
+  {"place": true}       Join puts the interface into the container itself, and names none
 Networks are bridges `db` and seven digits of the network's ID, endpoints pairs `dv`/`dc` and digits of theirs.
 """
-import ipaddress, json, os, signal, socket, socketserver, subprocess, sys, threading
+import ipaddress, json, os, signal, socket, socketserver, struct, subprocess, sys, threading
 
 sock_path, folder = sys.argv[1], sys.argv[2]
 lock = threading.Lock()
@@ -238,6 +240,8 @@ def answer(method, asked, rule):
             return 200, {key: str(refusal)}
         if rule.get("die") == "after":
             die()
+    if rule.get("place"):
+        ip("link", "set", content.pop("InterfaceName")["SrcName"], "netns", asked["SandboxKey"])
     content.update(rule.get("add") or {})
     return 200, content
 
@@ -266,6 +270,9 @@ class Handler(socketserver.StreamRequestHandler):
         rule = load("rules.json", {}).get(method, {})
         if rule.get("die") == "before":
             die()
+        if rule.get("kill"):
+            credentials = self.request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)
         if "silent" in rule:
             self.rfile.read()
             return

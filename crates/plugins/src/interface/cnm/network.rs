@@ -390,9 +390,16 @@ fn remove(
     let asked = |error: AskError| error.to_cni();
     let driver = Driver::again(&network.driver, patience).map_err(asked)?;
     let name = NetworkName { network_id: network.id.clone() };
+    if network.made {
+        // Should the answer be lost, a refusal of what comes next time counts no more.
+        let mut going = network.clone();
+        going.made = false;
+        journal.put_network(&going)?;
+    }
     match driver.tell(Method::DeleteNetwork, &name) {
         Ok(()) => {}
         Err(error) if error.is_refusal() && network.made => {
+            journal.put_network(network)?;
             call.warn(format_args!("the network stays: {error}"));
             return Ok(());
         }

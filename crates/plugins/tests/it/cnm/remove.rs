@@ -1,0 +1,176 @@
+//! DEL and GC with whatever is missing.
+
+use std::fs;
+
+use serde_json::json;
+use testkit::Place;
+use testkit::driver::Driver;
+
+use super::{cnm, leaves_nothing, of_network, warm};
+
+#[test]
+fn del_needs_nothing_but_the_key() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-key");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        drop(c1);
+        node.run("cnm", "DEL").call().silent();
+    });
+    // The namespace is there and the runtime does not say so.
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        node.run("cnm", "DEL").call().silent();
+        assert_eq!(c1.sh("ip -o link show eth0 2>/dev/null || true"), "");
+    });
+    leaves_nothing(&node, &driver, || {
+        node.run("cnm", "DEL").call().silent();
+        node.run("cnm", "DEL").config(json!({ "driver": 7, "subnets": "?" })).call().silent();
+    });
+}
+
+#[test]
+fn a_journal_that_is_lost_or_garbled_is_done_without() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-lost");
+    let driver = Driver::start(&node.lab, "weft");
+    for garbled in [false, true] {
+        leaves_nothing(&node, &driver, || {
+            let c1 = node.container("c1");
+            cnm(&node, "ADD", &c1).call().ok();
+            for entry in fs::read_dir(node.roots.lib.join("cnm/n")).unwrap() {
+                let path = entry.unwrap().path();
+                if !path.ends_with("network.json") {
+                    if garbled {
+                        fs::write(path, "{\"vers").unwrap();
+                    } else {
+                        fs::remove_file(path).unwrap();
+                    }
+                }
+            }
+            cnm(&node, "DEL", &c1).call().silent();
+            cnm(&node, "DEL", &c1).call().silent();
+        });
+    }
+    // All of it: the pools are lost then, and the rest goes.
+    let c1 = node.container("c1");
+    cnm(&node, "ADD", &c1).call().ok();
+    fs::write(node.roots.lib.join("cnm/n/network.json"), "").unwrap();
+    cnm(&node, "DEL", &c1).call().silent();
+    let held = driver.held();
+    assert_eq!(held["networks"], json!({}));
+    assert_eq!(held["endpoints"], json!({}));
+    assert!(!node.roots.lib.join("cnm").exists());
+}
+
+#[test]
+fn a_driver_that_is_down_fails_del_and_is_asked_again() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-down");
+    let mut driver = Driver::start(&node.lab, "weft");
+    let _ = driver.take_calls();
+    let c1 = node.container("c1");
+    let before = super::look(&node);
+    cnm(&node, "ADD", &c1).call().ok();
+    driver.kill();
+    cnm(&node, "DEL", &c1)
+        .call()
+        .fails(109, "is not there: connect to unix:///run/docker/plugins/weft.sock");
+    driver.again();
+    cnm(&node, "DEL", &c1).netns("").call().silent();
+    driver.assert_empty();
+    super::assert_settles(&before, &node);
+}
+
+#[test]
+fn a_refusal_counts_only_while_the_endpoint_is_known() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-refusal");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        let no = json!({ "reply": { "Err": "not today" } });
+        driver.misbehave(json!({ "NetworkDriver.Leave": no, "NetworkDriver.DeleteEndpoint": no }));
+        cnm(&node, "DEL", &c1).call().fails(111, "refused NetworkDriver.DeleteEndpoint: not today");
+        driver.misbehave(json!({}));
+        cnm(&node, "DEL", &c1).call().silent();
+    });
+    // One that does not want to give its network up keeps it, and is asked the next time.
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        driver.misbehave(
+            json!({ "NetworkDriver.DeleteNetwork": { "reply": { "Err": "not today" } } }),
+        );
+        let answer = cnm(&node, "DEL", &c1).call();
+        assert!(answer.stderr().contains("the network stays"), "{answer:?}");
+        answer.silent();
+        driver.misbehave(json!({}));
+        of_network(&node, "GC").valid(&[]).call().silent();
+    });
+}
+
+#[test]
+fn gc_gives_back_after_a_reboot() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-reboot");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        drop(c1);
+        fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
+        let c2 = node.container("c2");
+        cnm(&node, "ADD", &c2).call().ok();
+        of_network(&node, "GC").valid(&[("c2", "eth0")]).call().silent();
+        assert_eq!(driver.held()["endpoints"].as_object().unwrap().len(), 1);
+        cnm(&node, "DEL", &c2).call().silent();
+    });
+}
+
+/// After a reboot the network is told again to a driver that may have forgotten it.
+#[test]
+fn a_network_is_told_again_after_a_reboot() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-told");
+    let driver = Driver::start(&node.lab, "weft");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    cnm(&node, "ADD", &c1).call().ok();
+    let path = node.roots.lib.join("cnm/n/network.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let boot = state::boot_id().unwrap();
+    fs::write(&path, text.replace(&boot, "another")).unwrap();
+    let _ = driver.take_calls();
+    cnm(&node, "ADD", &c2).call().ok();
+    let names = driver.take_names();
+    assert!(names.iter().any(|name| name == "CreateNetwork"), "{names:?}");
+    assert!(!names.iter().any(|name| name == "RequestPool"), "{names:?}");
+    for container in [&c1, &c2] {
+        cnm(&node, "DEL", container).call().silent();
+    }
+    driver.assert_empty();
+}
+
+#[test]
+fn a_container_is_not_attached_twice() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-twice");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let (c1, c2) = (node.container("c1"), node.container("c2"));
+        cnm(&node, "ADD", &c1).call().ok();
+        cnm(&node, "ADD", &c1).call().fails(106, "already exists");
+        cnm(&node, "ADD", &c1)
+            .netns(c2.netns())
+            .call()
+            .fails(106, "already exists in another namespace");
+        // Another interface of the same container is another attachment.
+        cnm(&node, "ADD", &c1).ifname("eth1").call().ok();
+        cnm(&node, "DEL", &c1).ifname("eth1").call().silent();
+        cnm(&node, "DEL", &c1).call().silent();
+    });
+}
