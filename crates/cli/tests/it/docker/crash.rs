@@ -147,6 +147,60 @@ pub(super) fn driver_killed(engine: Engine) {
     });
 }
 
+/// With Docker's own IPAM the engine does not speak to the driver before it starts containers: nobody says that those it had
+/// are gone.
+#[test]
+fn the_engine_killed_that_forgets_its_endpoints() {
+    needs_docker!();
+    forgotten(Engine::Installed);
+}
+
+pub(super) fn forgotten(engine: Engine) {
+    let lab = Lab::with_processes("docker-forgets");
+    install(&lab);
+    let driver = Driver::start(&lab);
+    let mut docker = Docker::of(&lab, engine, &[]);
+    let before = Snapshot::take(&lab);
+    docker.run(&[
+        "network",
+        "create",
+        "--driver",
+        "netwright",
+        "--opt",
+        "bridge=forgot0",
+        "--subnet",
+        "10.82.0.0/24",
+        "forgot",
+    ]);
+    // Containers do not get the addresses again that they had, but want their ports.
+    drop(docker.start_container("spare", &["--network", "forgot"]));
+    for (name, port) in [("one", "8080:80"), ("two", "8081-8082:80"), ("three", "8081-8082:80")] {
+        let options = ["--restart", "always", "--network", "forgot", "--publish", port];
+        drop(docker.start_container(name, &options));
+    }
+    docker.remove(&["spare"]);
+    docker.kill();
+    docker.start();
+    let mut ports = driver.ports();
+    ports.sort_unstable();
+    assert_eq!(ports, [8080, 8081, 8082], "{}\n{}", docker.run(&["ps", "--all"]), docker.log());
+    let one = docker.netns("one");
+    {
+        let _server = Server::tcp(&one, "0.0.0.0:80", "one");
+        assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "one");
+    }
+    for name in ["two", "three"] {
+        assert_pings(&one, &address_of(&docker.netns(name), "eth0", "inet").to_string());
+    }
+    let endpoints = lab.sh("ls /var/lib/netwright/docker/endpoints | wc -l");
+    assert_eq!(endpoints.trim(), "3", "endpoints of containers that are gone");
+    drop(one);
+    docker.remove(&["one", "two", "three"]);
+    docker.run(&["network", "rm", "forgot"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
+
 #[test]
 fn the_engine_killed_with_twenty_containers() {
     testkit::require!("full");

@@ -3,7 +3,7 @@
 use testkit::real::Engine;
 
 use super::life::needs_newest;
-use super::{compose, crash, life, restore, settled};
+use super::{compose, crash, life, restore, settled, speed};
 
 #[test]
 fn a_network_list_becomes_a_docker_network() {
@@ -49,8 +49,21 @@ fn the_driver_killed_at_each_call() {
 }
 
 #[test]
+fn the_engine_killed_that_forgets_its_endpoints() {
+    needs_newest!();
+    crash::forgotten(Engine::Newest);
+}
+
+#[test]
 fn the_engine_killed_with_twenty_containers() {
     testkit::require!("full");
     needs_newest!();
     crash::engine_killed(Engine::Newest);
+}
+
+#[test]
+fn beside_dockers_own_bridge() {
+    testkit::require!("full");
+    needs_newest!();
+    speed::beside_bridge(Engine::Newest);
 }

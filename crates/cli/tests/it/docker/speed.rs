@@ -1,16 +1,21 @@
 //! How long things take beside Docker's own bridge driver. Told, not judged: machines differ.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use testkit::Lab;
-use testkit::real::Docker;
+use testkit::real::{Docker, Engine};
 
 use super::life::needs_docker;
-use super::support::Driver;
+use super::support::{Driver, figure};
 use crate::system::install;
 
 /// How often each is done, one of each in turn.
 const ROUNDS: usize = 7;
+
+/// How often the engine is killed and ended.
+const STARTS: usize = 3;
 
 /// How many containers an engine starts with.
 const CONTAINERS: usize = 20;
@@ -19,10 +24,14 @@ const CONTAINERS: usize = 20;
 fn beside_dockers_own_bridge() {
     testkit::require!("full");
     needs_docker!();
+    beside_bridge(Engine::Installed);
+}
+
+pub(super) fn beside_bridge(engine: Engine) {
     let lab = Lab::with_processes("docker-speed");
     install(&lab);
     let driver = Driver::start(&lab);
-    let mut docker = Docker::new(&lab);
+    let mut docker = Docker::of(&lab, engine, &[]);
     docker.run(&[
         "network",
         "create",
@@ -51,11 +60,11 @@ fn beside_dockers_own_bridge() {
         }
     }
     let [ours, theirs] = took.map(median);
-    eprintln!("DOCKER run --rm -p: netwright {ours:?}, Docker's own bridge {theirs:?}");
+    figure!(engine, "run --rm -p: netwright {ours:?}, Docker's own bridge {theirs:?}");
     for network in ["netwright", "bridged"] {
         let names: Vec<String> =
             (0..CONTAINERS).map(|number| format!("{network}{number}")).collect();
-        for name in &names {
+        for (number, name) in names.iter().enumerate() {
             docker.run(&[
                 "run",
                 "--detach",
@@ -63,21 +72,48 @@ fn beside_dockers_own_bridge() {
                 "always",
                 "--network",
                 network,
+                "--publish",
+                &format!("{}:80", 9000 + number),
                 "--name",
                 name,
                 Docker::IMAGE,
             ]);
         }
-        docker.kill();
-        let killed = docker.start();
-        docker.stop();
-        let stopped = docker.start();
-        eprintln!(
-            "DOCKER {network}: up with {CONTAINERS} containers {killed:?} after a kill, {stopped:?} after a stop"
+        let told = driver.log().len();
+        let (mut killed, mut stopped) = (Vec::new(), Vec::new());
+        for _ in 0..STARTS {
+            docker.kill();
+            killed.push(docker.start());
+            docker.stop();
+            stopped.push(docker.start());
+        }
+        figure!(
+            engine,
+            "{network}: up with {CONTAINERS} containers {:?} after a kill, {:?} after a stop{}",
+            median(killed),
+            median(stopped),
+            shares(&driver.log()[told..]),
         );
         docker.remove(&names.iter().map(String::as_str).collect::<Vec<_>>());
     }
     drop(driver);
+}
+
+/// What each call of the driver took, of its log: how many there were, all together and the longest.
+fn shares(log: &str) -> String {
+    let mut calls: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+    for line in log.lines() {
+        let Some((_, rest)) = line.split_once("answered call=") else { continue };
+        let Some((call, ms)) = rest.split_once(" ms=") else { continue };
+        let ms = ms.trim().parse().unwrap_or(0);
+        let (count, sum, longest) = calls.entry(call).or_default();
+        (*count, *sum, *longest) = (*count + 1, *sum + ms, ms.max(*longest));
+    }
+    let mut text = String::new();
+    for (call, (count, sum, longest)) in calls {
+        let _ = write!(text, "\n  {call}: {count} in {sum} ms, longest {longest} ms");
+    }
+    text
 }
 
 fn median(mut took: Vec<Duration>) -> Duration {

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::intent::{self, Intent, Intents};
 use super::journal::{Endpoint, Journal, short};
+use super::sandbox::Engine;
 use crate::clock;
 
 /// How long a call waits for another one about the same endpoint or network.
@@ -69,20 +70,25 @@ impl Driver {
     }
 
     /// Answers a call. The note of it is to be kept until the answer has left.
-    pub(crate) fn answer(self: &Arc<Self>, method: Method, body: &[u8]) -> Answer {
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        method: Method,
+        body: &[u8],
+        engine: Option<Engine>,
+    ) -> Answer {
         if !intent::has_content(method) {
-            return Answer { answer: self.act(method, body), _note: None };
+            return Answer { answer: self.act(method, body, engine), _note: None };
         }
         if !body.iter().all(u8::is_ascii_whitespace) {
             let note = Some(self.intents.note(method, body));
-            return Answer { answer: self.act(method, body), _note: note };
+            return Answer { answer: self.act(method, body, engine), _note: note };
         }
         if intent::removes(method) {
             // Done when the driver started, or before the one before it was killed.
             return Answer { answer: reply(&Nothing {}), _note: None };
         }
         let answer = self.intents.recall(method).and_then(|left| {
-            let answer = self.act(method, &left.body);
+            let answer = self.act(method, &left.body, engine);
             left.forget();
             answer
         });
@@ -95,7 +101,7 @@ impl Driver {
             if !intent::removes(left.method) {
                 continue;
             }
-            match self.act(left.method, &left.body) {
+            match self.act(left.method, &left.body, None) {
                 Ok(_) => {
                     tracing::info!(call = %left.method, "finished for a driver before this one");
                 }
@@ -107,7 +113,12 @@ impl Driver {
         }
     }
 
-    fn act(self: &Arc<Self>, method: Method, body: &[u8]) -> Result<Vec<u8>, Error> {
+    fn act(
+        self: &Arc<Self>,
+        method: Method,
+        body: &[u8],
+        engine: Option<Engine>,
+    ) -> Result<Vec<u8>, Error> {
         match method {
             Method::Activate => reply(&Activated {
                 implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
@@ -138,13 +149,13 @@ impl Driver {
             }
             Method::Join => {
                 let asked: Join = read(body)?;
-                let joined = self.join(&asked)?;
+                let joined = self.join(&asked, engine)?;
                 self.settle_later(&asked.endpoint_id);
                 reply(&joined)
             }
             Method::Leave => self.leave(&read(body)?).and_then(|()| reply(&Nothing {})),
             Method::ProgramExternalConnectivity => {
-                self.publish(&read(body)?).and_then(|()| reply(&Nothing {}))
+                self.publish(&read(body)?, engine).and_then(|()| reply(&Nothing {}))
             }
             Method::RevokeExternalConnectivity => {
                 self.withdraw(&read(body)?).and_then(|()| reply(&Nothing {}))

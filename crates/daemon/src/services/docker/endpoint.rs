@@ -22,6 +22,7 @@ use super::driver::{Driver, texts};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::link::{self, Holder};
 use super::orphans;
+use super::sandbox::Engine;
 
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";
@@ -96,6 +97,9 @@ impl Driver {
                 continue;
             }
             let _held = self.hold(&other.id)?;
+            if self.journal.endpoint(&other.id)?.is_none() {
+                continue;
+            }
             tracing::warn!(
                 endpoint = short(&other.id),
                 "removing an endpoint whose address Docker gave away"
@@ -106,7 +110,7 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) fn join(&self, asked: &Join) -> Result<Joined, Error> {
+    pub(super) fn join(&self, asked: &Join, engine: Option<Engine>) -> Result<Joined, Error> {
         let _held = self.hold(&asked.endpoint_id)?;
         let network = self.journal.known_network(&asked.network_id)?;
         let mut endpoint = self.known_endpoint(&asked.endpoint_id)?;
@@ -126,6 +130,7 @@ impl Driver {
         let joined = joined(&network, &endpoint);
         if endpoint.phase == Phase::Added {
             endpoint.sandbox = sandbox;
+            endpoint.engine = engine.map(|engine| engine.to_string());
             endpoint.joined = Some(joined.clone());
             self.record(&mut endpoint, Phase::Joined)?;
         }

@@ -81,6 +81,8 @@ pub(crate) struct Endpoint {
     pub(crate) src_name: String,
     pub(crate) layout: Layout,
     pub(crate) sandbox: Option<PathBuf>,
+    /// The engine's process that joined it, if we could see it.
+    pub(crate) engine: Option<String>,
     pub(crate) joined: Option<Joined>,
     /// The ports that are published, as the capability `portMappings` has them.
     pub(crate) ports: Vec<PortMapping>,
@@ -304,6 +306,7 @@ impl Endpoint {
             src_name: format!("nwd{head}"),
             layout: Layout::default(),
             sandbox: None,
+            engine: None,
             joined: None,
             ports: Vec::new(),
         }

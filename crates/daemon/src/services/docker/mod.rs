@@ -10,6 +10,7 @@
 //! | `giver` | who gives a list's addresses, and which |
 //! | `endpoint` | an endpoint's life |
 //! | `link` | its interface's way to Docker and back |
+//! | `sandbox` | whether a container's namespace is still there |
 //! | `settle` | what Docker does not do for it |
 //! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
@@ -32,6 +33,7 @@ mod network;
 mod orphans;
 mod pools;
 mod ports;
+mod sandbox;
 mod serve;
 mod settle;
 mod wish;

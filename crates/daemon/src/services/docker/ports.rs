@@ -15,15 +15,23 @@ use serde_json::value::RawValue;
 use super::driver::Driver;
 use super::journal::{Endpoint, Network, Phase, PortMapping, short};
 use super::link::Holder;
+use super::sandbox::Engine;
 
 /// The capability, by its name in the CNI conventions.
 const PORT_MAPPINGS: &str = "portMappings";
+
+/// What is held while ports are chosen; no endpoint has such an ID.
+const CHOOSING: &str = "ports";
 
 /// How many ports of the host are tried for one that may be any.
 const TRIES: usize = 64;
 
 impl Driver {
-    pub(super) fn publish(&self, asked: &ExternalConnectivity) -> Result<(), Error> {
+    pub(super) fn publish(
+        &self,
+        asked: &ExternalConnectivity,
+        engine: Option<Engine>,
+    ) -> Result<(), Error> {
         let _held = self.hold(&asked.endpoint_id)?;
         let bindings = options::port_map(&asked.options).map_err(|error| {
             Error::new(code::DECODE_FAILURE, format!("read the ports to publish: {error}"))
@@ -47,14 +55,10 @@ impl Driver {
             )
             .with_details("none of its plugins has the capability portMappings: add {\"type\": \"portmap\", \"capabilities\": {\"portMappings\": true}} to the list"));
         }
-        let ports = self.choose_ports(&bindings, &endpoint)?;
-        if endpoint.ports == ports {
-            // Asked again: the answer was lost. What is there is refused by ADD, and so is taken down first.
-            super::orphans::end(&endpoint.id);
-            self.withdraw_ports(&endpoint, &network)?;
+        if let Some(engine) = engine {
+            self.evict_holders(&bindings, &endpoint, engine)?;
         }
-        endpoint.ports = ports;
-        self.record(&mut endpoint, Phase::Joined)?;
+        self.reserve_ports(&bindings, &mut endpoint, &network)?;
         let attachment = self.describe_ports(&endpoint, &network)?;
         let deadline = Instant::now() + self.patience;
         let added = self.port_runtime.add_list(&list, &attachment, Some(deadline));
@@ -62,6 +66,55 @@ impl Driver {
             endpoint.ports.clear();
             self.record(&mut endpoint, Phase::Joined)?;
             return Err(error.to_cni());
+        }
+        Ok(())
+    }
+
+    /// Chooses ports and writes down that they are this endpoint's, one endpoint at a time.
+    fn reserve_ports(
+        &self,
+        bindings: &[PortBinding],
+        endpoint: &mut Endpoint,
+        network: &Network,
+    ) -> Result<(), Error> {
+        let _ports = self.hold(CHOOSING)?;
+        let ports = self.choose_ports(bindings, endpoint)?;
+        if endpoint.ports == ports {
+            // Asked again: the answer was lost. What is there is refused by ADD, and so is taken down first.
+            super::orphans::end(&endpoint.id);
+            self.withdraw_ports(endpoint, network)?;
+        }
+        endpoint.ports = ports;
+        self.record(endpoint, Phase::Joined)
+    }
+
+    /// Removes what an engine that was killed has forgotten and what holds a port that is to be published.
+    fn evict_holders(
+        &self,
+        bindings: &[PortBinding],
+        endpoint: &Endpoint,
+        engine: Engine,
+    ) -> Result<(), Error> {
+        let wanted = |held: &PortMapping| {
+            bindings.iter().any(|binding| candidates(binding).any(|port| port == held.host_port))
+        };
+        for other in self.journal.endpoints() {
+            if other.id == endpoint.id
+                || !other.ports.iter().any(wanted)
+                || !engine.has_lost(&other)
+            {
+                continue;
+            }
+            let _held = self.hold(&other.id)?;
+            if self.journal.endpoint(&other.id)?.is_none() {
+                continue;
+            }
+            tracing::warn!(
+                endpoint = short(&other.id),
+                "removing an endpoint whose container is gone and whose port is published anew"
+            );
+            let network = self.journal.network(&other.network)?;
+            self.remove_endpoint(&other, network.as_ref())?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::driver::Driver;
+use super::sandbox::Engine;
 
 /// The longest body that is read: a container that publishes every port of three protocols has 17 MB; nobody does.
 const MAX_BODY: usize = 8 << 20;
@@ -116,9 +117,10 @@ impl Server {
         let (sender, receiver) = mpsc::channel();
         let server = Arc::clone(self);
         let body = message.body.clone();
+        let engine = Engine::at_the_other_end(stream);
         // Apart, so that Docker has its answer in time even if the work hangs; the work goes on to its own end.
         let spawned = std::thread::Builder::new().name(name.clone()).spawn(move || {
-            let _ = sender.send(server.driver.answer(method, &body));
+            let _ = sender.send(server.driver.answer(method, &body, engine));
         });
         if let Err(error) = spawned {
             return say(

@@ -1,0 +1,95 @@
+//! Whether a container's namespace is still there, as the engine itself sees it.
+//!
+//! An engine that was killed forgets its sandboxes when it starts again, and does not tell a driver that it has not yet spoken
+//! to (libnetwork, `Controller.sandboxCleanup`). A path without a namespace on it is no proof by itself: older engines make the
+//! namespace late, and any may have mounts that we do not see. So who asks must be another process than the one that joined,
+//! and it is looked at with its eyes.
+
+use std::fmt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::net::sockopt::socket_peercred;
+
+use super::journal::{Endpoint, Phase};
+use super::link::open_if_there;
+
+/// The process that asks: its number, and when it was started, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Engine {
+    pid: i32,
+    started: u64,
+}
+
+impl Engine {
+    /// Who is at the other end of a connection; `None` when its process cannot be seen from here.
+    pub(super) fn at_the_other_end(stream: &UnixStream) -> Option<Self> {
+        // The kernel says 0 for a process of a PID namespace that is not below ours; nothing has that number.
+        let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // `man 5 proc_pid_stat`: the second field is a name in parentheses, the 22nd when it was started.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let started = rest.split(' ').nth(22 - 3)?.parse().ok()?;
+        Some(Engine { pid, started })
+    }
+
+    /// Whether an endpoint's container is gone for certain: an engine before this one joined it, its sandbox's folder is there
+    /// for this one, and no namespace at its path, neither for this one nor for us.
+    pub(super) fn has_lost(self, endpoint: &Endpoint) -> bool {
+        let joined_before = endpoint.engine.as_ref().is_some_and(|one| *one != self.to_string());
+        if endpoint.phase != Phase::Joined || !joined_before {
+            return false;
+        }
+        let Some(sandbox) = endpoint.sandbox.as_deref() else { return false };
+        let Some(seen) = self.seen(sandbox) else { return false };
+        let gone = |path: &Path| matches!(open_if_there(path), Ok(None));
+        seen.parent().is_some_and(Path::is_dir) && gone(&seen) && gone(sandbox)
+    }
+
+    /// Where the engine's file of that path is seen from here.
+    fn seen(self, path: &Path) -> Option<PathBuf> {
+        let inside = path.strip_prefix("/").ok()?;
+        Some(PathBuf::from(format!("/proc/{}/root", self.pid)).join(inside))
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.pid, self.started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cnm::network::CreateEndpoint;
+
+    #[test]
+    fn gone_is_only_what_the_engine_would_see() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let engine = Engine::at_the_other_end(&one).unwrap();
+        assert_eq!(u32::try_from(engine.pid), Ok(std::process::id()));
+        let before = Engine { started: engine.started - 1, ..engine };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("unmounted");
+        std::fs::write(&file, "").unwrap();
+        for (path, phase, joined_by, gone) in [
+            (file.clone(), Phase::Joined, Some(before), true),
+            (folder.path().join("removed"), Phase::Joined, Some(before), true),
+            // Its namespace may be made yet.
+            (folder.path().join("removed"), Phase::Joined, Some(engine), false),
+            (folder.path().join("removed"), Phase::Joined, None, false),
+            // Whoever asks does not have the engine's folders.
+            (folder.path().join("elsewhere/sandbox"), Phase::Joined, Some(before), false),
+            (PathBuf::from("/proc/self/ns/net"), Phase::Joined, Some(before), false),
+            (file.clone(), Phase::Added, Some(before), false),
+            (file, Phase::Left, Some(before), false),
+        ] {
+            let mut endpoint = Endpoint::new(CreateEndpoint::default());
+            endpoint.phase = phase;
+            endpoint.sandbox = Some(path.clone());
+            endpoint.engine = joined_by.map(|engine| engine.to_string());
+            assert_eq!(engine.has_lost(&endpoint), gone, "{path:?} {phase:?} {joined_by:?}");
+        }
+    }
+}
