@@ -1,6 +1,7 @@
 //! Debian's Docker Engine on our networks: `netwrightd docker` beside it, containers of both kinds on one network.
 
 mod bad;
+mod circle;
 mod compose;
 mod crash;
 mod life;

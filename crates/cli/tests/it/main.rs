@@ -22,6 +22,7 @@ mod many_addresses;
 mod oci_hook;
 mod oci_runtimes;
 mod output;
+mod ovn;
 mod podman;
 mod repair;
 mod run;
