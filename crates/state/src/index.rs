@@ -454,7 +454,13 @@ fn in_directory(
                     ensure_directory(directory)?;
                 }
             }
-            done => return done,
+            done => {
+                // What was made for it is nobody's; it goes while it is empty.
+                if let (Err(_), Some(directory), true) = (&done, path.parent(), races != 0) {
+                    let _ = fs::remove_dir(directory);
+                }
+                return done;
+            }
         }
     }
 }
