@@ -13,6 +13,8 @@ pub(crate) struct Scenario {
     pub(crate) plugins: Vec<Value>,
     /// The one that is struck.
     pub(crate) victim: usize,
+    /// Which addresses it has, for people: nothing where it has both, or none of its own.
+    pub(crate) family: &'static str,
     /// The container's end takes what the host had with it: a device that is lent.
     pub(crate) lends: bool,
 }
@@ -59,7 +61,25 @@ const PARENT: &str = "ip link add p0 type veth peer name p1 && ip link set p0 ad
 impl Scenario {
     fn of(name: &'static str, plugins: Vec<Value>) -> Self {
         let victim = plugins.len() - 1;
-        Scenario { name, host: "true", plugins, victim, lends: false }
+        Scenario { name, host: "true", plugins, victim, family: "", lends: false }
+    }
+
+    /// The same with addresses of one family only: `v4` or `v6`.
+    pub(crate) fn in_family(&self, family: &'static str) -> Self {
+        let is_of = |text: &Value| text.as_str().unwrap().contains(':') == (family == "v6");
+        let mut one = self.clone();
+        one.family = if family == "v6" { "v6 " } else { "v4 " };
+        for ipam in one.plugins.iter_mut().filter_map(|plugin| plugin.get_mut("ipam")) {
+            let mut keep = |key: &str, is_kept: &dyn Fn(&Value) -> bool| {
+                if let Some(list) = ipam[key].as_array_mut() {
+                    list.retain(|entry| is_kept(entry));
+                }
+            };
+            keep("ranges", &|range| is_of(&range[0]["subnet"]));
+            keep("routes", &|route| is_of(&route["dst"]));
+            keep("addresses", &|address| is_of(&address["address"]));
+        }
+        one
     }
 
     pub(crate) fn bridge() -> Self {

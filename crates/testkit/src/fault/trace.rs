@@ -77,6 +77,8 @@ pub struct Ended {
 }
 
 /// Decides at each call what happens. While it does, the process stands still: it may look, and run other programs.
+///
+/// It is asked until it strikes with an error; what follows is the program's own.
 pub type Hand<'h> = &'h mut dyn FnMut(Moment) -> Blow;
 
 /// Runs a program to its end, and tells what it did.
@@ -175,11 +177,19 @@ struct Task {
     answer: Option<i32>,
 }
 
+impl Task {
+    fn new(ordinal: usize, next: Option<usize>) -> Self {
+        Task { ordinal, next, is_inside: false, answer: None }
+    }
+}
+
 struct Trace {
     main: Pid,
     tasks: BTreeMap<Pid, Task>,
     started: usize,
     moments: Vec<Moment>,
+    /// How many calls of a number each task has made.
+    counts: BTreeMap<(usize, i64), usize>,
     struck: bool,
     end: Option<WaitStatus>,
 }
@@ -195,9 +205,9 @@ impl Trace {
         ptrace::seize(main, options).unwrap_or_else(|errno| panic!("trace {main}: {errno}"));
         // It may have ended already, being unable to start.
         let _ = ptrace::interrupt(main);
-        let first = Task { ordinal: 0, next: None, is_inside: false, answer: None };
-        let tasks = BTreeMap::from([(main, first)]);
-        Trace { main, tasks, started: 1, moments: Vec::new(), struck: false, end: None }
+        let tasks = BTreeMap::from([(main, Task::new(0, None))]);
+        let (moments, counts) = (Vec::new(), BTreeMap::new());
+        Trace { main, tasks, started: 1, moments, counts, struck: false, end: None }
     }
 
     /// Goes on until the program has ended; what it left running is let go.
@@ -230,9 +240,9 @@ impl Trace {
                     // Before it has stopped itself: if its parent is killed now, it is known all the same.
                     self.meet(Pid::from_raw(new));
                 }
-                resume(pid, None);
+                self.resume(pid, None);
             }
-            WaitStatus::Stopped(_, signal) => resume(pid, Some(signal)),
+            WaitStatus::Stopped(_, signal) => self.resume(pid, Some(signal)),
             WaitStatus::Exited(..) | WaitStatus::Signaled(..) => {
                 self.tasks.remove(&pid);
                 if pid == self.main {
@@ -243,44 +253,52 @@ impl Trace {
         }
     }
 
+    /// Lets a process go on to its next call, or, when the blow has fallen, as it likes: each stop costs two switches. One that
+    /// was killed meanwhile is told of by the next wait.
+    fn resume(&self, pid: Pid, signal: Option<Signal>) {
+        let _ = if self.struck { ptrace::cont(pid, signal) } else { ptrace::syscall(pid, signal) };
+    }
+
     fn meet(&mut self, pid: Pid) {
         let ordinal = self.started;
         self.tasks.entry(pid).or_insert_with(|| {
             self.started += 1;
-            Task { ordinal, next: Some(0), is_inside: false, answer: None }
+            Task::new(ordinal, Some(0))
         });
     }
 
     fn at_call(&mut self, pid: Pid, hand: Hand<'_>) {
-        let Some(task) = self.tasks.get_mut(&pid) else { return resume(pid, None) };
+        let Some(task) = self.tasks.get_mut(&pid) else { return self.resume(pid, None) };
         if task.is_inside {
             task.is_inside = false;
             if let Some(errno) = task.answer.take() {
                 registers::answer(pid, errno);
             }
-            return resume(pid, None);
+            return self.resume(pid, None);
         }
         task.is_inside = true;
-        let Some((call, first)) = registers::call(pid) else { return resume(pid, None) };
+        let Some((call, first)) = registers::call(pid) else { return self.resume(pid, None) };
         if task.next.is_none() && (call, first) == (libc::SYS_read, 0) {
             task.next = Some(0);
         }
-        let Some(number) = task.next else { return resume(pid, None) };
+        let Some(number) = task.next else { return self.resume(pid, None) };
         task.next = Some(number + 1);
-        let of_kind = |moment: &&Moment| (moment.task, moment.call) == (task.ordinal, call);
-        let nth = self.moments.iter().filter(of_kind).count();
+        let count = self.counts.entry((task.ordinal, call)).or_default();
+        let nth = *count;
+        *count += 1;
         let moment = Moment { task: task.ordinal, number, call, nth, first };
         self.moments.push(moment);
         let blow = hand(moment);
         self.struck |= blow != Blow::Spare;
         match blow {
-            Blow::Spare => resume(pid, None),
+            Blow::Spare => self.resume(pid, None),
             Blow::Fail(errno) => {
                 if let Some(task) = self.tasks.get_mut(&pid) {
                     task.answer = Some(errno);
                 }
                 registers::skip(pid);
-                resume(pid, None);
+                // Once more at its end, for the answer.
+                let _ = ptrace::syscall(pid, None);
             }
             Blow::Kill => drop(kill(pid, Signal::SIGKILL)),
             Blow::KillAll => {
@@ -290,11 +308,6 @@ impl Trace {
             }
         }
     }
-}
-
-/// Lets a process go on to the next call. One that was killed meanwhile is told of by the next wait.
-fn resume(pid: Pid, signal: Option<Signal>) {
-    let _ = ptrace::syscall(pid, signal);
 }
 
 /// Stops tracing a process that runs, or stands at a call.

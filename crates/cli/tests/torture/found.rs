@@ -1,0 +1,73 @@
+//! What was found by striking everywhere, struck in every run: once mended, each stays so.
+
+use testkit::Tally;
+use testkit::fault::{Blow, name};
+
+use crate::anywhere::{Try, strike};
+use crate::scenario::Scenario;
+
+/// Strikes one verb at all its calls of these names.
+#[track_caller]
+fn at(scenario: &Scenario, beside: bool, verb: &'static str, calls: &[&str]) {
+    let mut tally = Tally::new();
+    let is_meant =
+        |one: &Try| matches!(one.1, Blow::Fail(_)) && calls.contains(&name(one.0.call).as_str());
+    let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter(is_meant).collect() };
+    assert_ne!(strike(scenario, beside, verb, &choose, &mut tally), 0, "no call of {calls:?}");
+    tally.finish();
+}
+
+/// A living container's reservation that could not be read was taken for garbled, and removed.
+#[test]
+fn a_reservation_that_cannot_be_read_is_not_collected() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::host_local(), true, "GC", &["openat", "read"]);
+}
+
+/// The record went, and the backup stayed for ever.
+#[test]
+fn a_backup_that_cannot_be_removed_is_not_forgotten() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::tuning(), false, "DEL", &["unlink"]);
+    at(&Scenario::tuning(), false, "GC", &["unlink"]);
+}
+
+/// The elements went, and the chain that they led to stayed.
+#[test]
+fn a_chain_of_which_the_kernel_does_not_tell_is_not_forgotten() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::ptp(), false, "DEL", &["recvfrom"]);
+}
+
+/// The answer was lost, and so nobody knew of the link that was made.
+#[test]
+fn a_link_whose_making_is_not_answered_is_undone() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::bandwidth(), false, "ADD", &["recvfrom"]);
+}
+
+/// The process aborted at the first failure to go home.
+#[test]
+fn a_thread_comes_home_at_the_second_attempt() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::loopback(), false, "ADD", &["setns"]);
+}
+
+/// Whoever was to send a link's deletion could not, and the caller waited for an answer and failed.
+#[test]
+fn a_deletion_that_the_helper_cannot_send_is_sent() {
+    testkit::require!("root", "ptrace");
+    let mut tally = Tally::new();
+    let by_helper = |one: &Try| one.0.task != 0 && name(one.0.call) == "sendto";
+    let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter(by_helper).collect() };
+    let tried = strike(&Scenario::tap(), false, "DEL", &choose, &mut tally);
+    assert_ne!(tried, 0, "no helper sends anything");
+    tally.finish();
+}
+
+/// The folder that was made for the record stayed.
+#[test]
+fn a_record_that_cannot_be_written_leaves_no_folder() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::tap(), true, "ADD", &["write"]);
+}

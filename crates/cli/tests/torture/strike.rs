@@ -1,0 +1,299 @@
+//! One strike at one call, and what comes after it.
+
+use serde_json::Value;
+use testkit::fault::{self, Blow, Moment, failures};
+use testkit::{Glance, Tally};
+
+use crate::scenario::Scenario;
+use crate::world::{Call, Pod, Said, World};
+
+/// What comes after the blow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The runtime detaches.
+    Del,
+    /// It tries once more, and detaches then.
+    AddAgain,
+    /// The container's namespace is gone, and the runtime detaches.
+    GoneDel,
+    /// The container's namespace is gone, and the runtime collects.
+    GoneGc,
+    /// Nothing: ADD said that it failed, so it has undone what it did.
+    Nothing,
+    /// The runtime detaches, and that is struck too, so many calls into it; it detaches once more.
+    StruckDel(usize),
+}
+
+/// How an ADD says that what it would make is there, and whose it is.
+const CLEAR: [&str; 4] = ["already exists", "has been allocated to", "already has", "File exists"];
+
+pub(crate) struct Torture<'w> {
+    world: &'w World<'w>,
+    pub(crate) scenario: &'w Scenario,
+    resident: Option<Pod>,
+    pod: Option<Pod>,
+    before: Glance,
+    tally: &'w mut Tally,
+    /// The host is not as it was: nothing that follows would say anything.
+    pub(crate) spoilt: bool,
+}
+
+impl<'w> Torture<'w> {
+    pub(crate) fn prepare(
+        world: &'w World<'w>,
+        scenario: &'w Scenario,
+        beside: bool,
+        tally: &'w mut Tally,
+    ) -> Self {
+        world.sh(scenario.host);
+        let resident = (beside && !scenario.lends).then(|| world.pod("resident"));
+        let before = world.look();
+        let mut torture =
+            Torture { world, scenario, resident, pod: None, before, tally, spoilt: false };
+        // What a network's first container leaves for the next is there then.
+        torture.fresh();
+        let last = torture.add_all(torture.pod());
+        torture.del_all(torture.pod(), last.as_ref());
+        torture.gc_all();
+        if let Some(resident) = &torture.resident {
+            torture.add_all(resident);
+        }
+        torture.before = world.look();
+        torture
+    }
+
+    fn pod(&self) -> &Pod {
+        self.pod.as_ref().unwrap()
+    }
+
+    /// Has a container that is as new.
+    fn fresh(&mut self) {
+        if self.pod.as_ref().is_none_or(Pod::has_ended) {
+            self.pod = Some(self.world.pod("c1"));
+        }
+    }
+
+    /// Attaches with all plugins, and returns the last result.
+    #[track_caller]
+    fn add_all(&self, pod: &Pod) -> Option<Value> {
+        let mut last = None;
+        for plugin in &self.scenario.plugins {
+            last = self.world.done(&Call { previous: last, ..pod.call("ADD", plugin) });
+        }
+        last
+    }
+
+    /// Detaches with all plugins; tells what did not succeed.
+    fn del_all(&self, pod: &Pod, last: Option<&Value>) -> Vec<String> {
+        self.del_these(pod, last, 0..self.scenario.plugins.len())
+    }
+
+    fn del_these(
+        &self,
+        pod: &Pod,
+        last: Option<&Value>,
+        which: std::ops::Range<usize>,
+    ) -> Vec<String> {
+        let mut failed = Vec::new();
+        for plugin in self.scenario.plugins[which].iter().rev() {
+            let call = Call { previous: last.cloned(), ..pod.call("DEL", plugin) };
+            let said = self.world.call(&call);
+            if !said.is_done() {
+                failed.push(format!("DEL {} said {said:?}", plugin["type"]));
+            }
+        }
+        failed
+    }
+
+    fn collect<'c>(&self, plugin: &'c Value) -> Call<'c> {
+        let valid = self.resident.iter().map(|pod| pod.id.clone()).collect();
+        Call { valid: Some(valid), ..self.pod().call("GC", plugin) }
+    }
+
+    fn gc_all(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for plugin in &self.scenario.plugins {
+            let said = self.world.call(&self.collect(plugin));
+            if !said.is_done() {
+                failed.push(format!("GC {} said {said:?}", plugin["type"]));
+            }
+        }
+        failed
+    }
+
+    /// The moments of a verb: what it does when nothing happens.
+    pub(crate) fn moments(&mut self, verb: &'static str) -> Vec<Moment> {
+        let (moments, failed) = self.struck(verb, &mut |_| Blow::Spare, After::Del);
+        assert!(
+            failed.is_empty(),
+            "{} {verb} that nothing happens to: {failed:#?}",
+            self.scenario.name
+        );
+        moments
+    }
+
+    pub(crate) fn try_one(&mut self, verb: &'static str, at: Moment, blow: Blow, after: After) {
+        let how = match blow {
+            Blow::Fail(_) => "failed",
+            _ => "killed",
+        };
+        self.tally.count(self.scenario.name, verb, how);
+        let mut hand = |moment: Moment| {
+            if moment.is(&at) { blow } else { Blow::Spare }
+        };
+        let (_, failed) = self.struck(verb, &mut hand, after);
+        if !failed.is_empty() {
+            let Scenario { name, family, .. } = self.scenario;
+            let beside = self.resident.is_some();
+            let beside = if beside { "beside another" } else { "alone" };
+            self.tally.found(format!(
+                "{name} {verb} {how}: {family}{beside}, {at} {blow}, then {after:?}:\n  {}",
+                failed.join("\n  ")
+            ));
+            self.spoilt = true;
+        }
+    }
+
+    /// Makes one attachment with one call struck, and whatever comes after; returns the struck call's moments, and what is
+    /// not as it should be.
+    fn struck(
+        &mut self,
+        verb: &'static str,
+        hand: fault::Hand<'_>,
+        after: After,
+    ) -> (Vec<Moment>, Vec<String>) {
+        self.fresh();
+        let (world, victim) = (self.world, self.scenario.victim);
+        let plugin = &self.scenario.plugins[victim];
+        let mut wrong = Vec::new();
+        let mut last = None;
+        let before = &self.scenario.plugins[..victim];
+        let mut memory = false;
+        let mut stdout = false;
+        let mut watched = |moment: Moment| {
+            let blow = hand(moment);
+            let is_memory = matches!(fault::name(moment.call).as_str(), "mmap" | "mremap" | "brk");
+            memory |= blow != Blow::Spare && is_memory;
+            stdout |= blow != Blow::Spare && moment.first == 1;
+            blow
+        };
+        let ended = match verb {
+            "ADD" => {
+                for plugin in before {
+                    last = world.done(&Call { previous: last, ..self.pod().call("ADD", plugin) });
+                }
+                let call = Call { previous: last.clone(), ..self.pod().call("ADD", plugin) };
+                world.follow(&call, &mut watched)
+            }
+            "DEL" => {
+                last = self.add_all(self.pod());
+                let later = victim + 1..self.scenario.plugins.len();
+                wrong.extend(self.del_these(self.pod(), last.as_ref(), later));
+                let call = Call { previous: last.clone(), ..self.pod().call("DEL", plugin) };
+                world.follow(&call, &mut watched)
+            }
+            _ => {
+                last = self.add_all(self.pod());
+                if !self.scenario.lends {
+                    self.pod().end();
+                }
+                world.follow(&self.collect(plugin), &mut watched)
+            }
+        };
+        let said = Said::of(&ended, verb);
+        match &said {
+            Said::Nonsense(what) if !(stdout && ended.stdout.is_empty() && !ended.hung) => {
+                wrong.push(format!("it ended with {what}"));
+            }
+            // Nobody can go on without memory.
+            Said::Died(signal) if *signal != 9 && !(memory && *signal == 6) => {
+                wrong.push(format!(
+                    "it died of signal {signal}: {}",
+                    String::from_utf8_lossy(&ended.stderr)
+                ));
+            }
+            Said::Done(result) if verb == "ADD" => {
+                last.clone_from(result);
+                if ended.struck {
+                    let call = Call { previous: last.clone(), ..self.pod().call("CHECK", plugin) };
+                    let checked = world.call(&call);
+                    if !checked.is_done() {
+                        wrong.push(format!("ADD succeeded, but CHECK says {checked:?}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+        wrong.extend(self.afterwards(verb, &said, last.as_ref(), after));
+        wrong.extend(self.world.left(&self.before));
+        wrong.extend(self.pod().left().into_iter().map(|line| format!("in the container: {line}")));
+        (ended.moments, wrong)
+    }
+
+    /// Detaches with a fault so many calls into it: killed, or an error where the call can have one.
+    fn strike_del(&self, last: Option<&Value>, at: usize) {
+        let plugin = &self.scenario.plugins[self.scenario.victim];
+        let call = Call { previous: last.cloned(), ..self.pod().call("DEL", plugin) };
+        let mut seen = 0;
+        let _ = self.world.follow(&call, &mut |moment| {
+            seen += 1;
+            match failures(moment.call).first() {
+                _ if seen != at + 1 => Blow::Spare,
+                Some(errno) if at % 2 == 1 => Blow::Fail(*errno),
+                _ => Blow::Kill,
+            }
+        });
+    }
+
+    fn afterwards(
+        &self,
+        verb: &str,
+        said: &Said,
+        last: Option<&Value>,
+        after: After,
+    ) -> Vec<String> {
+        let all = self.scenario.plugins.len();
+        let victim = self.scenario.victim;
+        match (verb, after, said) {
+            // What said that it is done has done it; so has an ADD that said it failed undone it.
+            ("DEL", After::Del, Said::Done(_)) => self.del_these(self.pod(), last, 0..victim),
+            ("ADD", After::Nothing, Said::Error(_)) => self.del_these(self.pod(), last, 0..victim),
+            ("GC", _, Said::Done(_)) if all == 1 => Vec::new(),
+            ("GC", _, _) => self.gc_all(),
+            (_, After::AddAgain, _) => {
+                let mut wrong = Vec::new();
+                let mut last = None;
+                for plugin in &self.scenario.plugins {
+                    let call = Call { previous: last.clone(), ..self.pod().call("ADD", plugin) };
+                    match self.world.call(&call) {
+                        Said::Done(result) => last = result,
+                        Said::Error(error)
+                            if CLEAR.iter().any(|words| error.to_string().contains(words)) =>
+                        {
+                            break;
+                        }
+                        other => {
+                            wrong.push(format!("another ADD of {} said {other:?}", plugin["type"]));
+                            break;
+                        }
+                    }
+                }
+                wrong.extend(self.del_all(self.pod(), last.as_ref()));
+                wrong
+            }
+            (_, After::StruckDel(at), _) => {
+                self.strike_del(last, at);
+                self.del_all(self.pod(), last)
+            }
+            (_, After::GoneDel, _) => {
+                self.pod().end();
+                self.del_all(self.pod(), None)
+            }
+            (_, After::GoneGc, _) => {
+                self.pod().end();
+                self.gc_all()
+            }
+            _ => self.del_all(self.pod(), None),
+        }
+    }
+}
