@@ -407,6 +407,17 @@ impl Cache {
         self.replace(&reservation.path, &document, self.durability)
     }
 
+    /// Changes the recorded result of an attachment: for who changes in the container what an ADD has made, such as its default
+    /// route, so that CHECK expects what is there.
+    ///
+    /// # Errors
+    /// [`CacheError::File`] when it cannot be written; the record is as it was.
+    pub fn amend(&self, cached: &CachedAttachment, result: &RawValue) -> Result<(), CacheError> {
+        let CachedAttachment { network, attachment, config, path, .. } = cached;
+        let document = format::write(network, attachment, config, Some(result));
+        self.replace(path, &document, self.durability)
+    }
+
     /// Removes the record of an attachment that was not made after all.
     pub(crate) fn release(&self, reservation: &Reservation) -> Result<(), CacheError> {
         state::remove_file(&reservation.path).map(drop).map_err(CacheError::File)

@@ -84,7 +84,7 @@ pub struct Everything {
     pub notices: Vec<String>,
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Reads the cache and the records below `roots`.
     ///
     /// # Errors

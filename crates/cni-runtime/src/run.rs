@@ -18,12 +18,14 @@ mod check;
 mod del;
 mod gc;
 mod repair;
+mod several;
 mod version;
 
 pub use add::Added;
 pub use del::Deleted;
 pub use gc::GcReport;
 pub use repair::Repairs;
+pub use several::{Member, SeveralError};
 pub use version::VersionInfo;
 
 /// A result on its way through a chain, in the version of the list.
@@ -111,7 +113,7 @@ pub(crate) fn has_verb(cni_version: &str, command: Command) -> bool {
         .is_ok_and(std::cmp::Ordering::is_ge)
 }
 
-impl Runtime {
+impl Runtime<'_> {
     pub(crate) fn failure(
         plugin: &PluginConfig,
         command: Command,

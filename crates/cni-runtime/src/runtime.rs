@@ -30,13 +30,15 @@ type StderrSink = Arc<dyn Fn(&PluginStderr<'_>) + Send + Sync>;
 
 /// Runs plugins for a container runtime.
 ///
+/// What it calls plugins with may be borrowed, for as long as `'e`.
+///
 /// A runtime holds no state but its settings: it is cheap to clone, and may be used from several threads at
 /// once for different containers. The operations of one container are the caller's to order, as the
 /// specification wants it (CNI 1.1.0 §1 "Lifecycle & Ordering").
 #[derive(Clone)]
-pub struct Runtime {
+pub struct Runtime<'e> {
     pub(crate) plugin_path: Vec<PathBuf>,
-    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) executor: Arc<dyn Executor + 'e>,
     pub(crate) cache: Cache,
     pub(crate) trace: Option<TraceContext>,
     pub(crate) stderr: Option<StderrSink>,
@@ -45,7 +47,7 @@ pub struct Runtime {
     pub(crate) netns_override: String,
 }
 
-impl fmt::Debug for Runtime {
+impl fmt::Debug for Runtime<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
             .field("plugin_path", &self.plugin_path)
@@ -58,13 +60,13 @@ impl fmt::Debug for Runtime {
     }
 }
 
-impl Runtime {
+impl<'e> Runtime<'e> {
     /// Takes the folders in which plugins are looked for (`CNI_PATH`), in their order, and what calls them.
     ///
     /// The cache is [`crate::DEFAULT_CACHE_DIR`] until [`Runtime::with_cache`] says otherwise.
     pub fn new<P: Into<PathBuf>>(
         plugin_path: impl IntoIterator<Item = P>,
-        executor: Arc<dyn Executor>,
+        executor: Arc<dyn Executor + 'e>,
     ) -> Self {
         Runtime {
             plugin_path: plugin_path.into_iter().map(Into::into).collect(),

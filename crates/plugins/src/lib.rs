@@ -12,6 +12,7 @@ pub mod chain;
 pub mod chained;
 pub mod interface;
 pub mod ipam;
+pub mod multi;
 pub mod shared;
 
 use std::io::Cursor;
@@ -36,6 +37,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::single::Single(interface::ipvlan::Ipvlan),
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
+        &multi::Multi,
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
         &chained::sbr::Sbr,

@@ -10,8 +10,8 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, Running};
 use crate::Lab;
+use crate::place::{Place, Running};
 
 const PROGRAM: &str = include_str!("driver.py");
 

@@ -30,7 +30,7 @@ const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cn
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) roots: Roots,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: Runtime<'static>,
     pub(crate) conf_dir: PathBuf,
     timeout: Duration,
     _own_plugins: Option<OwnPlugins>,

@@ -10,7 +10,7 @@ pub(crate) const HINT: &str = "who can change a plugin is root at the next ADD: 
                                keeps such from being run";
 
 /// Names what others can change of a network's plugins, and of those that these call, a line each.
-pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime) -> Vec<String> {
+pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
     for plugin_type in list.plugins.iter().flat_map(types) {

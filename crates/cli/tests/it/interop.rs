@@ -42,7 +42,7 @@ fn ours() -> &'static str {
     "/opt/cni/bin"
 }
 
-fn runtime(bin: &str) -> Runtime {
+fn runtime(bin: &str) -> Runtime<'static> {
     Runtime::new([bin], Arc::new(Exec::new(std::env::vars_os())))
 }
 

@@ -22,7 +22,7 @@ pub struct Added {
     pub document: Box<RawValue>,
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Attaches a container to a network: runs ADD on each plugin of the list, each being given the result of
     /// the one before it (CNI 1.1.0 §3 "Adding an attachment").
     ///

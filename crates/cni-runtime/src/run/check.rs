@@ -11,7 +11,7 @@ use crate::error::{CheckError, StatusError};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
 
-impl Runtime {
+impl Runtime<'_> {
     /// Asks each plugin of a list whether what ADD made is still there (CNI 1.1.0 §3 "Checking an
     /// attachment"). The first that fails ends it.
     ///

@@ -21,7 +21,7 @@ pub struct Deleted {
     pub notices: Vec<String>,
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Detaches a container from a network: runs DEL on each plugin of the list, the last first
     /// (CNI 1.1.0 §3 "Deleting an attachment").
     ///

@@ -26,7 +26,7 @@ pub struct GcReport {
     pub notices: Vec<String>,
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Removes what no valid attachment owns (CNI 1.1.0 §2 "GC").
     ///
     /// Each attachment of the network that the cache knows and `valid` does not name gets DEL, with the

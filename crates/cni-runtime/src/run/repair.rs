@@ -21,7 +21,7 @@ pub struct Repairs {
     pub skipped: bool,
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Puts back what ADD made and somebody changed, as far as the plugins can, and reports the rest.
     ///
     /// Each plugin gets CHECK with the key [`cni::REPAIR`]; one that does not know the key only checks. Unlike

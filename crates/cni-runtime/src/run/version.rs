@@ -77,7 +77,7 @@ impl VersionInfo {
     }
 }
 
-impl Runtime {
+impl Runtime<'_> {
     /// Asks a plugin which versions it supports.
     ///
     /// A plugin that does not know the question supports 0.1.0 and nothing else.

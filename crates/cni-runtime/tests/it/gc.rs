@@ -14,7 +14,7 @@ fn valid(ids: &[&str]) -> Vec<GcAttachment> {
         .collect()
 }
 
-fn attach(runtime: &Runtime, lab: &Lab, ids: &[&str]) {
+fn attach(runtime: &Runtime<'_>, lab: &Lab, ids: &[&str]) {
     for id in ids {
         runtime.add_list(&chain("1.1.0", &["a", "b"]), &container(id), None).unwrap();
     }

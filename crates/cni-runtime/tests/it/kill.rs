@@ -34,7 +34,7 @@ impl Executor for Free {
     }
 }
 
-fn runtime(dir: &Path) -> Runtime {
+fn runtime(dir: &Path) -> Runtime<'static> {
     Runtime::new([dir.join("bin")], Arc::new(Free))
         .with_cache(Cache::new(dir.join("cache")).volatile())
 }

@@ -59,7 +59,7 @@ impl Lab {
         std::fs::remove_file(self.bin().join(format!("{plugin}.{verb}"))).unwrap();
     }
 
-    pub(crate) fn runtime(&self) -> Runtime {
+    pub(crate) fn runtime(&self) -> Runtime<'static> {
         Runtime::new([self.bin()], Arc::new(Exec::new(std::env::vars_os())))
             .with_cache(Cache::new(self.path().join("cache")).volatile())
     }

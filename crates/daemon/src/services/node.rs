@@ -94,7 +94,7 @@ impl Default for Flags {
 pub(super) struct Node {
     pub(super) roots: Roots,
     /// One for each cache.
-    pub(super) runtimes: Vec<Runtime>,
+    pub(super) runtimes: Vec<Runtime<'static>>,
 }
 
 impl Node {

@@ -21,7 +21,7 @@ use crate::support::Node;
 pub(crate) struct Host {
     pub(crate) node: Node,
     pub(crate) cache: PathBuf,
-    runtime: Runtime,
+    runtime: Runtime<'static>,
 }
 
 impl Host {

@@ -18,6 +18,7 @@ mod host_local;
 mod ipvlan;
 mod loopback;
 mod macvlan;
+mod multi;
 mod orphans;
 mod portmap;
 mod protocol;

@@ -7,7 +7,7 @@ use super::keys::Top;
 use super::{Examined, Severity};
 
 /// Plugins that make an interface, and therefore come first.
-const INTERFACE: [&str; 11] = [
+const INTERFACE: [&str; 12] = [
     "bridge",
     "chain",
     "cnm",
@@ -16,6 +16,7 @@ const INTERFACE: [&str; 11] = [
     "ipvlan",
     "loopback",
     "macvlan",
+    "multi",
     "ptp",
     "tap",
     "vlan",

@@ -112,11 +112,25 @@ pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examin
             lint_object(inner, session, examined);
         }
     }
+    if head.r#type == "multi" {
+        for network in top.elements("networks") {
+            lint_written(network, session, examined);
+        }
+    }
     if let Some(plugin) = plugins::find(&head.r#type) {
         ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
     }
     if let Some(plugin) = plugins::find(&ipam_type) {
         ask(plugin, object, start, examined, in_ipam);
+    }
+}
+
+/// Lints a network that is written within a configuration: a plugin's or a list's.
+fn lint_written(network: &str, session: &Session, examined: &mut Examined<'_>) {
+    let Some(config) = Top::of(network).value("config") else { return };
+    match Top::of(config).elements("plugins") {
+        plugins if plugins.is_empty() => lint_object(config, session, examined),
+        plugins => plugins.into_iter().for_each(|plugin| lint_object(plugin, session, examined)),
     }
 }
 

@@ -98,7 +98,7 @@ impl Service {
                 Ok(everything) => {
                     for known in everything.known.into_iter().filter(is_left_behind) {
                         // Whoever has its configuration removes it.
-                        let better = |_: &Runtime| known.cached.is_some();
+                        let better = |_: &Runtime<'_>| known.cached.is_some();
                         if better(runtime) || !left_behind.contains_key(&known.key) {
                             left_behind.insert(known.key.clone(), (runtime.clone(), known));
                         }
@@ -162,7 +162,7 @@ fn is_seen_by_init(netns: &str) -> bool {
     Presence::look(&path.to_string_lossy(), None) == Presence::Alive
 }
 
-fn remove(runtime: &Runtime, known: &Known, flags: &Flags) -> Result<(), cni::Error> {
+fn remove(runtime: &Runtime<'_>, known: &Known, flags: &Flags) -> Result<(), cni::Error> {
     if let Some(deleted) = runtime.del_known(known, Node::deadline()) {
         return deleted.map_err(|error| error.to_cni());
     }

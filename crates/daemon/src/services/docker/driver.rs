@@ -26,9 +26,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(super) journal: Journal,
-    pub(super) runtime: Runtime,
+    pub(super) runtime: Runtime<'static>,
     /// The same with records elsewhere: ports are published and withdrawn apart from the rest of the chain.
-    pub(super) port_runtime: Runtime,
+    pub(super) port_runtime: Runtime<'static>,
     pub(super) conf_dir: PathBuf,
     /// What a reboot may forget.
     pub(super) run: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         records: (Journal, Intents),
-        runtimes: (Runtime, Runtime),
+        runtimes: (Runtime<'static>, Runtime<'static>),
         conf_dir: PathBuf,
         run: PathBuf,
         boot_id: String,

@@ -39,7 +39,7 @@ const ROUTED: [&str; 2] = ["bridge", "ptp"];
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shelf<'a> {
     pub(super) conf_dir: &'a Path,
-    pub(super) runtime: &'a Runtime,
+    pub(super) runtime: &'a Runtime<'static>,
 }
 
 /// Plans a network; nothing is changed.

@@ -163,7 +163,7 @@ impl Service {
     }
 
     /// Says whether it is to be looked at again soon.
-    fn look_after(&mut self, runtime: &cni_runtime::Runtime, known: &Known) -> bool {
+    fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
         let Some(cached) = &known.cached else { return false };
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {

@@ -1,0 +1,88 @@
+//! Several networks for one container.
+
+use std::time::Instant;
+
+use cni::{Error, NetworkList};
+
+use super::Added;
+use crate::error::{AddError, DelError};
+use crate::{Attachment, Runtime};
+
+/// One of a container's networks.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The network.
+    pub list: NetworkList,
+    /// The container's interface on it.
+    pub attachment: Attachment,
+}
+
+/// Says why a container could not be attached to all of its networks.
+#[derive(Debug, thiserror::Error)]
+#[error("network {network:?}, interface {ifname}: {cause}")]
+pub struct SeveralError {
+    /// The network that failed.
+    pub network: String,
+    /// The interface there would have been.
+    pub ifname: cni::IfName,
+    /// Why.
+    pub cause: AddError,
+    /// The networks before it whose DEL failed, and why; every other one is as if it had never been.
+    pub left: Vec<(String, DelError)>,
+}
+
+impl SeveralError {
+    /// Returns the error object for it: the plugin's own code and message; what could not be undone is told in the details.
+    #[must_use]
+    pub fn to_cni(&self) -> Error {
+        let mut error = self.cause.to_cni();
+        for (network, left) in &self.left {
+            error.details.push_str(&format!("; undoing network {network:?} failed: {left}"));
+        }
+        error
+    }
+}
+
+impl Runtime<'_> {
+    /// Attaches a container to several networks in order, one after the other: to all or to none. Each is a transaction as
+    /// [`Runtime::add_list`] is; when one fails, DEL is run on those before it, the last first.
+    ///
+    /// # Errors
+    /// [`SeveralError`].
+    pub fn add_several(
+        &self,
+        members: &[Member],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Added>, Box<SeveralError>> {
+        let mut added = Vec::with_capacity(members.len());
+        for (place, member) in members.iter().enumerate() {
+            match self.add_list(&member.list, &member.attachment, deadline) {
+                Ok(one) => added.push(one),
+                Err(cause) => {
+                    let undoing = Instant::now().checked_add(self.cleanup_time);
+                    return Err(Box::new(SeveralError {
+                        network: member.list.name.clone(),
+                        ifname: member.attachment.ifname.clone(),
+                        cause,
+                        left: self.del_several(&members[..place], undoing),
+                    }));
+                }
+            }
+        }
+        Ok(added)
+    }
+
+    /// Detaches a container from several networks, the last first; a failure keeps none of the others. Returns the networks
+    /// that failed.
+    pub fn del_several(
+        &self,
+        members: &[Member],
+        deadline: Option<Instant>,
+    ) -> Vec<(String, DelError)> {
+        let delete = |member: &Member| {
+            let deleted = self.del_list(&member.list, &member.attachment, deadline);
+            deleted.err().map(|error| (member.list.name.clone(), error))
+        };
+        members.iter().rev().filter_map(delete).collect()
+    }
+}

@@ -1,0 +1,254 @@
+//! The keys, and the networks that they mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use cni::json::Object;
+use cni::{Error, IfName, NetworkList, PluginConfig, code};
+use cni_plugin::Call;
+use cni_runtime::{Attachment, ConfigFolder, LoadError, Member};
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+/// Where network configurations are unless `confDir` says otherwise.
+const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// How the interfaces of further networks are called when nobody chose a name: this and the network's place.
+const FURTHER_IFNAME: &str = "net";
+
+/// Capabilities by which plugins take what is asked for on a network (CNI conventions).
+const IPS: &str = "ips";
+const MAC: &str = "mac";
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    runtime_config: BTreeMap<String, Box<RawValue>>,
+    conf_dir: Option<PathBuf>,
+    networks: Vec<RawNetwork>,
+}
+
+/// A network as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawNetwork {
+    name: String,
+    config: Option<Object>,
+    ifname: String,
+    ips: Vec<String>,
+    mac: String,
+    default_route: Option<RawDefaultRoute>,
+    runtime_config: BTreeMap<String, Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RawDefaultRoute {
+    Own(bool),
+    Gateways(Vec<IpAddr>),
+}
+
+/// Where the container's default routes go.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DefaultRoute {
+    /// The interface that has them.
+    pub(super) ifname: IfName,
+    /// Through these; none: those that its network gave.
+    pub(super) gateways: Vec<IpAddr>,
+}
+
+/// The configuration, checked.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) members: Vec<Member>,
+    pub(super) default_route: Option<DefaultRoute>,
+}
+
+impl Raw {
+    fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        if raw.networks.is_empty() {
+            return Err(invalid("\"networks\" of plugin \"multi\" names no network"));
+        }
+        Ok(raw)
+    }
+
+    fn lists(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+        let folder = self.conf_dir.as_deref().unwrap_or(Path::new(CONF_DIR));
+        let networks = self.networks.iter().enumerate();
+        let lists = networks.map(|(place, network)| {
+            let list = network.list(call, place, folder);
+            list.map_err(|error| error.context(format_args!("networks[{place}]")))
+        });
+        lists.collect()
+    }
+}
+
+/// The networks alone, for verbs that are about no container.
+pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+    Raw::of(call)?.lists(call)
+}
+
+impl Config {
+    /// Reads and checks everything, so that no network is touched if a later one cannot be.
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw = Raw::of(call)?;
+        let lists = raw.lists(call)?;
+        let mut config = Config { members: Vec::new(), default_route: None };
+        let mut ifnames = BTreeSet::new();
+        for (place, (network, list)) in raw.networks.into_iter().zip(lists).enumerate() {
+            let within = |error: Error| error.context(format_args!("networks[{place}]"));
+            let ifname = ifname(call, place, &network.ifname).map_err(within)?;
+            if !ifnames.insert(ifname.to_string()) {
+                let text = format!("networks[{place}]: interface {ifname} is another network's");
+                return Err(invalid(text).with_details("name one of them otherwise: \"ifname\""));
+            }
+            let mut attachment = attachment(call, ifname.clone())?;
+            if place == 0 {
+                // What the runtime asks for is the first network's (NPWG standard, "runtimeConfig").
+                attachment.capability_args = raw.runtime_config.clone();
+            }
+            let gateways = network.ask(&list, &mut attachment).map_err(within)?;
+            if let Some(gateways) = gateways
+                && let Some(other) = config.default_route.replace(DefaultRoute { ifname, gateways })
+            {
+                let text =
+                    format!("networks[{place}]: {} has the default route already", other.ifname);
+                return Err(invalid(text));
+            }
+            config.members.push(Member { list, attachment });
+        }
+        Ok(config)
+    }
+}
+
+impl RawNetwork {
+    /// The network's list: the one that is written here, or that of a file.
+    fn list(&self, call: &Call<'_>, place: usize, folder: &Path) -> Result<NetworkList, Error> {
+        let list = match &self.config {
+            Some(object) => self.written(object, call, place)?,
+            None if self.name.is_empty() => {
+                return Err(invalid("needs \"name\", a network of confDir, or \"config\""));
+            }
+            None => {
+                let scanned = ConfigFolder::scan(folder).map_err(|error| error.to_cni())?;
+                scanned.find(&self.name).cloned().map_err(|error| match error {
+                    LoadError::Empty { .. } | LoadError::NotFound { .. } => {
+                        let text = format!("no network {:?} in {}", self.name, folder.display());
+                        invalid(text).with_details("\"confDir\" says where networks are")
+                    }
+                    error => error.to_cni(),
+                })?
+            }
+        };
+        if list.plugins.iter().any(|plugin| plugin.plugin_type == super::NAME) {
+            let text = format!("network {:?} is one of several networks itself", list.name);
+            return Err(invalid(text).with_details("name its networks here instead"));
+        }
+        Ok(list)
+    }
+
+    /// A plugin's configuration or a list's. Its name is its own, else the element's, else made of ours and the place; so is the
+    /// version.
+    fn written(
+        &self,
+        object: &Object,
+        call: &Call<'_>,
+        place: usize,
+    ) -> Result<NetworkList, Error> {
+        let mut object = object.clone();
+        if object.get("name").is_none() {
+            let made = || format!("{}-{place}", call.network().as_str());
+            let name = if self.name.is_empty() { made() } else { self.name.clone() };
+            object.set_value("name", &name);
+        }
+        if object.get("cniVersion").is_none() {
+            object.set_value("cniVersion", call.version().as_str());
+        }
+        let text = object.to_vec();
+        match object.get("plugins") {
+            Some(_) => NetworkList::parse(&text),
+            None => NetworkList::from_plugin(&text),
+        }
+    }
+
+    /// Adds what is asked for on the network; returns the gateways if the default route is to be its.
+    fn ask(
+        &self,
+        list: &NetworkList,
+        attachment: &mut Attachment,
+    ) -> Result<Option<Vec<IpAddr>>, Error> {
+        let mut asked = self.runtime_config.clone();
+        if !self.ips.is_empty() {
+            for ip in &self.ips {
+                if IpAddr::from_str(ip).is_err() && IpNet::from_str(ip).is_err() {
+                    return Err(invalid(format!("\"ips\": {ip:?} is not an address")));
+                }
+            }
+            asked.insert(IPS.to_owned(), to_raw(&self.ips));
+        }
+        if !self.mac.is_empty() {
+            let mac: MacAddr = self.mac.parse().map_err(|_| {
+                invalid(format!("\"mac\": {:?} is not a hardware address", self.mac))
+            })?;
+            asked.insert(MAC.to_owned(), to_raw(&mac.to_string()));
+        }
+        for name in asked.keys() {
+            let has = |plugin: &PluginConfig| plugin.capabilities.iter().any(|has| has == name);
+            if !list.plugins.iter().any(has) {
+                let text = format!("network {:?} cannot serve {name:?}", list.name);
+                return Err(invalid(text).with_details(format!(
+                    "none of its plugins has the capability: \"capabilities\": {{{name:?}: true}}"
+                )));
+            }
+        }
+        attachment.capability_args.append(&mut asked);
+        Ok(match &self.default_route {
+            None | Some(RawDefaultRoute::Own(false)) => None,
+            Some(RawDefaultRoute::Own(true)) => Some(Vec::new()),
+            Some(RawDefaultRoute::Gateways(gateways)) if gateways.is_empty() => {
+                return Err(invalid(
+                    "\"defaultRoute\" names no gateway: write true for the network's own",
+                ));
+            }
+            Some(RawDefaultRoute::Gateways(gateways)) => Some(gateways.clone()),
+        })
+    }
+}
+
+/// The container's interface on the network in this place: the first is the one the runtime named.
+fn ifname(call: &Call<'_>, place: usize, chosen: &str) -> Result<IfName, Error> {
+    match (place, chosen) {
+        (0, "") => Ok(call.ifname().clone()),
+        (0, _) => Err(invalid("\"ifname\" of the first network is the runtime's (CNI_IFNAME)")),
+        (_, "") => IfName::new(&format!("{FURTHER_IFNAME}{place}")),
+        (_, name) => IfName::new(name).map_err(|error| error.context("\"ifname\"")),
+    }
+}
+
+/// An attachment of the container, with the arguments that the runtime gave.
+pub(super) fn attachment(call: &Call<'_>, ifname: IfName) -> Result<Attachment, Error> {
+    let netns = call.env().netns.clone();
+    let args = cni::Args::parse(&call.env().args)?;
+    Ok(Attachment::new(call.container_id().clone(), ifname, netns).with_args(args))
+}
+
+fn to_raw<T: serde::Serialize + ?Sized>(value: &T) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).expect("texts can be written as JSON")
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, text)
+}

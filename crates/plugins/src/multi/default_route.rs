@@ -1,0 +1,223 @@
+//! The container's default routes, when one of several networks is to have them.
+
+use std::net::IpAddr;
+
+use cni::{AddResult, Error, code};
+use cni_plugin::{Call, codes};
+use cni_runtime::{Member, Runtime};
+use ipnet::IpNet;
+use kernel::netns::Netns;
+use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
+
+use super::DefaultRoute;
+use crate::shared::{drift, kernel_error};
+
+/// Which network has the default routes of a family, and through which gateways.
+#[derive(Debug, PartialEq, Eq)]
+struct Keeper {
+    family: IpFamily,
+    /// The network's place.
+    place: usize,
+    gateways: Vec<IpAddr>,
+}
+
+/// Sees to it that one network has the container's default routes: the chosen one for the families that it has gateways of, else
+/// the first that gives one. Those of others go, from their recorded results too, so that CHECK does not miss them.
+pub(super) fn settle(
+    call: &Call<'_>,
+    runtime: &Runtime<'_>,
+    netns: &Netns,
+    chosen: Option<&DefaultRoute>,
+    members: &[Member],
+    results: &mut [AddResult],
+) -> Result<(), Error> {
+    let place = chosen.map(|chosen| {
+        let of_chosen = |member: &Member| member.attachment.ifname == chosen.ifname;
+        members.iter().position(of_chosen).expect("it is one of them")
+    });
+    let gateways = match (chosen, place) {
+        (Some(chosen), Some(place)) => {
+            gateways(chosen, &results[place], &members[place].list.name)?
+        }
+        _ => Vec::new(),
+    };
+    let keepers = keepers(place, &gateways, results);
+    if keepers.is_empty() {
+        return Ok(());
+    }
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
+    for keeper in &keepers {
+        let ifname = &members[keeper.place].attachment.ifname;
+        let changes = changes(&mut inside, keeper, ifname)?;
+        for change in &changes {
+            inside.apply_one(change).map_err(|error| {
+                let what = format_args!("give {ifname} the default route");
+                kernel_error(error).context(what)
+            })?;
+        }
+    }
+    for (place, (member, result)) in members.iter().zip(results).enumerate() {
+        if adapt(result, place, &keepers) {
+            amend(call, runtime, member, result)?;
+        }
+    }
+    Ok(())
+}
+
+/// Decides who keeps what. A family in which nothing has to change is not listed.
+fn keepers(chosen: Option<usize>, gateways: &[IpAddr], results: &[AddResult]) -> Vec<Keeper> {
+    let mut keepers = Vec::new();
+    for family in [IpFamily::V4, IpFamily::V6] {
+        let of_family = |via: &&IpAddr| family_of(**via) == family;
+        let wanted: Vec<IpAddr> = gateways.iter().filter(of_family).copied().collect();
+        if let (Some(place), false) = (chosen, wanted.is_empty()) {
+            keepers.push(Keeper { family, place, gateways: wanted });
+            continue;
+        }
+        let givers = results.iter().enumerate();
+        let mut givers = givers.map(|(place, result)| (place, own_gateways(result, family)));
+        let first = givers.find(|(_, own)| !own.is_empty());
+        if let (Some((place, own)), true) = (first, givers.any(|(_, own)| !own.is_empty())) {
+            keepers.push(Keeper { family, place, gateways: own });
+        }
+    }
+    keepers
+}
+
+fn changes(
+    inside: &mut RouteSocket,
+    keeper: &Keeper,
+    ifname: &cni::IfName,
+) -> Result<Vec<Change>, Error> {
+    let oif = ifindex(inside, ifname)?;
+    let found = defaults(inside, keeper.family)?;
+    let is_kept = |route: &Route| {
+        route.oif == Some(oif) && route.gateway.is_some_and(|via| keeper.gateways.contains(&via))
+    };
+    let mut changes: Vec<Change> =
+        found.iter().filter(|route| !is_kept(route)).cloned().map(Change::DelRoute).collect();
+    let is_there =
+        |via: IpAddr| found.iter().any(|route| is_kept(route) && route.gateway == Some(via));
+    for via in keeper.gateways.iter().copied().filter(|via| !is_there(*via)) {
+        let route = Route::new(default_of(via));
+        changes.push(Change::AddRoute(Route { gateway: Some(via), oif: Some(oif), ..route }));
+    }
+    Ok(changes)
+}
+
+/// Makes a result say what is there by now; says whether it said anything else.
+fn adapt(result: &mut AddResult, place: usize, keepers: &[Keeper]) -> bool {
+    let before = result.routes.clone();
+    for keeper in keepers {
+        let dst = default_of(keeper.gateways[0]);
+        if keeper.place == place && own_gateways(result, keeper.family) == keeper.gateways {
+            continue;
+        }
+        result.routes.retain(|route| route.dst != dst);
+        if keeper.place == place {
+            let routes = keeper.gateways.iter().map(|via| cni::Route::new(dst, Some(*via)));
+            result.routes.extend(routes);
+        }
+    }
+    result.routes != before
+}
+
+/// The gateways of the default routes that a network gave.
+fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
+    let is_default =
+        |route: &&cni::Route| route.dst.prefix_len() == 0 && family_of(route.dst.addr()) == family;
+    let of_address = || {
+        let gateways = result.ips.iter().filter_map(|ip| ip.gateway);
+        gateways.into_iter().find(|via| family_of(*via) == family)
+    };
+    let routes = result.routes.iter().filter(is_default);
+    routes.filter_map(|route| route.gw.or_else(of_address)).collect()
+}
+
+/// Verifies that nothing else has the default routes.
+pub(super) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error> {
+    let netns = call.open_netns()?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+    let oif = ifindex(&inside, &chosen.ifname)?;
+    let families = match chosen.gateways.as_slice() {
+        [] => vec![IpFamily::V4, IpFamily::V6],
+        gateways => families(gateways),
+    };
+    for family in families {
+        let found = defaults(&mut inside, family)?;
+        let elsewhere = found.iter().any(|route| route.oif != Some(oif));
+        let own = found.iter().any(|route| route.oif == Some(oif));
+        if (elsewhere && own) || (!own && !chosen.gateways.is_empty()) {
+            let text = format!("the default route is not that of interface {}", chosen.ifname);
+            return Err(drift(text));
+        }
+    }
+    Ok(())
+}
+
+fn ifindex(inside: &RouteSocket, ifname: &cni::IfName) -> Result<u32, Error> {
+    let found = inside.link_index(ifname.as_str()).map_err(kernel_error)?;
+    found.ok_or_else(|| drift(format!("interface {ifname} is gone")))
+}
+
+/// The gateways that are named, else those of the network's own default routes, else of its addresses.
+fn gateways(
+    chosen: &DefaultRoute,
+    result: &AddResult,
+    network: &str,
+) -> Result<Vec<IpAddr>, Error> {
+    if !chosen.gateways.is_empty() {
+        return Ok(chosen.gateways.clone());
+    }
+    let families = [IpFamily::V4, IpFamily::V6].into_iter();
+    let mut found: Vec<IpAddr> = families.flat_map(|family| own_gateways(result, family)).collect();
+    for via in result.ips.iter().filter_map(|ip| ip.gateway) {
+        if !found.iter().any(|known| family_of(*known) == family_of(via)) {
+            found.push(via);
+        }
+    }
+    if found.is_empty() {
+        let text = format!("network {network:?} has no gateway for a default route");
+        return Err(Error::new(code::INVALID_CONFIG, text)
+            .with_details("name one: \"defaultRoute\": [\"192.0.2.1\"]"));
+    }
+    Ok(found)
+}
+
+/// Writes down what the network's attachment is like by now.
+fn amend(
+    call: &Call<'_>,
+    runtime: &Runtime<'_>,
+    member: &Member,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let key = runtime.key(&member.list, &member.attachment)?;
+    let Some(cached) = runtime.cached_attachment(&key).map_err(|error| error.to_cni())? else {
+        return Ok(());
+    };
+    let version = cni::Version::parse(&member.list.cni_version).unwrap_or(call.version());
+    let text = String::from_utf8(result.write(version)?).expect("JSON is text");
+    let raw = serde_json::value::RawValue::from_string(text).expect("it was written as JSON");
+    let amended = runtime.cache().amend(&cached, &raw);
+    amended.map_err(|error| Error::from_chain(codes::STATE, &error))
+}
+
+fn defaults(inside: &mut RouteSocket, family: IpFamily) -> Result<Vec<Route>, Error> {
+    let mut found = inside.routes(RouteFilter::main(family)).map_err(kernel_error)?;
+    found.retain(|route| route.destination.prefix_len() == 0);
+    Ok(found)
+}
+
+fn families(gateways: &[IpAddr]) -> Vec<IpFamily> {
+    let both = [IpFamily::V4, IpFamily::V6].into_iter();
+    both.filter(|family| gateways.iter().any(|via| family_of(*via) == *family)).collect()
+}
+
+fn family_of(address: IpAddr) -> IpFamily {
+    if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
+}
+
+fn default_of(gateway: IpAddr) -> IpNet {
+    let any: IpAddr = if gateway.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    IpNet::new(any, 0).expect("a prefix of nothing")
+}
