@@ -20,6 +20,7 @@ mod case;
 mod cases;
 mod child;
 mod delegate;
+mod driver;
 mod lab;
 pub mod ledger;
 mod process;

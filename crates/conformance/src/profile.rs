@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, Target, find, given};
 use crate::case::{Kind, OrBroken as _, Outcome, Stop};
-use crate::delegate;
+use crate::{delegate, driver};
 
 /// What is known of a plugin.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +85,17 @@ const ALL: &[Profile] = &[
         },
         siblings: true,
         gateway: true,
+        ..PLAIN
+    },
+    Profile {
+        plugin: "cnm",
+        host: |_| driver::start(),
+        config: |_| json!({ "driver": driver::SOCKET, "ipam": ipam(), "capabilities": { "mac": true } }),
+        runtime: |n| Some(json!({ "mac": mac(n) })),
+        unready: Some(|_| Ok(json!({ "driver": "nowhere" }))),
+        siblings: true,
+        gateway: true,
+        takes_mac: true,
         ..PLAIN
     },
     Profile {

@@ -28,9 +28,6 @@ use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
 use crate::shared::{attachment, dns, pair};
 
-/// Where the container's interface stands in the result: it is the only one.
-const POSITION: usize = 0;
-
 /// The most routes that a driver may ask for.
 const MAX_ROUTES: usize = 4096;
 
@@ -132,7 +129,14 @@ fn attach<'a>(
     if endpoint.external {
         publish(config, &network, driver, &endpoint)?;
     }
-    Ok(AddResult { interfaces: vec![reported(call, &link)], ..plan.result })
+    let mut result = plan.result;
+    result.interfaces = offered.host_side.iter().map(interface_of).collect();
+    for ip in &mut result.ips {
+        ip.interface = Some(result.interfaces.len());
+    }
+    let sandbox = call.env().netns.clone();
+    result.interfaces.push(Interface { sandbox, ..interface_of(&link) });
+    Ok(result)
 }
 
 /// The interface without an IPAM driver: what a CNI plugin gave, or what the runtime asks for.
@@ -354,9 +358,6 @@ fn plan(
         }
         result.routes.push(route);
     }
-    for ip in &mut result.ips {
-        ip.interface = Some(POSITION);
-    }
     result.dns = dns::choose(call.common(), result.dns);
     Ok(Plan { result, leads_out })
 }
@@ -453,12 +454,11 @@ fn object(options: Map<String, Value>) -> cni::json::Object {
     cni::json::Object::parse(text.as_bytes()).expect("an object was written")
 }
 
-fn reported(call: &Call<'_>, link: &Link) -> Interface {
+fn interface_of(link: &Link) -> Interface {
     Interface {
-        name: call.ifname().to_string(),
+        name: link.name.clone(),
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         mtu: link.mtu,
-        sandbox: call.env().netns.clone(),
         ..Interface::default()
     }
 }

@@ -38,6 +38,8 @@ impl Sites {
 #[derive(Debug)]
 pub(super) struct Offered {
     pub(super) lent: Lent,
+    /// What is on the host for it: the other end of a pair, behind the bridge it is on.
+    pub(super) host_side: Vec<Link>,
     ifindex: u32,
 }
 
@@ -56,7 +58,11 @@ pub(super) fn find(
         let links = sites.inside.links().map_err(kernel)?;
         let mut new = links.iter().filter(|link| !before.contains(&link.index));
         return match (new.next(), new.next()) {
-            (Some(link), None) => Ok(offered(link, true)),
+            (Some(link), None) => {
+                let peer = link.link_netnsid.and(link.peer_index).filter(|_| link.is_kind("veth"));
+                let host_side = host_side(&mut sites.host, peer, link)?;
+                Ok(offered(link, true, host_side))
+            }
             (None, _) => {
                 Err(wrong("named no interface, and put none into the container".to_owned()))
             }
@@ -71,14 +77,36 @@ pub(super) fn find(
     }
     match sites.host.link_by_name(src_name).map_err(kernel)? {
         Some(link) if link.loopback() => Err(wrong(format!("named the loopback {src_name:?}"))),
-        Some(link) => Ok(offered(&link, false)),
+        Some(link) => {
+            let peer = link.peer_index.filter(|_| link.is_kind("veth"));
+            let peer = peer.filter(|_| link.link_netnsid.is_none());
+            let host_side = host_side(&mut sites.host, peer, &link)?;
+            Ok(offered(&link, false, host_side))
+        }
         None => Err(wrong(format!("named interface {src_name:?}, which is not on the host"))),
     }
 }
 
-fn offered(link: &Link, placed: bool) -> Offered {
+fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> Offered {
     let alias = link.alias.clone().unwrap_or_default();
-    Offered { lent: Lent { name: link.name.clone(), alias, placed }, ifindex: link.index }
+    let lent = Lent { name: link.name.clone(), alias, placed };
+    Offered { lent, host_side, ifindex: link.index }
+}
+
+/// The other end of a pair on the host, behind the bridge it is on. A driver may keep it elsewhere.
+fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<Vec<Link>, Error> {
+    let Some(peer) = peer else { return Ok(Vec::new()) };
+    let found = host.link_by_index(peer).map_err(kernel)?;
+    // A number of another namespace may be anybody's here: the two ends name each other.
+    let Some(end) = found.filter(|end| end.is_kind("veth") && end.peer_index == Some(link.index))
+    else {
+        return Ok(Vec::new());
+    };
+    let bridge = match end.master {
+        Some(master) => host.link_by_index(master).map_err(kernel)?,
+        None => None,
+    };
+    Ok(bridge.filter(|bridge| bridge.is_kind("bridge")).into_iter().chain([end]).collect())
 }
 
 /// Brings the link into the container with its final name, address and mark, in one message where it moves. It stays down.

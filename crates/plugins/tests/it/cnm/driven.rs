@@ -60,7 +60,13 @@ fn a_driver_is_asked_as_dockers_engine_asks() {
     assert_eq!(endpoint["Options"], json!({ "rate": "9" }));
     assert_eq!(asked(&calls, "Join")["SandboxKey"], c1.netns().to_str().unwrap());
 
-    let interface = &result["interfaces"][0];
+    let names: Vec<_> =
+        (0..3).map(|at| result["interfaces"][at]["name"].as_str().unwrap()).collect();
+    assert!(
+        names[0].starts_with("db") && names[1].starts_with("dv") && names[2] == "eth0",
+        "{result}"
+    );
+    let interface = &result["interfaces"][2];
     let shown = c1.sh("ip -o link show eth0");
     assert!(shown.contains(interface["mac"].as_str().unwrap()), "{result} {shown}");
     assert_eq!(result["ips"][0]["gateway"], "10.1.0.1");
@@ -201,7 +207,7 @@ fn what_the_runtime_asks_for_reaches_the_drivers() {
         "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "udp" }],
     } });
     let result = cnm(&node, "ADD", &c1).config(keys.clone()).call().ok();
-    assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:99");
+    assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:99");
     assert_eq!(result["ips"][0]["address"], "10.1.0.77/24");
     assert_eq!(result["ips"][1]["address"], "fd00:1::77/64");
     assert!(c1.sh("ip -o link show eth0").contains("02:00:00:00:00:99"));
