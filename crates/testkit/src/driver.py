@@ -11,10 +11,9 @@ FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a m
   {"place": true}       Join puts the interface into the container itself, and names none
 Networks are bridges `db` and seven digits of the network's ID, endpoints pairs `dv`/`dc` and digits of theirs.
 """
-import ipaddress, json, os, signal, socket, socketserver, struct, subprocess, sys, threading
+import ipaddress, json, os, signal, socket, socketserver, struct, subprocess, sys
 
 sock_path, folder = sys.argv[1], sys.argv[2]
-lock = threading.Lock()
 
 
 class Refusal(Exception):
@@ -230,16 +229,15 @@ def answer(method, asked, rule):
     """Acts, and returns status and content."""
     if method not in ACTS:
         return 404, {}
-    with lock:
-        held = load("held.json", {"networks": {}, "endpoints": {}, "pools": {}, "counter": 0})
-        try:
-            content = ACTS[method](held, asked)
-            save(held)
-        except Refusal as refusal:
-            key = "Error" if method.startswith("IpamDriver") else "Err"
-            return 200, {key: str(refusal)}
-        if rule.get("die") == "after":
-            die()
+    held = load("held.json", {"networks": {}, "endpoints": {}, "pools": {}, "counter": 0})
+    try:
+        content = ACTS[method](held, asked)
+        save(held)
+    except Refusal as refusal:
+        key = "Error" if method.startswith("IpamDriver") else "Err"
+        return 200, {key: str(refusal)}
+    if rule.get("die") == "after":
+        die()
     if rule.get("place"):
         ip("link", "set", content.pop("InterfaceName")["SrcName"], "netns", asked["SandboxKey"])
     content.update(rule.get("add") or {})
@@ -295,8 +293,8 @@ class Handler(socketserver.StreamRequestHandler):
             pass
 
 
-class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
+class Server(socketserver.UnixStreamServer):
+    """One call after the other: what was asked first is done first, also when who asked is gone by then."""
     request_queue_size = 64
 
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::Instant;
 
+use testkit::driver::Driver;
 use testkit::fault::{self, Blow, Moment, failures};
 use testkit::{Lab, Place as _, Tally, feature};
 
@@ -92,6 +93,7 @@ fn run(
     tally: &mut Tally,
 ) -> (usize, usize) {
     let lab = Lab::new("torture");
+    let driver = scenario.drives.then(|| Driver::start(&lab, "weft"));
     lab.enter(|| {
         let world = World::enter(&lab);
         let mut torture = Torture::prepare(&world, scenario, beside, tally);
@@ -102,6 +104,11 @@ fn run(
             if torture.spoilt {
                 return (number + 1, tries.len());
             }
+        }
+        if let Some(driver) = &driver {
+            let held = driver.held();
+            let endpoints = held["endpoints"].as_object().map_or(0, serde_json::Map::len);
+            assert_eq!(endpoints, usize::from(beside), "the driver still holds {held:#}");
         }
         (tries.len(), tries.len())
     })
@@ -194,6 +201,12 @@ fn tap() {
 fn host_device() {
     testkit::require!("root", "ptrace");
     everywhere(&families(Scenario::host_device()));
+}
+
+#[test]
+fn cnm() {
+    testkit::require!("root", "ptrace", "program:python3");
+    everywhere(&[Scenario::cnm()]);
 }
 
 #[test]

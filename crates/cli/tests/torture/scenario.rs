@@ -17,6 +17,8 @@ pub(crate) struct Scenario {
     pub(crate) family: &'static str,
     /// The container's end takes what the host had with it: a device that is lent.
     pub(crate) lends: bool,
+    /// A Docker driver is on the host.
+    pub(crate) drives: bool,
 }
 
 fn ipam() -> Value {
@@ -61,7 +63,7 @@ const PARENT: &str = "ip link add p0 type veth peer name p1 && ip link set p0 ad
 impl Scenario {
     fn of(name: &'static str, plugins: Vec<Value>) -> Self {
         let victim = plugins.len() - 1;
-        Scenario { name, host: "true", plugins, victim, family: "", lends: false }
+        Scenario { name, host: "true", plugins, victim, family: "", lends: false, drives: false }
     }
 
     /// The same with addresses of one family only: `v4` or `v6`.
@@ -102,6 +104,13 @@ impl Scenario {
     pub(crate) fn host_device() -> Self {
         let plugin = json!({ "type": "host-device", "device": "p1", "ipam": ipam() });
         Scenario { host: PARENT, lends: true, ..Self::of("host-device", vec![plugin]) }
+    }
+
+    pub(crate) fn cnm() -> Self {
+        let subnets = json!([{ "subnet": "10.1.0.0/24" }, { "subnet": "fd00:1::/64" }]);
+        let plugin =
+            json!({ "type": "cnm", "driver": "weft", "ipamDriver": "weft", "subnets": subnets });
+        Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
     }
 
     pub(crate) fn loopback() -> Self {

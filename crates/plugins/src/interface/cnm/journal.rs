@@ -30,6 +30,8 @@ const FOLDER: &str = "cnm";
 const NETWORK: &str = "network.json";
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
+/// How often a folder may go between its making and a file's in it. Each time somebody else has left.
+const FOLDER_RACES: usize = 8;
 /// How long the hash in an attachment's file name is.
 const HASH_DIGITS: usize = 32;
 /// How long IDs are that engines give.
@@ -304,18 +306,30 @@ impl Journal {
         durability: Durability,
     ) -> Result<(), Error> {
         let bytes = serde_json::to_vec(content).expect("what is written has string keys only");
-        create_directory(&self.folder, FOLDER_MODE).map_err(|error| file_error(&error))?;
-        state::write_atomic(&self.folder.join(name), &bytes, FILE_MODE, durability)
-            .map_err(|error| file_error(&error))
+        let mut races = 0;
+        loop {
+            let written = create_directory(&self.folder, FOLDER_MODE).and_then(|()| {
+                state::write_atomic(&self.folder.join(name), &bytes, FILE_MODE, durability)
+            });
+            match written {
+                // Somebody found the folder empty just now, and removed it.
+                Err(error) if error.is_not_found() && races < FOLDER_RACES => races += 1,
+                written => return written.map_err(|error| file_error(&error)),
+            }
+        }
     }
 
     fn remove(&self, name: &str) -> Result<(), Error> {
         state::remove_file(&self.folder.join(name)).map_err(|error| file_error(&error))?;
+        self.tidy();
+        Ok(())
+    }
+
+    /// Removes the folders if nothing is in them but what killed processes were writing.
+    pub(super) fn tidy(&self) {
         state::remove_abandoned(&self.folder);
-        // Not if something else is in them.
         let _ = std::fs::remove_dir(&self.folder);
         let _ = std::fs::remove_dir(&self.all);
-        Ok(())
     }
 }
 

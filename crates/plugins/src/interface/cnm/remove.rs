@@ -51,6 +51,8 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
 /// Removes the network if nobody is on it.
 fn release(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
     if journal.has_endpoints()? || journal.network()? == Found::Nothing {
+        // An ADD may have been killed as it began.
+        journal.tidy();
         return Ok(());
     }
     let _lock = network::lock(call)?;
