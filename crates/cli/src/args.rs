@@ -142,8 +142,8 @@ pub(crate) enum Command {
     Conformance(Conformance),
     /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard input.
     ///
-    /// Networks are chosen by the annotation dev.netwright.networks: a list of NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS]
-    /// separated by commas. Ports are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
+    /// Networks are chosen by the annotation dev.netwright.networks: a list of
+    /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. Ports are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
     /// container without these is left alone.
     OciHook(OciHook),
     /// Write a completion script for a shell to standard output.
@@ -155,7 +155,10 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Attach to this network; may be repeated [default: the embedded network "netwright"].
-    #[arg(long, value_name = "NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS]")]
+    ///
+    /// The default route is that of the first network that has one, or of the one with `default-route`, through its own gateway or the one
+    /// that is named.
+    #[arg(long, value_name = "NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]]")]
     pub(crate) net: Vec<NetworkSpec>,
     #[command(flatten)]
     pub(crate) attach: Attach,

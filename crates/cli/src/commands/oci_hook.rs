@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cni::{ContainerId, IfName, code};
-use cni_runtime::Attachment;
+use cni::{ContainerId, code};
 use serde::{Deserialize, Serialize};
 
 use super::Outcome;
-use crate::args::{Attach, Common, OciHook, Stage};
+use crate::args::{Common, OciHook, Stage};
 use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
-use crate::net::session::{Network, PluginSource, Session};
+use crate::net::session::{PluginSource, Session};
+use crate::net::several::Plan;
 use crate::net::spec::NetworkSpec;
-use crate::net::{attach, default, forwarding, ports, spec};
+use crate::net::{default, ports, spec};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -115,67 +115,9 @@ fn attach_all(
     })?;
     let netns = PathBuf::from(format!("/proc/{pid}/ns/net"));
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let planned = plan(&specs, &ports, id, &netns.to_string_lossy(), &session, world)?;
-
-    let mut attached: Vec<(&Network, &Attachment)> = Vec::new();
-    for (network, attachment) in &planned {
-        let added = session.runtime.add_list(&network.list, attachment, session.deadline());
-        let Err(error) = added else {
-            forwarding::warn(&network.list, shell);
-            attached.push((network, attachment));
-            continue;
-        };
-        let mut failure = Failure::from(error.to_cni());
-        for (network, attachment) in attached.into_iter().rev() {
-            let deleted = session.runtime.del_list(&network.list, attachment, session.deadline());
-            if let Err(error) = deleted {
-                failure = failure.because(format_args!("undoing {}: {error}", network.list.name));
-            }
-        }
-        return Err(failure);
-    }
-    Ok(planned.iter().map(|(network, _)| network.list.name.clone()).collect())
-}
-
-/// Decides everything before anything is changed: networks, interface names, addresses and ports.
-pub(crate) fn plan(
-    specs: &[NetworkSpec],
-    ports: &[ports::PortMapping],
-    id: &ContainerId,
-    netns: &str,
-    session: &Session,
-    world: &World,
-) -> Result<Vec<(Network, Attachment)>, Failure> {
-    let networks: Vec<Network> =
-        specs.iter().map(|spec| session.network(&spec.name)).collect::<Result<_, _>>()?;
-    let publisher = networks.iter().position(|network| attach::can_publish(&network.list));
-    let mut planned: Vec<(Network, Attachment)> = Vec::new();
-    for (index, (network, spec)) in networks.into_iter().zip(specs).enumerate() {
-        let ifname = match &spec.addresses.ifname {
-            Some(ifname) => ifname.clone(),
-            None => IfName::new(&format!("eth{index}"))?,
-        };
-        if let Some((other, _)) = planned.iter().find(|(_, planned)| planned.ifname == ifname) {
-            return Err(Failure::new(
-                code::INVALID_CONFIG,
-                format!(
-                    "networks {:?} and {:?} both get interface {ifname}",
-                    other.list.name, network.list.name
-                ),
-            )
-            .hint("name one of them otherwise: NAME:ifname=…"));
-        }
-        // With nobody to publish, the first network explains what is missing.
-        let publishes = publisher.unwrap_or_default() == index;
-        let asked = Attach {
-            publish: if publishes { ports.to_vec() } else { Vec::new() },
-            addresses: spec.addresses.clone(),
-            ..Attach::default()
-        };
-        let attachment = attach::describe(&network.list, id.clone(), ifname, netns, &asked, world)?;
-        planned.push((network, attachment));
-    }
-    Ok(planned)
+    let plan = Plan::new(&specs, &ports, id, &netns.to_string_lossy(), &session, world)?;
+    plan.attach(&session, shell)?;
+    Ok(plan.members.into_iter().map(|member| member.list.name).collect())
 }
 
 /// Detaches from everything that is known of the container, the last network first.

@@ -9,5 +9,6 @@ pub(crate) mod own_plugins;
 pub(crate) mod ports;
 pub(crate) mod presence;
 pub(crate) mod session;
+pub(crate) mod several;
 pub(crate) mod spec;
 pub(crate) mod trust;

@@ -1,4 +1,4 @@
-//! Which network, and with which names and addresses: `blue:ifname=eth1,ip=10.1.0.5,mac=02:00:00:00:00:01`.
+//! Which network, and with which names and addresses: `blue:ifname=eth1,ip=10.1.0.5,mac=02:00:00:00:00:01,default-route`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -6,6 +6,9 @@ use std::str::FromStr;
 use clap::Args;
 use cni::IfName;
 use kernel::mac::MacAddr;
+
+/// The option that gives a network the default route.
+const DEFAULT_ROUTE: &str = "default-route";
 
 /// What may be asked for on one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -26,6 +29,8 @@ pub(crate) struct Addresses {
 pub(crate) struct NetworkSpec {
     pub(crate) name: String,
     pub(crate) addresses: Addresses,
+    /// The container's default route goes this way: through these gateways, or, if there are none, the network's own.
+    pub(crate) default_route: Option<Vec<IpAddr>>,
 }
 
 /// An address, perhaps with a prefix length, kept as it was written.
@@ -55,10 +60,14 @@ fn ifname(text: &str) -> Result<IfName, String> {
 
 impl NetworkSpec {
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        NetworkSpec { name: name.into(), addresses: Addresses::default() }
+        NetworkSpec { name: name.into(), addresses: Addresses::default(), default_route: None }
     }
 
     fn set(&mut self, option: &str) -> Result<(), String> {
+        if option == DEFAULT_ROUTE {
+            self.default_route.get_or_insert_default();
+            return Ok(());
+        }
         let (key, value) = option
             .split_once('=')
             .ok_or_else(|| format!("{option:?} is not of the form KEY=VALUE"))?;
@@ -70,7 +79,12 @@ impl NetworkSpec {
                 self.addresses.mac = Some(mac);
             }
             "ifname" => self.addresses.ifname = Some(ifname(value)?),
-            _ => return Err(format!("{key:?} is none of ifname, ip, mac")),
+            DEFAULT_ROUTE => {
+                let gateway =
+                    value.parse().map_err(|_| format!("{value:?} is not a gateway's address"))?;
+                self.default_route.get_or_insert_default().push(gateway);
+            }
+            _ => return Err(format!("{key:?} is none of default-route, ifname, ip, mac")),
         }
         Ok(())
     }
@@ -93,12 +107,12 @@ impl FromStr for NetworkSpec {
 }
 
 /// Reads a list separated by commas, as annotations hold it. What has an equals sign before any colon
-/// belongs to the network before it.
+/// belongs to the network before it, and so does `default-route`.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<NetworkSpec>, String> {
     let mut specs: Vec<NetworkSpec> = Vec::new();
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
         let head = item.split(':').next().unwrap_or_default();
-        if !head.contains('=') {
+        if !head.contains('=') && item != DEFAULT_ROUTE {
             specs.push(item.parse()?);
             continue;
         }
@@ -122,9 +136,10 @@ mod tests {
         let one = |spec: &NetworkSpec| {
             let Addresses { ip, mac, ifname } = &spec.addresses;
             let ips: Vec<_> = ip.iter().map(|ip| ip.0.as_str()).collect();
+            let route = spec.default_route.as_ref().map(|via| format!("|via {via:?}"));
             let ifname = ifname.as_ref().map(IfName::to_string).unwrap_or_default();
             let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
-            format!("{}[{ifname}|{}|{mac}]", spec.name, ips.join("+"))
+            format!("{}[{ifname}|{}|{mac}{}]", spec.name, ips.join("+"), route.unwrap_or_default())
         };
         specs.iter().map(one).collect::<Vec<_>>().join(" ")
     }
@@ -137,6 +152,11 @@ mod tests {
             shown("a:ifname=net0,ip=10.0.0.5,ip=fd00::5/64,mac=02:00:00:00:00:01,b,c:ip=10.1.0.1"),
             "a[net0|10.0.0.5+fd00::5/64|02:00:00:00:00:01] b[||] c[|10.1.0.1|]"
         );
+        assert_eq!(shown("a,default-route,b"), "a[|||via []] b[||]");
+        assert_eq!(
+            shown("a,b:default-route=10.0.0.1,default-route=fd00::1"),
+            "a[||] b[|||via [10.0.0.1, fd00::1]]"
+        );
         assert_eq!(shown(""), "");
     }
 
@@ -144,12 +164,20 @@ mod tests {
     fn hostile_annotations_are_refused() {
         assert_eq!(shown("ip=10.0.0.1"), "error: \"ip=10.0.0.1\" stands before any network's name");
         assert_eq!(shown(":ip=10.0.0.1"), "error: the network's name is missing");
-        assert_eq!(shown("a:colour=red"), "error: \"colour\" is none of ifname, ip, mac");
+        assert_eq!(
+            shown("a:colour=red"),
+            "error: \"colour\" is none of default-route, ifname, ip, mac"
+        );
         assert_eq!(shown("a:ip=10.0.0"), "error: \"10.0.0\" is not an address");
         assert_eq!(
             shown("a:ip=10.0.0.1/33"),
             "error: \"10.0.0.1/33\" has no prefix length of 0 to 32"
         );
+        assert_eq!(
+            shown("default-route"),
+            "error: \"default-route\" stands before any network's name"
+        );
+        assert_eq!(shown("a:default-route=x"), "error: \"x\" is not a gateway's address");
         assert!(shown("a:ifname=../../x").starts_with("error: interface name contains"));
         assert!(shown("a:mac=zz").starts_with("error: \"zz\" is not a hardware address"));
     }

@@ -26,6 +26,7 @@ mod ovn;
 mod podman;
 mod repair;
 mod run;
+mod several;
 mod skew;
 mod support;
 mod system;

@@ -161,6 +161,28 @@ fn several_networks_give_several_interfaces() {
     assert!(said.stdout.contains("eth0"), "{said:#?}");
     let eth1 = said.stdout.lines().find(|line| line.starts_with("eth1")).unwrap().to_owned();
     assert!(eth1.contains("10.9.0.77/24"), "{said:#?}");
+    // The default route is the first network's, unless another is to have it.
+    let blue = r#"{"cniVersion": "1.1.0", "name": "blue", "plugins": [
+        {"type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}}]}"#;
+    std::fs::write(lab.path("/etc/cni/net.d/blue.conflist"), blue).unwrap();
+    for (spec, expected) in [
+        ("blue", "default via 10.63.0.1 dev eth0"),
+        ("blue:ifname=data0,default-route", "default via 10.9.0.1 dev data0"),
+        ("blue:default-route=10.9.0.7", "default via 10.9.0.7 dev eth1"),
+    ] {
+        let command = ["ip", "-4", "route", "show", "default"];
+        let args = [&["--net", "netwright", "--net", spec, "--"][..], &command].concat();
+        assert_eq!(run(&lab, &args).succeeded().stdout.trim(), expected);
+    }
+    let said = run(
+        &lab,
+        &["--net", "netwright:default-route", "--net", "blue:default-route", "--", "true"],
+    );
+    let said = said.failed(125);
+    assert!(
+        said.stderr.contains("interfaces eth0 and eth1 are both to have the default route"),
+        "{said:#?}"
+    );
     // A failure on the second takes the first along.
     let before = Snapshot::take(&lab);
     run(&lab, &["--net", "netwright", "--net", "blue:ip=10.8.0.1", "--", "true"]).failed(125);

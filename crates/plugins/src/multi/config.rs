@@ -15,6 +15,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use super::default_route::DefaultRoute;
+
 /// Where network configurations are unless `confDir` says otherwise.
 const CONF_DIR: &str = "/etc/cni/net.d";
 
@@ -57,16 +59,6 @@ struct RawNetwork {
 enum RawDefaultRoute {
     Own(bool),
     Gateways(Vec<IpAddr>),
-}
-
-/// Where the container's default routes go.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DefaultRoute {
-    /// The interface that has them.
-    pub(super) ifname: IfName,
-    /// Through these; none: those that its network gave.
-    pub(super) gateways: Vec<IpAddr>,
 }
 
 /// The configuration, checked.

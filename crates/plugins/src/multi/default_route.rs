@@ -2,15 +2,26 @@
 
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, code};
+use cni::{AddResult, Error, IfName, Version, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::{Member, Runtime};
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 
-use super::DefaultRoute;
+use serde::{Deserialize, Serialize};
+
 use crate::shared::{drift, kernel_error};
+
+/// Where the container's default routes are to go.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DefaultRoute {
+    /// The interface that has them.
+    pub ifname: IfName,
+    /// Through these; none: those that its network gave.
+    pub gateways: Vec<IpAddr>,
+}
 
 /// Which network has the default routes of a family, and through which gateways.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,8 +34,15 @@ struct Keeper {
 
 /// Sees to it that one network has the container's default routes: the chosen one for the families that it has gateways of, else
 /// the first that gives one. Those of others go, from their recorded results too, so that CHECK does not miss them.
-pub(super) fn settle(
-    call: &Call<'_>,
+///
+/// `results` are those of the members, and are made to say what is there afterwards.
+///
+/// # Errors
+/// Code 7 when the chosen network has no gateway, 100 when the kernel refuses, 105 when a record cannot be written.
+///
+/// # Panics
+/// If `chosen` is the interface of no member.
+pub fn settle(
     runtime: &Runtime<'_>,
     netns: &Netns,
     chosen: Option<&DefaultRoute>,
@@ -58,7 +76,7 @@ pub(super) fn settle(
     }
     for (place, (member, result)) in members.iter().zip(results).enumerate() {
         if adapt(result, place, &keepers) {
-            amend(call, runtime, member, result)?;
+            amend(runtime, member, result)?;
         }
     }
     Ok(())
@@ -87,7 +105,7 @@ fn keepers(chosen: Option<usize>, gateways: &[IpAddr], results: &[AddResult]) ->
 fn changes(
     inside: &mut RouteSocket,
     keeper: &Keeper,
-    ifname: &cni::IfName,
+    ifname: &IfName,
 ) -> Result<Vec<Change>, Error> {
     let oif = ifindex(inside, ifname)?;
     let found = defaults(inside, keeper.family)?;
@@ -155,7 +173,7 @@ pub(super) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error>
     Ok(())
 }
 
-fn ifindex(inside: &RouteSocket, ifname: &cni::IfName) -> Result<u32, Error> {
+fn ifindex(inside: &RouteSocket, ifname: &IfName) -> Result<u32, Error> {
     let found = inside.link_index(ifname.as_str()).map_err(kernel_error)?;
     found.ok_or_else(|| drift(format!("interface {ifname} is gone")))
 }
@@ -185,17 +203,12 @@ fn gateways(
 }
 
 /// Writes down what the network's attachment is like by now.
-fn amend(
-    call: &Call<'_>,
-    runtime: &Runtime<'_>,
-    member: &Member,
-    result: &AddResult,
-) -> Result<(), Error> {
+fn amend(runtime: &Runtime<'_>, member: &Member, result: &AddResult) -> Result<(), Error> {
     let key = runtime.key(&member.list, &member.attachment)?;
     let Some(cached) = runtime.cached_attachment(&key).map_err(|error| error.to_cni())? else {
         return Ok(());
     };
-    let version = cni::Version::parse(&member.list.cni_version).unwrap_or(call.version());
+    let version = Version::parse(&member.list.cni_version).unwrap_or(Version::CURRENT);
     let text = String::from_utf8(result.write(version)?).expect("JSON is text");
     let raw = serde_json::value::RawValue::from_string(text).expect("it was written as JSON");
     let amended = runtime.cache().amend(&cached, &raw);

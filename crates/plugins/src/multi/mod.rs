@@ -15,7 +15,7 @@
 //! our record.
 
 mod config;
-mod default_route;
+pub mod default_route;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ use state::Index;
 
 use crate::shared::failures::Failures;
 use crate::shared::{attachment, drift};
-use config::{Config, DefaultRoute};
+use config::Config;
+use default_route::DefaultRoute;
 
 /// The plugin's type.
 const NAME: &str = "multi";
@@ -200,7 +201,7 @@ fn attach(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<AddResult, 
         .map_err(|error| (error.to_cni(), error.left.is_empty()))?;
     let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
     let (chosen, members) = (config.default_route.as_ref(), &config.members);
-    let settled = default_route::settle(call, &runtime, netns, chosen, members, &mut results);
+    let settled = default_route::settle(&runtime, netns, chosen, members, &mut results);
     settled.map_err(|error| {
         let left = runtime.del_several(members, deadline);
         let told = left.iter().fold(error, |error, (network, left)| {
@@ -303,8 +304,8 @@ fn folder(call: &Call<'_>, outer: &AttachmentKey) -> PathBuf {
 fn forget(call: &Call<'_>, index: &Index, outer: &AttachmentKey) -> Result<(), Error> {
     match std::fs::remove_dir_all(folder(call, outer)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::from_chain(codes::STATE, &error)
-                .context(format_args!("remove {}", folder(call, outer).display())));
+            let what = format!("remove {}", folder(call, outer).display());
+            Err(Error::from_chain(codes::STATE, &error).context(what))
         }
         _ => attachment::forget(index, outer, NAME),
     }

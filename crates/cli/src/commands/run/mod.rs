@@ -15,16 +15,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use cni::{ContainerId, code};
-use cni_runtime::Attachment;
+use cni_runtime::Member;
 use kernel::netns;
 use kernel::route::{Change, LinkSet, RouteSocket};
 
-use super::{Outcome, gc, oci_hook};
+use super::{Outcome, gc};
 use crate::args::{Common, Run};
 use crate::failure::Failure;
-use crate::net::session::{Network, PluginSource, Session};
+use crate::net::session::{PluginSource, Session};
+use crate::net::several::Plan;
 use crate::net::spec::{Addresses, NetworkSpec};
-use crate::net::{attach, default, forwarding};
+use crate::net::{attach, default};
 use crate::shell::{Format, Shell};
 use crate::world::World;
 pub(crate) use enter::enter;
@@ -56,41 +57,21 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     };
     let namespace = Namespace::create()?;
     let specs = specs(args, world)?;
-    let planned =
-        oci_hook::plan(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
-    let planned = with_arguments(planned, args, world)?;
+    let mut plan = Plan::new(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
+    with_arguments(&mut plan, args, world)?;
 
-    let mut attached: Vec<&(Network, Attachment)> = Vec::new();
-    let mut failure = None;
     let waiting = shell.waiting("attaching");
-    for one in &planned {
-        let (network, attachment) = one;
-        match session.runtime.add_list(&network.list, attachment, session.deadline()) {
-            Ok(_) => {
-                forwarding::warn(&network.list, shell);
-                attached.push(one);
-            }
-            Err(error) => {
-                failure = Some(Failure::from(error.to_cni()));
-                break;
-            }
-        }
-    }
+    let attached = plan.attach(&session, shell);
     drop(waiting);
-    let outcome = match (failure, signals.fatal()) {
-        (Some(failure), _) => Err(failure),
+    let is_attached = attached.is_ok();
+    let outcome = match (attached, signals.fatal()) {
+        (Err(failure), _) => Err(failure),
         // Somebody wanted us to stop before the command was started.
-        (None, Some(signal)) => Ok(EXIT_SIGNALLED + signal),
-        (None, None) => namespace.run(command(args, common), &signals),
+        (Ok(()), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
+        (Ok(()), None) => namespace.run(command(args, common), &signals),
     };
-    for (network, attachment) in attached.into_iter().rev() {
-        let deleted = session.runtime.del_list(&network.list, attachment, session.deadline());
-        if let Err(error) = deleted {
-            shell.warn(format_args!(
-                "detaching from network {:?} failed: {error}; `netwright gc` tries again",
-                network.list.name
-            ));
-        }
+    if is_attached {
+        plan.detach(&session, shell);
     }
     gc::prune(&session, shell);
     outcome.map(|code| ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
@@ -122,37 +103,30 @@ fn specs(args: &Run, world: &World) -> Result<Vec<NetworkSpec>, Failure> {
 }
 
 /// Adds `--arg` and `--cap`, which every network gets.
-fn with_arguments(
-    planned: Vec<(Network, Attachment)>,
-    args: &Run,
-    world: &World,
-) -> Result<Vec<(Network, Attachment)>, Failure> {
+fn with_arguments(plan: &mut Plan, args: &Run, world: &World) -> Result<(), Failure> {
     if args.attach.args.is_empty() && args.attach.capabilities.is_empty() {
-        return Ok(planned);
+        return Ok(());
     }
     let only_arguments = crate::args::Attach {
         args: args.attach.args.clone(),
         capabilities: args.attach.capabilities.clone(),
         ..crate::args::Attach::default()
     };
-    planned
-        .into_iter()
-        .map(|(network, mut attachment)| {
-            let more = attach::describe(
-                &network.list,
-                attachment.container_id.clone(),
-                attachment.ifname.clone(),
-                &attachment.netns,
-                &only_arguments,
-                world,
-            )?;
-            let both = attachment.args.iter().chain(more.args.iter());
-            let pairs = both.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            attachment.args = cni::Args::from_pairs(pairs);
-            attachment.capability_args.extend(more.capability_args);
-            Ok((network, attachment))
-        })
-        .collect()
+    for Member { list, attachment } in &mut plan.members {
+        let more = attach::describe(
+            list,
+            attachment.container_id.clone(),
+            attachment.ifname.clone(),
+            &attachment.netns,
+            &only_arguments,
+            world,
+        )?;
+        let both = attachment.args.iter().chain(more.args.iter());
+        let pairs = both.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        attachment.args = cni::Args::from_pairs(pairs);
+        attachment.capability_args.extend(more.capability_args);
+    }
+    Ok(())
 }
 
 /// Makes up a container ID that no other run has.

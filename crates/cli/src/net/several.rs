@@ -1,0 +1,122 @@
+//! The networks of one container: all decided before the first is touched, all attached to or none.
+
+use std::path::Path;
+
+use cni::{ContainerId, IfName, code};
+use cni_runtime::{Attachment, Member};
+use kernel::netns::Netns;
+use plugins::multi::default_route::{self, DefaultRoute};
+
+use super::attach;
+use super::forwarding;
+use super::ports::PortMapping;
+use super::session::{Network, Session};
+use super::spec::NetworkSpec;
+use crate::args::Attach;
+use crate::failure::Failure;
+use crate::shell::Shell;
+use crate::world::World;
+
+/// Which networks a container is to be attached to, and how.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) members: Vec<Member>,
+    default_route: Option<DefaultRoute>,
+    netns: String,
+}
+
+impl Plan {
+    /// Decides on networks, interface names, addresses, ports and the default route.
+    pub(crate) fn new(
+        specs: &[NetworkSpec],
+        ports: &[PortMapping],
+        id: &ContainerId,
+        netns: &str,
+        session: &Session,
+        world: &World,
+    ) -> Result<Self, Failure> {
+        let networks: Vec<Network> =
+            specs.iter().map(|spec| session.network(&spec.name)).collect::<Result<_, _>>()?;
+        let publisher = networks.iter().position(|network| attach::can_publish(&network.list));
+        let mut plan = Plan { members: Vec::new(), default_route: None, netns: netns.to_owned() };
+        for (index, (network, spec)) in networks.into_iter().zip(specs).enumerate() {
+            let ifname = match &spec.addresses.ifname {
+                Some(ifname) => ifname.clone(),
+                None => IfName::new(&format!("eth{index}"))?,
+            };
+            // With nobody to publish, the first network explains what is missing.
+            let publishes = publisher.unwrap_or_default() == index;
+            let asked = Attach {
+                publish: if publishes { ports.to_vec() } else { Vec::new() },
+                addresses: spec.addresses.clone(),
+                ..Attach::default()
+            };
+            let attachment =
+                attach::describe(&network.list, id.clone(), ifname, netns, &asked, world)?;
+            plan.add(network, attachment, spec)?;
+        }
+        Ok(plan)
+    }
+
+    fn add(
+        &mut self,
+        network: Network,
+        attachment: Attachment,
+        spec: &NetworkSpec,
+    ) -> Result<(), Failure> {
+        let refused = |text: String| Failure::new(code::INVALID_CONFIG, text);
+        let ifname = &attachment.ifname;
+        if let Some(other) = self.members.iter().find(|one| one.attachment.ifname == *ifname) {
+            return Err(refused(format!(
+                "networks {:?} and {:?} both get interface {ifname}",
+                other.list.name, network.list.name
+            ))
+            .hint("name one of them otherwise: NAME:ifname=…"));
+        }
+        if let Some(gateways) = &spec.default_route {
+            let chosen = DefaultRoute { ifname: ifname.clone(), gateways: gateways.clone() };
+            if let Some(other) = self.default_route.replace(chosen) {
+                return Err(refused(format!(
+                    "interfaces {} and {ifname} are both to have the default route",
+                    other.ifname
+                )));
+            }
+        }
+        self.members.push(Member { list: network.list, attachment });
+        Ok(())
+    }
+
+    /// Attaches to all networks, or to none.
+    pub(crate) fn attach(&self, session: &Session, shell: &Shell) -> Result<(), Failure> {
+        let (runtime, deadline) = (&session.runtime, session.deadline());
+        let added = runtime.add_several(&self.members, deadline);
+        let added = added.map_err(|error| Failure::from(error.to_cni()))?;
+        let mut results: Vec<_> = added.into_iter().map(|one| one.result).collect();
+        let chosen = self.default_route.as_ref();
+        let settled = match Netns::open(Path::new(&self.netns)) {
+            Ok(netns) => {
+                default_route::settle(runtime, &netns, chosen, &self.members, &mut results)
+            }
+            Err(error) => Err(cni::Error::from_chain(code::INVALID_NETNS, &error)),
+        };
+        if let Err(error) = settled {
+            let left = runtime.del_several(&self.members, session.deadline());
+            return Err(left.iter().fold(Failure::from(error), |failure, (network, error)| {
+                failure.because(format_args!("undoing {network}: {error}"))
+            }));
+        }
+        for member in &self.members {
+            forwarding::warn(&member.list, shell);
+        }
+        Ok(())
+    }
+
+    /// Detaches from all networks, the last first; says of which it could not.
+    pub(crate) fn detach(&self, session: &Session, shell: &mut Shell) {
+        for (network, error) in session.runtime.del_several(&self.members, session.deadline()) {
+            shell.warn(format_args!(
+                "detaching from network {network:?} failed: {error}; `netwright gc` tries again"
+            ));
+        }
+    }
+}
