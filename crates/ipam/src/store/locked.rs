@@ -402,6 +402,10 @@ impl Occupancy for View<'_> {
     }
 
     fn used(&self, set: &RangeSet) -> u128 {
+        // Nobody knows that it is full, and counting what is not full may take for ever.
+        if self.is_in_doubt.get() {
+            return 0;
+        }
         self.or_doubt(self.known.used(self.folder, set))
     }
 
