@@ -111,6 +111,11 @@ impl<'lab> Driver<'lab> {
         serde_json::from_str(&text).unwrap_or_else(|_| json!({}))
     }
 
+    /// Has it forget everything it holds.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(self.folder.join("held.json"));
+    }
+
     /// Asserts that it holds nothing.
     ///
     /// # Panics

@@ -85,6 +85,8 @@ pub(super) struct Network {
     pub(super) made: bool,
     /// Addresses are asked for with a hardware address.
     pub(super) needs_mac: bool,
+    /// The IPAM driver forgets, and is told again.
+    pub(super) needs_replay: bool,
 }
 
 impl Network {
@@ -99,6 +101,7 @@ impl Network {
             pools: Vec::new(),
             made: false,
             needs_mac: false,
+            needs_replay: false,
         }
     }
 }

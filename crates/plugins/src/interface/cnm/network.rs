@@ -164,6 +164,9 @@ fn tell_again(
     if network.boot_id == boot_id {
         return Ok(network);
     }
+    if let Some(ipam) = drivers.ipam.as_ref().filter(|_| network.needs_replay) {
+        replay(call, journal, &network, ipam)?;
+    }
     match tell(&drivers.network, &network) {
         Ok(()) => {}
         Err(error) if error.is_refusal() => {
@@ -174,6 +177,58 @@ fn tell_again(
     network.boot_id = boot_id;
     journal.put_network(&network)?;
     Ok(network)
+}
+
+/// Takes the pools again, and what the network and its attachments have of them: who has ended with the boot will give
+/// back what is written down.
+fn replay(
+    call: &Call<'_>,
+    journal: &Journal,
+    network: &Network,
+    ipam: &Driver<'_>,
+) -> Result<(), Error> {
+    let endpoints = journal.endpoints()?;
+    let told = |error: AskError| match error {
+        error if error.is_refusal() => {
+            call.warn(format_args!("a pool is taken again after a reboot: {error}"));
+            Ok(())
+        }
+        error => Err(error.to_cni()),
+    };
+    let wanted = network.wanted.clone();
+    for pool in network.pools.iter().filter(|pool| !pool.asking) {
+        let range = wanted
+            .subnets
+            .iter()
+            .find(|one| one.subnet.is_some_and(|subnet| subnet.to_string() == pool.subnet));
+        let range = range.and_then(|one| one.range);
+        let question = RequestPool {
+            address_space: pool.address_space.clone(),
+            pool: pool.subnet.clone(),
+            sub_pool: range.map(|range| range.to_string()).unwrap_or_default(),
+            options: wanted.ipam_options.clone(),
+            v6: pool.v6,
+        };
+        if let Err(error) = ipam.ask::<ipam::Pool>(Method::RequestPool, &question) {
+            told(error)?;
+        }
+        let leases = endpoints.iter().flat_map(|endpoint| &endpoint.leases);
+        let leases = leases.filter(|lease| lease.pool == pool.id);
+        let leased: Vec<IpAddr> =
+            leases.filter_map(|lease| lease.address).map(|address| address.addr()).collect();
+        for address in pool.held.iter().chain(&leased) {
+            let is_gateway = pool.gateway.split('/').next() == Some(address.to_string().as_str());
+            let options =
+                is_gateway.then(|| (ipam::ADDRESS_TYPE.to_owned(), ipam::GATEWAY.to_owned()));
+            let question = RequestAddress {
+                pool_id: pool.id.clone(),
+                address: address.to_string(),
+                options: options.into_iter().collect(),
+            };
+            ipam.tell(Method::RequestAddress, &question).or_else(told)?;
+        }
+    }
+    Ok(())
 }
 
 /// The options as Docker sends them.
@@ -243,6 +298,7 @@ fn take_pools(
         answer => answer.map_err(asked)?,
     };
     network.needs_mac = capabilities.requires_mac_address;
+    network.needs_replay = capabilities.requires_request_replay;
     let spaces: AddressSpaces =
         ipam.ask(Method::DefaultAddressSpaces, &Nothing {}).map_err(asked)?;
     let space = match is_global {

@@ -120,6 +120,35 @@ fn containers_reach_each_other_and_the_gateway() {
 }
 
 #[test]
+fn many_at_once_make_one_network_and_leave_none() {
+    testkit::require!("root", "program:python3");
+    let node = Node::new("cnm-many");
+    let driver = Driver::start(&node.lab, "weft");
+    let containers: Vec<_> = (1..=6).map(|number| node.container(&format!("c{number}"))).collect();
+    let each = |verb: &str| {
+        std::thread::scope(|scope| {
+            let calls: Vec<_> = containers
+                .iter()
+                .map(|container| scope.spawn(|| cnm(&node, verb, container).call()))
+                .collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let mut addresses: Vec<String> = each("ADD")
+        .into_iter()
+        .map(|answer| answer.ok()["ips"][0]["address"].to_string())
+        .collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), containers.len(), "{addresses:?}");
+    asked(&driver.take_calls(), "CreateNetwork");
+    each("DEL").into_iter().for_each(crate::support::Answer::silent);
+    asked(&driver.take_calls(), "DeleteNetwork");
+    driver.assert_empty();
+    assert!(!node.roots.lib.join("cnm").exists());
+}
+
+#[test]
 fn a_cni_plugin_gives_the_addresses() {
     testkit::require!("root", "program:python3");
     let node = Node::new("cnm-ipam");

@@ -156,6 +156,31 @@ fn a_network_is_told_again_after_a_reboot() {
 }
 
 #[test]
+fn an_ipam_driver_that_forgets_is_asked_again_after_a_reboot() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-replay");
+    let driver = Driver::start(&node.lab, "weft");
+    let replays = json!({ "add": { "RequiresRequestReplay": true } });
+    driver.misbehave(json!({ "IpamDriver.GetCapabilities": replays }));
+    let c1 = node.container("c1");
+    cnm(&node, "ADD", &c1).call().ok();
+    driver.forget();
+    let path = node.roots.lib.join("cnm/n/network.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace(&state::boot_id().unwrap(), "another")).unwrap();
+    drop(c1);
+    let c2 = node.container("c2");
+    node.sh("for link in $(ls /sys/class/net | grep '^d[bv]'); do ip link del $link || true; done");
+    let result = cnm(&node, "ADD", &c2).call().ok();
+    // The first is c1's until somebody says that it is gone.
+    assert_eq!(result["ips"][0]["address"], "10.1.0.3/24");
+    assert_eq!(result["ips"][0]["gateway"], "10.1.0.1");
+    of_network(&node, "GC").valid(&[("c2", "eth0")]).call().silent();
+    cnm(&node, "DEL", &c2).call().silent();
+    driver.assert_empty();
+}
+
+#[test]
 fn a_container_is_not_attached_twice() {
     testkit::require!("root", "program:python3");
     let node = warm("cnm-twice");
