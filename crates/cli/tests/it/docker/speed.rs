@@ -79,7 +79,7 @@ pub(super) fn beside_bridge(engine: Engine) {
                 Docker::IMAGE,
             ]);
         }
-        let told = driver.log().len();
+        let (told, worked) = (driver.log().len(), driver.worked());
         let (mut killed, mut stopped) = (Vec::new(), Vec::new());
         for _ in 0..STARTS {
             docker.kill();
@@ -89,9 +89,12 @@ pub(super) fn beside_bridge(engine: Engine) {
         }
         figure!(
             engine,
-            "{network}: up with {CONTAINERS} containers {:?} after a kill, {:?} after a stop{}",
+            "{network}: up with {CONTAINERS} containers {:?} after a kill, {:?} after a stop; in all {} starts the driver worked {:?}, its plugins {:?}{}",
             median(killed),
             median(stopped),
+            2 * STARTS,
+            driver.worked()[0].saturating_sub(worked[0]),
+            driver.worked()[1].saturating_sub(worked[1]),
             shares(&driver.log()[told..]),
         );
         docker.remove(&names.iter().map(String::as_str).collect::<Vec<_>>());

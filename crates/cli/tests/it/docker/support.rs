@@ -108,6 +108,22 @@ impl<'lab> Driver<'lab> {
         pids
     }
 
+    /// How long processors have worked for it: for itself, and for the plugins it has run.
+    pub(crate) fn worked(&self) -> [Duration; 2] {
+        let stats =
+            self.pids().into_iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")));
+        let mut worked = [Duration::ZERO; 2];
+        for stat in stats.flatten() {
+            // `man 5 proc_pid_stat`: fields 14 to 17, in ticks of 10 ms; the second is a name in parentheses.
+            let (_, rest) = stat.rsplit_once(") ").unwrap();
+            let ticks: Vec<u64> =
+                rest.split(' ').skip(14 - 3).take(4).map(|field| field.parse().unwrap()).collect();
+            worked[0] += Duration::from_millis(10 * (ticks[0] + ticks[1]));
+            worked[1] += Duration::from_millis(10 * (ticks[2] + ticks[3]));
+        }
+        worked
+    }
+
     /// Where the socket is seen from the test.
     pub(crate) fn socket(&self) -> PathBuf {
         self.lab.path(&self.socket)

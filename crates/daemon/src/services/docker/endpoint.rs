@@ -46,7 +46,7 @@ impl Driver {
             orphans::end(&there.id);
             self.remove_endpoint(&there, Some(&network))?;
         }
-        let list = network.list()?;
+        let list = network.list_without_ports()?;
         self.evict(&asked)?;
         let mut endpoint = Endpoint::new(asked);
         let attachment = describe(&list, &network, &endpoint)?;
@@ -180,7 +180,7 @@ impl Driver {
     }
 
     fn undo(&self, endpoint: &Endpoint, network: &Network) -> Result<(), Error> {
-        let list = network.list()?;
+        let list = network.list_without_ports()?;
         let holder = Holder::of(self.run_dir(), endpoint);
         let mut attachment = describe(&list, network, endpoint)?;
         let key = self.runtime.key(&list, &attachment)?;

@@ -13,12 +13,9 @@ use cnm::options::{self, PortBinding};
 use serde_json::value::RawValue;
 
 use super::driver::Driver;
-use super::journal::{Endpoint, Network, Phase, PortMapping, short};
+use super::journal::{Endpoint, Network, PORT_MAPPINGS, Phase, PortMapping, short};
 use super::link::Holder;
 use super::sandbox::Engine;
-
-/// The capability, by its name in the CNI conventions.
-const PORT_MAPPINGS: &str = "portMappings";
 
 /// What is held while ports are chosen; no endpoint has such an ID.
 const CHOOSING: &str = "ports";

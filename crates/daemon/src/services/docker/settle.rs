@@ -24,10 +24,11 @@ use super::link::{is_ours, kernel_error, open_if_there};
 
 /// How long a container may take from Join to its start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The pause between looks: short while the start is under way, longer when it takes its time.
+/// The pause between looks: short at first, then a part of what it has taken so far, so that many containers that start at once
+/// are not held up by looking.
 const PAUSE: Duration = Duration::from_millis(5);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
-const SHORT_WHILE: Duration = Duration::from_secs(5);
+const PART: u32 = 16;
 
 /// When addresses are announced again: the bridge's port may take a second to see that its cable is in, and drops what comes
 /// before.
@@ -66,6 +67,9 @@ impl Driver {
     }
 
     fn settle(&self, id: &str) -> Result<(), Error> {
+        if !self.wait_until_taken(id)? {
+            return Ok(());
+        }
         let began = Instant::now();
         loop {
             let Some(endpoint) = self.journal.endpoint(id)? else { return Ok(()) };
@@ -81,12 +85,27 @@ impl Driver {
                 }
                 return Ok(());
             }
-            let waited = began.elapsed();
-            if PATIENCE < waited {
-                tracing::debug!(endpoint = short(id), "no container has taken the interface");
+            if !rest(id, began) {
                 return Ok(());
             }
-            std::thread::sleep(if waited < SHORT_WHILE { PAUSE } else { LONG_PAUSE });
+        }
+    }
+
+    /// Waits until the link is no longer on the host: one small question a look, as a start takes seconds where many start.
+    /// False when nothing more is to be done.
+    fn wait_until_taken(&self, id: &str) -> Result<bool, Error> {
+        let Some(endpoint) = self.journal.endpoint(id)? else { return Ok(false) };
+        let host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
+        let began = Instant::now();
+        loop {
+            let there =
+                host.link_index(&endpoint.src_name).map_err(|error| kernel_error(&error))?;
+            if there.is_none() {
+                return Ok(true);
+            }
+            if self.is_ending() || !rest(id, began) {
+                return Ok(false);
+            }
         }
     }
 
@@ -134,6 +153,17 @@ impl Driver {
         announce_by(&mut inside, &link)?;
         switches.map(|()| true)
     }
+}
+
+/// Pauses between two looks; false when it has taken too long.
+fn rest(id: &str, began: Instant) -> bool {
+    let waited = began.elapsed();
+    if PATIENCE < waited {
+        tracing::debug!(endpoint = short(id), "no container has taken the interface");
+        return false;
+    }
+    std::thread::sleep((waited / PART).clamp(PAUSE, LONG_PAUSE));
+    true
 }
 
 /// Has the kernel tell everybody whose addresses these are: others may remember who had them before.
