@@ -99,6 +99,18 @@ const ALL: &[Profile] = &[
         ..PLAIN
     },
     Profile {
+        plugin: "multi",
+        config: |_| {
+            json!({ "networks": [
+                { "config": { "type": "bridge", "bridge": "conf0", "isGateway": true, "ipam": ipam() } },
+                { "config": { "type": "ptp", "ipam": { "type": "host-local", "subnet": "10.213.0.0/24" } } },
+            ] })
+        },
+        siblings: true,
+        gateway: true,
+        ..PLAIN
+    },
+    Profile {
         plugin: "ptp",
         config: |_| json!({ "ipMasq": true, "ipam": ipam() }),
         damage: Some(|_, _| delete_tables()),

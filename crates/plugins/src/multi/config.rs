@@ -94,15 +94,17 @@ pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
 }
 
 impl Config {
-    /// Reads and checks everything, so that no network is touched if a later one cannot be.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    /// Reads and checks everything, so that no network is touched if a later one cannot be. An interface for which nobody chose a name
+    /// gets none that is `taken`.
+    pub(super) fn of(call: &Call<'_>, taken: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let raw = Raw::of(call)?;
         let lists = raw.lists(call)?;
         let mut config = Config { members: Vec::new(), default_route: None };
         let mut ifnames = BTreeSet::new();
         for (place, (network, list)) in raw.networks.into_iter().zip(lists).enumerate() {
             let within = |error: Error| error.context(format_args!("networks[{place}]"));
-            let ifname = ifname(call, place, &network.ifname).map_err(within)?;
+            let is_free = |name: &str| !taken(name) && !ifnames.contains(name);
+            let ifname = ifname(call, place, &network.ifname, is_free).map_err(within)?;
             if !ifnames.insert(ifname.to_string()) {
                 let text = format!("networks[{place}]: interface {ifname} is another network's");
                 return Err(invalid(text).with_details("name one of them otherwise: \"ifname\""));
@@ -221,11 +223,19 @@ impl RawNetwork {
 }
 
 /// The container's interface on the network in this place: the first is the one the runtime named.
-fn ifname(call: &Call<'_>, place: usize, chosen: &str) -> Result<IfName, Error> {
+fn ifname(
+    call: &Call<'_>,
+    place: usize,
+    chosen: &str,
+    is_free: impl Fn(&str) -> bool,
+) -> Result<IfName, Error> {
     match (place, chosen) {
         (0, "") => Ok(call.ifname().clone()),
         (0, _) => Err(invalid("\"ifname\" of the first network is the runtime's (CNI_IFNAME)")),
-        (_, "") => IfName::new(&format!("{FURTHER_IFNAME}{place}")),
+        (_, "") => {
+            let mut names = (place..).map(|number| format!("{FURTHER_IFNAME}{number}"));
+            IfName::new(&names.find(|name| is_free(name)).expect("there is no end of numbers"))
+        }
         (_, name) => IfName::new(name).map_err(|error| error.context("\"ifname\"")),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The key `networks` names them: networks of a folder of configurations, or configurations written in place. The first is the
 //! container's network as far as the runtime is concerned: it has the interface that the runtime named and what the runtime asks for,
-//! and its result is the result (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard" v1.3, §4). Every other has an
+//! and its result is the result, to which the links of the others are added (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard" v1.3, §4). Every other has an
 //! interface of its own.
 //!
 //! - ADD attaches in order, one after the other; if one fails, those before it are detached.
@@ -24,13 +24,14 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, IfName, NetworkName, code};
 use cni_plugin::cni_invoke::{Executor, InvokeError, Output, Request};
 use cni_plugin::{Call, Plugin, codes};
-use cni_runtime::{Cache, Member, Runtime};
+use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
 use kernel::netns::Netns;
+use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, drift};
+use crate::shared::{attachment, drift, kernel_error};
 use config::Config;
 use default_route::DefaultRoute;
 
@@ -63,10 +64,11 @@ impl Plugin for Multi {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+        let netns = call.open_netns()?;
+        let links = links(&netns)?;
+        let config = Config::of(call, |name| links.iter().any(|link| link == name))?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let netns = call.open_netns()?;
         if let Some(record) = index.get(key, NAME).found {
             if attachment::recorded_netns(&record)?.is_some_and(|was| was.id() == netns.id()) {
                 let text = format!("{key} already exists, or an ADD of it was killed");
@@ -79,6 +81,14 @@ impl Plugin for Multi {
                 detach(call, &facts, key, Some(""), &mut failures);
             }
             failures.into_result()?;
+        }
+        // A network's ADD would refuse it too, and the others would have to be undone.
+        let wanted = config.members.iter().map(|member| member.attachment.ifname.as_str());
+        if let Some(existing) =
+            wanted.into_iter().find(|name| links.iter().any(|link| link == name))
+        {
+            let text = format!("interface {existing:?} already exists in the container");
+            return Err(Error::new(codes::EXISTS, text).with_details("nothing was changed"));
         }
         // First, so that DEL knows what to take away whenever this call ends.
         attachment::write_down(call, &index, NAME, &Facts::of(&config)?, netns.id())?;
@@ -111,7 +121,7 @@ impl Plugin for Multi {
                 for cached in listing.attachments {
                     detach_one(call, &runtime, &cached.key(), netns, None, &mut failures);
                 }
-                let config = Config::of(call);
+                let config = Config::of(call, |_| false);
                 for member in config.map(|config| config.members).unwrap_or_default().iter().rev() {
                     let key = runtime.key(&member.list, &member.attachment)?;
                     detach_one(call, &runtime, &key, netns, Some(member), &mut failures);
@@ -125,13 +135,17 @@ impl Plugin for Multi {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let expected = call.require_prev_result("Required prevResult missing")?;
         let facts = recorded(call)?;
         let runtime = runtime(call, call.attachment());
-        for fact in &facts.members {
+        for (place, fact) in facts.members.iter().enumerate() {
             let cached = runtime.cached_attachment(&fact.key(call.attachment()));
             let cached = cached.map_err(|error| error.to_cni())?.ok_or_else(|| {
                 drift(format!("nothing is recorded of network {:?}", fact.network.as_str()))
             })?;
+            if place == 0 {
+                check_addresses(call, &expected, &cached)?;
+            }
             let list = cached.list()?;
             let checked = runtime.check_list(&list, &cached.attachment, call.context().deadline);
             checked.map_err(|error| {
@@ -209,7 +223,42 @@ fn attach(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<AddResult, 
         });
         (told, left.is_empty())
     })?;
-    Ok(results.swap_remove(0))
+    // The links of all, and the addresses of the first: runtimes take every address for the container's own.
+    let others: Vec<_> = results.drain(1..).flat_map(|result| result.interfaces).collect();
+    let mut first = results.remove(0);
+    first.interfaces.extend(others);
+    Ok(first)
+}
+
+/// Verifies that the previous result lists no address of the container's that its first network has not given.
+fn check_addresses(
+    call: &Call<'_>,
+    expected: &AddResult,
+    cached: &CachedAttachment,
+) -> Result<(), Error> {
+    let Some(raw) = &cached.result else {
+        return Err(drift(format!("network {:?} was not attached", cached.network.as_str())));
+    };
+    let given = AddResult::parse(raw.get().as_bytes(), call.version())?;
+    let ifname = call.ifname().as_str();
+    let mut expected = expected.container_ips(ifname);
+    let unknown =
+        expected.find(|ip| !given.container_ips(ifname).any(|own| own.address == ip.address));
+    match unknown {
+        Some(ip) => Err(drift(format!(
+            "network {:?} gave {ifname} no address {}",
+            cached.network.as_str(),
+            ip.address
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The names of the links in a namespace.
+fn links(netns: &Netns) -> Result<Vec<String>, Error> {
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
+    let links = inside.links().map_err(kernel_error)?;
+    Ok(links.into_iter().map(|link| link.name).collect())
 }
 
 impl Facts {

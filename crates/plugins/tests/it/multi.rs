@@ -53,6 +53,9 @@ fn each_network_has_its_interface_and_its_routes() {
     // The result is the first network's.
     assert_eq!(first["ips"].as_array().unwrap().len(), 1);
     assert_eq!(first["ips"][0]["address"], "10.1.0.2/24");
+    let links = first["interfaces"].as_array().unwrap();
+    let inside = links.iter().filter(|link| link["sandbox"].is_string());
+    assert_eq!(inside.map(|link| &link["name"]).collect::<Vec<_>>(), ["eth0", "data0", "net2"]);
     assert_pings(&c1, "10.1.0.3");
     assert_pings(&c1, "10.2.0.3");
     assert_pings(&c1, "10.9.0.1");
