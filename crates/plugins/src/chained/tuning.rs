@@ -121,10 +121,15 @@ impl Plugin for Tuning {
                 backup::path(&config::read_data_dir(call.document()), call.attachment())
             });
         let backup = backup::read(&backup_path, |warning| call.warn(warning));
+        let lost = match &saved {
+            Some(_) => Vec::new(),
+            None => node::claims_of(&Index::new(call.roots()), call.attachment()),
+        };
         let netns = match (&saved, &backup) {
-            (None, None) => None,
+            (None, None) if lost.is_empty() => None,
             _ => call.open_netns_if_there()?,
         };
+        give_up(call, &mut node, lost, netns.as_ref())?;
         let left = Left { backup_path: Some(backup_path), backup, saved, netns };
         take_down(call, &mut node, left)
     }
@@ -306,6 +311,36 @@ fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Err
         }
         run_down(call, node, &remains)
     })
+}
+
+/// Gives up claims whose record is lost: the sysctls come back where the container is still there.
+fn give_up(
+    call: &Call<'_>,
+    node: &mut Node<'_>,
+    paths: Vec<String>,
+    netns: Option<&Netns>,
+) -> Result<(), Error> {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let saved = Saved {
+        sysctls: paths
+            .into_iter()
+            .map(|path| plan::SavedSysctl { path, asked: String::new(), became: None })
+            .collect(),
+        ..Saved::default()
+    };
+    let remains = Remains {
+        backup_path: None,
+        backup: None,
+        saved: Some(saved),
+        namespace: netns.is_some(),
+        link: None,
+    };
+    match netns {
+        Some(netns) => inside(netns, || run_down(call, node, &remains)),
+        None => run_down(call, node, &remains),
+    }
 }
 
 fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(), Error> {

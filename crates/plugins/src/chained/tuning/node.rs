@@ -187,6 +187,14 @@ pub(super) fn claims(index: &Index) -> Vec<(AttachmentKey, String)> {
     claims
 }
 
+/// Lists which sysctls an attachment claims, for when its record is lost.
+pub(super) fn claims_of(index: &Index, key: &AttachmentKey) -> Vec<String> {
+    let own = format!("{CLAIM}{}:", key.container_id);
+    let objects = index.objects().found.into_iter().filter(|object| object.starts_with(&own));
+    let held = objects.filter(|object| index.holders(object).found.contains(key));
+    held.map(|object| object[own.len()..].to_owned()).collect()
+}
+
 /// Returns the link's values.
 pub(super) fn link_state(link: &Link) -> LinkState {
     LinkState {
