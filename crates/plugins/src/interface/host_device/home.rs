@@ -353,6 +353,10 @@ fn name_and_alias(
     .with_details("another link has that name, and no other name was free"))
 }
 
+/// How often each value of a device that is home is put back: a machine in trouble may lack memory for a moment, and nobody
+/// comes back for it.
+const SETTLE_TRIES: usize = 3;
+
 /// Puts hardware address, MTU and state back as they were. What cannot be is told: the device is home already.
 fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Facts>) {
     let Some(facts) = facts else { return };
@@ -366,7 +370,11 @@ fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&F
         (facts.up != link.up()).then(|| LinkSet::default().up(facts.up)),
     ];
     for set in sets.into_iter().flatten() {
-        if let Err(error) = host.apply_one(&Change::SetLink { ifindex, set }) {
+        let change = Change::SetLink { ifindex, set };
+        let tries = (0..SETTLE_TRIES).map(|_| host.apply_one(&change));
+        // The last failure, if none of them succeeded.
+        let failed = tries.map_while(Result::err).enumerate().last();
+        if let Some((_, error)) = failed.filter(|(place, _)| place + 1 == SETTLE_TRIES) {
             call.warn(format_args!("device {:?} is home, but not as it was: {error}", link.name));
         }
     }
