@@ -65,7 +65,7 @@ pub(crate) fn check(tried: &[Tried], extent: Extent) -> Result<String, String> {
 fn kind(tried: &Tried) -> &'static str {
     match (tried.what.as_str(), tried.how.as_str()) {
         ("ADD" | "DEL" | "GC", "killed" | "failed") => "calls",
-        (_, "interleaved") => "orders",
+        (_, "interleaved" | "something missing") => "orders",
         _ => "files",
     }
 }

@@ -39,6 +39,14 @@ fn a_chain_of_which_the_kernel_does_not_tell_is_not_forgotten() {
     at(&Scenario::ptp(), false, "DEL", &["recvfrom"]);
 }
 
+/// A lent device came home down.
+#[test]
+fn a_device_is_at_home_as_it_was_after_a_passing_failure() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::host_device(), false, "DEL", &["sendto"]);
+    at(&Scenario::host_device(), false, "GC", &["sendto"]);
+}
+
 /// The answer was lost, and so nobody knew of the link that was made.
 #[test]
 fn a_link_whose_making_is_not_answered_is_undone() {

@@ -16,4 +16,5 @@ mod orders;
 mod scenario;
 mod soak;
 mod strike;
+mod subsets;
 mod world;

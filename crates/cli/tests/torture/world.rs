@@ -50,6 +50,8 @@ pub(crate) struct Call<'a> {
     pub(crate) verb: &'static str,
     pub(crate) id: String,
     pub(crate) netns: String,
+    /// `CNI_ARGS`.
+    pub(crate) args: &'static str,
     pub(crate) previous: Option<Value>,
     pub(crate) valid: Option<Vec<String>>,
 }
@@ -186,6 +188,9 @@ impl<'l> World<'l> {
         if call.verb != "GC" {
             command.env("CNI_CONTAINERID", &call.id).env("CNI_IFNAME", "eth0");
             command.env("CNI_NETNS", &call.netns);
+            if !call.args.is_empty() {
+                command.env("CNI_ARGS", call.args);
+            }
         }
         command
     }
@@ -244,6 +249,7 @@ impl Pod {
             verb,
             id: self.id.clone(),
             netns: self.netns.to_str().unwrap().to_owned(),
+            args: "",
             previous: None,
             valid: None,
         }
