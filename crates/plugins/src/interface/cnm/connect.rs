@@ -2,18 +2,17 @@
 
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, Interface, IpConfig, Route};
+use cni::{AddResult, Error, Interface, IpConfig};
 use cni_plugin::{Call, codes};
 use cnm::ipam::{Address, ENDPOINT_MAC, ENDPOINT_NAME, RequestAddress};
 use cnm::method::Method;
 use cnm::network::{
     CreateEndpoint, CreatedEndpoint, EndpointInterface, ExternalConnectivity, Join, Joined,
-    StaticRoute,
 };
 use cnm::options::{EXPOSED_PORTS, PORT_MAP};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use kernel::route::{Link, Scope};
+use kernel::route::Link;
 use serde_json::{Map, Value, json};
 use state::{Durability, Index};
 
@@ -22,14 +21,13 @@ use super::driver::{Driver, Patience};
 use super::journal::{Endpoint, Found, Journal, Lease, Network, endpoint_id};
 use super::link::{self, Sites};
 use super::network::{self, Drivers, answered_subnet, content};
+use super::plan::{parse_mac, plan};
+use super::pools::{outside, pools_of_family};
 use super::{NAME, remove};
 use crate::shared::container::{self, Options};
 use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
-use crate::shared::{attachment, dns, pair};
-
-/// The most routes that a driver may ask for.
-const MAX_ROUTES: usize = 4096;
+use crate::shared::{attachment, pair};
 
 /// How the container's interface is configured: the driver, or who gave the addresses, keeps them apart.
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
@@ -181,7 +179,7 @@ fn lease(
             refuse_held(journal, address)?;
         }
         let mut refusal = None;
-        for pool in network::pools_of_family(network, v6) {
+        for pool in pools_of_family(network, v6) {
             let holds =
                 |address| pool.subnet.parse::<IpNet>().is_ok_and(|net| net.contains(&address));
             if asked.is_some_and(|address| !holds(address)) {
@@ -219,7 +217,7 @@ fn lease(
         if let Some(address) =
             asked.filter(|asked| !addresses.iter().any(|one| one.addr() == *asked))
         {
-            return Err(network::outside(address));
+            return Err(outside(address));
         }
     }
     Ok(interface(&addresses, mac))
@@ -295,111 +293,6 @@ fn join(
         options: object(port_options(config)),
     };
     driver.ask(Method::Join, &question).map_err(|error| error.to_cni())
-}
-
-/// What the container's interface becomes.
-#[derive(Debug)]
-struct Plan {
-    result: AddResult,
-    /// It is a way out of the container.
-    leads_out: bool,
-}
-
-fn plan(
-    call: &Call<'_>,
-    config: &Config,
-    driver: &Driver<'_>,
-    interface: &EndpointInterface,
-    given: Option<AddResult>,
-    joined: &Joined,
-) -> Result<Plan, Error> {
-    let mut result = given.unwrap_or_default();
-    for text in [&interface.address, &interface.address_ipv6] {
-        if text.is_empty() {
-            continue;
-        }
-        let address = answered_subnet(driver, Method::CreateEndpoint, text)?;
-        if !result.ips.iter().any(|ip| ip.address == address) {
-            result.ips.push(IpConfig::new(address, None));
-        }
-    }
-    let mut leads_out = false;
-    for (text, v6) in [(&joined.gateway, false), (&joined.gateway_ipv6, true)] {
-        let has_address = result.ips.iter().any(|ip| ip.address.addr().is_ipv6() == v6);
-        // libnetwork passes over a gateway of a family without an address.
-        if text.is_empty() || !has_address {
-            continue;
-        }
-        let gateway: IpAddr =
-            text.parse().ok().filter(|ip: &IpAddr| ip.is_ipv6() == v6).ok_or_else(|| {
-                content(driver, Method::Join, format!("{text:?} is no gateway of its family"))
-            })?;
-        for ip in result.ips.iter_mut().filter(|ip| ip.address.addr().is_ipv6() == v6) {
-            ip.gateway = Some(gateway);
-        }
-        leads_out = true;
-        let default = default_of(v6);
-        if config.default_gateway && !result.routes.iter().any(|route| route.dst == default) {
-            result.routes.push(Route::new(default, Some(gateway)));
-        }
-    }
-    if MAX_ROUTES < joined.static_routes.len() {
-        let count = joined.static_routes.len();
-        return Err(content(driver, Method::Join, format!("{count} routes are too many")));
-    }
-    for wanted in &joined.static_routes {
-        let route = route(driver, wanted)?;
-        if route.is_default() {
-            leads_out = true;
-            let has = result.routes.iter().any(|other| other.dst == route.dst);
-            if !config.default_gateway || has {
-                continue;
-            }
-        }
-        result.routes.push(route);
-    }
-    result.dns = dns::choose(call.common(), result.dns);
-    Ok(Plan { result, leads_out })
-}
-
-fn default_of(v6: bool) -> IpNet {
-    let text = if v6 { "::/0" } else { "0.0.0.0/0" };
-    text.parse().expect("a default destination is a prefix")
-}
-
-fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Error> {
-    let wrong = |what: String| content(driver, Method::Join, what);
-    let text = &wanted.destination;
-    let destination: IpNet =
-        text.parse().map_err(|_| wrong(format!("a route to {text:?}, which is no destination")))?;
-    match wanted.route_type {
-        StaticRoute::NEXT_HOP => {
-            let hop = &wanted.next_hop;
-            let gateway: Option<IpAddr> = hop.parse().ok();
-            let same = |gateway: &IpAddr| gateway.is_ipv6() == destination.addr().is_ipv6();
-            let gateway = gateway.filter(same);
-            let gateway = gateway.ok_or_else(|| {
-                wrong(format!("a route to {text} by {hop:?}, which is no next hop"))
-            })?;
-            Ok(Route::new(destination, Some(gateway)))
-        }
-        // On the link, whatever gateway there is.
-        StaticRoute::CONNECTED => {
-            Ok(Route { scope: Some(Scope::LINK.0), ..Route::new(destination, None) })
-        }
-        other => Err(wrong(format!("a route to {text} of type {other}, which is neither 0 nor 1"))),
-    }
-}
-
-fn parse_mac(driver: &Driver<'_>, text: &str) -> Result<Option<MacAddr>, Error> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let mac: Option<MacAddr> = text.parse().ok();
-    let mac = mac.filter(|mac| mac.is_unicast());
-    mac.map(Some).ok_or_else(|| {
-        content(driver, Method::CreateEndpoint, format!("{text:?} is no MAC address"))
-    })
 }
 
 /// Brings the link up with its addresses and routes.

@@ -12,9 +12,9 @@
 //! | `config` | what may be asked for |
 //! | `driver` | finding a driver, and asking it |
 //! | `journal` | what is written down |
-//! | `network` | networks and pools |
+//! | `network`, `pools` | networks and their pools |
 //! | `link` | the link that a driver lends |
-//! | `connect` | ADD |
+//! | `connect`, `plan` | ADD |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK, repair and STATUS |
 
@@ -24,6 +24,8 @@ mod driver;
 mod journal;
 mod link;
 mod network;
+mod plan;
+mod pools;
 mod remove;
 mod verify;
 

@@ -13,7 +13,7 @@ use state::Index;
 use super::config::{Config, timeout_of};
 use super::driver::{AskError, Driver, Patience};
 use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
-use super::{NAME, link, network};
+use super::{NAME, link, network, pools};
 use crate::shared::attachment::{self, Left};
 use crate::shared::failures::Failures;
 use crate::shared::kernel_error as kernel;
@@ -149,7 +149,7 @@ fn undo(
     for lease in &endpoint.leases {
         match lease.address {
             Some(address) => {
-                let released = network::release_address(call, &ipam, &lease.pool, address.addr());
+                let released = pools::release_address(call, &ipam, &lease.pool, address.addr());
                 failures.note(format_args!("release {}", address.addr()), released);
             }
             None => call.warn(format_args!(
@@ -296,7 +296,7 @@ fn release_found(
             pool.subnet.parse::<ipnet::IpNet>().is_ok_and(|subnet| subnet.contains(address))
         });
         if let Some(pool) = pool {
-            network::release_address(call, &ipam, &pool.id, *address)?;
+            pools::release_address(call, &ipam, &pool.id, *address)?;
         }
     }
     Ok(())
