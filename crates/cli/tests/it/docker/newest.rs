@@ -30,6 +30,12 @@ fn addresses_routes_and_switches() {
 }
 
 #[test]
+fn source_based_routing() {
+    needs_newest!();
+    settled::two_ways(Engine::Newest);
+}
+
+#[test]
 fn two_services() {
     needs_newest!();
     compose::services(Engine::Newest);

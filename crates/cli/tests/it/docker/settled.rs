@@ -67,3 +67,62 @@ pub(super) fn rich_network(engine: Engine) {
     assert_nothing_left(&lab, &before);
     drop(driver);
 }
+
+/// Packets leave by the network whose address they carry.
+const SOURCED: &str = r#"{
+  "cniVersion": "1.0.0", "name": "NAME",
+  "plugins": [
+    {"type": "bridge", "bridge": "NAME0", "isGateway": true,
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+              "ranges": [[{"subnet": "10.SUBNET.0.0/24"}], [{"subnet": "fdSUBNET::/64"}]]}},
+    {"type": "sbr"}
+  ]
+}"#;
+
+#[test]
+fn source_based_routing() {
+    needs_docker!();
+    two_ways(Engine::Installed);
+}
+
+pub(super) fn two_ways(engine: Engine) {
+    let lab = Lab::with_processes("docker-sourced");
+    install(&lab);
+    for (name, subnet) in [("east", "83"), ("west", "84")] {
+        write_network(&lab, name, &SOURCED.replace("NAME", name).replace("SUBNET", subnet));
+    }
+    let driver = Driver::start(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
+    let before = Snapshot::take(&lab);
+    for name in ["east", "west"] {
+        let list = format!("conflist={name}");
+        let head = ["network", "create", "--driver", "netwright", "--ipam-driver", "null"];
+        docker.run(&[&head[..], &["--opt", &list, name]].concat());
+    }
+    let one = docker.start_container("one", &["--network", "east"]);
+    docker.run(&["network", "connect", "west", "one"]);
+    // It is put there behind the start; both plugins chose the same tables.
+    one.sh("timeout 10 sh -c 'until test $(ip -6 rule | grep -c fd8) = 2; do sleep 0.02; done'");
+    for (ifname, subnet) in [("eth0", "83"), ("eth1", "84")] {
+        for (family, gateway) in
+            [("-4", format!("10.{subnet}.0.1")), ("-6", format!("fd{subnet}::1"))]
+        {
+            let kind = if family == "-4" { "inet" } else { "inet6" };
+            let address = address_of(&one, ifname, kind).to_string();
+            // What is nowhere on a link, from this address.
+            let far = if family == "-4" { "192.0.2.9" } else { "2001:db8::9" };
+            let route = one.sh(&format!("ip {family} route get {far} from {address}"));
+            assert!(route.contains(&format!("via {gateway} dev {ifname}")), "{route}");
+            assert_pings(&lab, &address);
+        }
+    }
+    docker.run(&["network", "disconnect", "west", "one"]);
+    let rules = one.sh("ip -4 rule; ip -6 rule");
+    assert!(rules.contains("10.83.0.") && rules.contains("fd83::"), "{rules}");
+    assert!(!rules.contains("10.84.0.") && !rules.contains("fd84::"), "{rules}");
+    drop(one);
+    docker.remove(&["one"]);
+    docker.run(&["network", "rm", "east", "west"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}

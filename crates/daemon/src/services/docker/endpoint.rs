@@ -21,8 +21,8 @@ use ipnet::IpNet;
 use super::driver::{Driver, texts};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::link::{self, Holder};
-use super::orphans;
 use super::sandbox::Engine;
+use super::{orphans, policy};
 
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";
@@ -143,7 +143,12 @@ impl Driver {
         // Docker moves the link back only behind this: the rest is for DeleteEndpoint.
         match self.journal.endpoint(&asked.endpoint_id)? {
             Some(mut endpoint) if endpoint.phase == Phase::Joined => {
-                self.record(&mut endpoint, Phase::Left)
+                self.record(&mut endpoint, Phase::Left)?;
+                let sandbox = endpoint.sandbox.as_deref().map(link::open_if_there).transpose()?;
+                match sandbox.flatten() {
+                    Some(sandbox) => policy::remove(&sandbox, &endpoint.layout.tables),
+                    None => Ok(()),
+                }
             }
             _ => Ok(()),
         }

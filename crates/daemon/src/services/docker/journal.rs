@@ -101,6 +101,17 @@ pub(crate) struct Layout {
     pub(crate) routes: Vec<LayoutRoute>,
     /// Switches that are not as in every new interface: `ipv4` or `ipv6`, name, value.
     pub(crate) switches: Vec<(String, String, String)>,
+    /// Tables that packets from some address are sent to.
+    pub(crate) tables: Vec<LayoutTable>,
+}
+
+/// A routing table for sources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LayoutTable {
+    pub(crate) table: u32,
+    pub(crate) sources: Vec<IpNet>,
+    pub(crate) routes: Vec<LayoutRoute>,
 }
 
 /// A route by the link, of the main table.

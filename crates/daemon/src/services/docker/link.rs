@@ -110,6 +110,7 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
             by_kernel: route.protocol == Some(RouteProtocol::KERNEL),
         }));
     }
+    layout.tables = super::policy::look(&mut inside, &link)?;
     Ok(layout)
 }
 

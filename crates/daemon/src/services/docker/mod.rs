@@ -12,6 +12,7 @@
 //! | `link` | its interface's way to Docker and back |
 //! | `sandbox` | whether a container's namespace is still there |
 //! | `settle` | what Docker does not do for it |
+//! | `policy` | source-based routing, which Docker does not move |
 //! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
@@ -31,6 +32,7 @@ mod journal;
 mod link;
 mod network;
 mod orphans;
+mod policy;
 mod pools;
 mod ports;
 mod sandbox;

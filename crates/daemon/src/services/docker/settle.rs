@@ -150,6 +150,7 @@ impl Driver {
                 _ => {}
             }
         }
+        super::policy::put(&mut inside, link.index, &endpoint.layout.tables)?;
         announce_by(&mut inside, &link)?;
         switches.map(|()| true)
     }
