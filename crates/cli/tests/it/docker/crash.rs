@@ -1,7 +1,10 @@
 //! Either side is killed at any moment.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde_json::json;
 use testkit::real::{Docker, Engine};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Lab, Place, Snapshot, feature};
@@ -145,6 +148,51 @@ pub(super) fn driver_killed(engine: Engine) {
         );
         assert_nothing_left(&lab, &before);
     });
+}
+
+/// The driver was killed before it noted that a network is to go: it is not in the way of the next of its name and subnet.
+#[test]
+fn a_network_whose_removal_was_lost() {
+    testkit::require!("root");
+    let lab = Lab::with_processes("docker-lost");
+    install(&lab);
+    let driver = Driver::start(&lab);
+    let call = |name: &str, body: &serde_json::Value| -> serde_json::Value {
+        let body = body.to_string();
+        let mut stream = UnixStream::connect(driver.socket()).unwrap();
+        write!(
+            stream,
+            "POST /{name} HTTP/1.1\r\nHost: \r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    let network = |id: &str| {
+        json!({
+            "NetworkID": id,
+            "Options": {"com.docker.network.generic": {"name": "lost", "bridge": "lost0"}},
+            "IPv4Data": [{"AddressSpace": "netwright", "Pool": "10.73.0.0/24", "Gateway": "10.73.0.1/24"}],
+            "IPv6Data": [],
+        })
+    };
+    let wanted = json!({"AddressSpace": "netwright", "Pool": "10.73.0.0/24"});
+    let pool = call("IpamDriver.RequestPool", &wanted)["PoolID"].clone();
+    assert_eq!(call("NetworkDriver.CreateNetwork", &network("one")), json!({}));
+    assert_eq!(call("IpamDriver.ReleasePool", &json!({"PoolID": pool})), json!({}));
+    // Here DeleteNetwork was lost.
+    assert_eq!(call("IpamDriver.RequestPool", &wanted)["PoolID"], pool);
+    assert_eq!(call("NetworkDriver.CreateNetwork", &network("two")), json!({}));
+    let given = call("IpamDriver.RequestAddress", &json!({"PoolID": pool}));
+    assert_eq!(given["Address"], "10.73.0.1/24", "{given}");
+    let left = lab.sh("cd /var/lib/netwright/docker && ls networks pools | grep json");
+    assert_eq!(left.lines().count(), 2, "{left}");
+    // One that is there keeps its pool.
+    let said = call("IpamDriver.RequestPool", &wanted).to_string();
+    assert!(said.contains("which is in use"), "{said}");
+    drop(driver);
 }
 
 /// With Docker's own IPAM the engine does not speak to the driver before it starts containers: nobody says that those it had

@@ -48,16 +48,17 @@ impl Driver {
                 let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
                 Some((one, other))
             });
-            // Docker gives no pool twice: it has forgotten the other network, or its removal got lost.
-            let stale = self.is_forgotten(&other)
-                || (overlap.is_some() && in_space(network, DOCKERS) && in_space(&other, DOCKERS));
+            // No pool is given twice, by Docker or by us: it has forgotten the other network, or its removal got lost.
+            let both_in = |space| in_space(network, space) && in_space(&other, space);
+            let given_anew = overlap.is_some() && (both_in(DOCKERS) || both_in(LOCAL));
+            let stale = self.is_forgotten(&other) || given_anew;
             if (named || overlap.is_some()) && stale {
                 tracing::warn!(
                     network = short(&other.id),
                     "removing a network whose subnet Docker gave away"
                 );
                 let _other = self.hold(&other.id)?;
-                self.remove_network(&other)?;
+                self.remove_network_before(&other, &pools)?;
                 continue;
             }
             let what = match (named, overlap) {
@@ -90,6 +91,11 @@ impl Driver {
 
     /// Removes a network with everything on it. The caller holds it.
     pub(super) fn remove_network(&self, network: &Network) -> Result<(), Error> {
+        self.remove_network_before(network, &[])
+    }
+
+    /// The same, and leaves pools that are another's by now.
+    fn remove_network_before(&self, network: &Network, heirs: &[IpNet]) -> Result<(), Error> {
         let mut first = None;
         for endpoint in self.endpoints_of(&network.id) {
             // Docker knows of none, or it would not remove the network.
@@ -109,12 +115,14 @@ impl Driver {
             giver::forget_addresses(&list);
         }
         self.journal.remove_network(&network.id)?;
-        self.forget_pools(network)
+        self.forget_pools(network, heirs)
     }
 
     /// Docker gives pools back before it removes the network: what is still there got lost.
-    fn forget_pools(&self, network: &Network) -> Result<(), Error> {
-        let others: Vec<IpNet> = self.journal.networks().iter().flat_map(subnets).collect();
+    fn forget_pools(&self, network: &Network, heirs: &[IpNet]) -> Result<(), Error> {
+        let others = self.journal.networks();
+        let others: Vec<IpNet> =
+            others.iter().flat_map(subnets).chain(heirs.iter().copied()).collect();
         let gone = pools_of(&network.asked).filter(|data| data.address_space == LOCAL);
         let gone: Vec<IpNet> = gone.filter_map(|data| data.pool.parse().ok()).collect();
         for pool in self.journal.pools() {
