@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 ///
 /// # Panics
 /// If it cannot be traced (`man 2 ptrace`).
-#[expect(clippy::disallowed_methods, reason = "the program is what is measured")]
+#[expect(clippy::zombie_processes, reason = "waitpid waits for it, as its tracer")]
 pub(crate) fn instructions(command: &mut Command, input: &[u8]) -> u64 {
     let mut child = command.stdin(Stdio::piped()).spawn().expect("the program starts");
     while !waits(&child) {

@@ -329,13 +329,13 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
             self.ask(|fake| fake.jumps_to(chain))
         }
         fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError> {
-            self.ask(|fake| fake.masquerade_chains())
+            self.ask(Tables::masquerade_chains)
         }
         fn commit(&mut self, changes: &[Change]) -> Result<(), TablesError> {
             self.ask(|fake| fake.commit(changes))
         }
         fn delete_tables(&mut self) -> Result<(), TablesError> {
-            self.ask(|fake| fake.delete_tables())
+            self.ask(Tables::delete_tables)
         }
     }
     for step in 0.. {

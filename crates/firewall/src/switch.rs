@@ -71,8 +71,10 @@ impl Switches for HostSwitches {
         if !index.has_note(&shared.object()) {
             return Ok(());
         }
-        // A note that cannot be read was of a first change, and the kernel's own value is off.
-        let made = index.read_note(&shared.object()).found.unwrap_or_default();
+        // A garbled note was of a first change, and the kernel's own value is off.
+        let object = shared.object();
+        let refused = |source| FirewallError::State { object: object.clone(), source };
+        let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
         match shared {
             Shared::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
@@ -97,8 +99,7 @@ impl Switches for HostSwitches {
             }
             _ => {}
         }
-        let object = shared.object();
-        index.take_note(&object).map(drop).map_err(|source| FirewallError::State { object, source })
+        index.take_note(&object).map(drop).map_err(refused)
     }
 
     fn check(&mut self, shared: &Shared) -> Option<String> {
@@ -110,11 +111,12 @@ impl Switches for HostSwitches {
 
 fn note(index: &Index, shared: &Shared, made: &serde_json::Value) -> Result<(), FirewallError> {
     let object = shared.object();
-    if index.read_note(&object).found.is_some() {
+    let refused = |source| FirewallError::State { object: object.clone(), source };
+    if index.known_note(&object).map_err(refused)?.is_some() {
         // What was there before our first change is what counts.
         return Ok(());
     }
-    index.note(&object, made).map_err(|source| FirewallError::State { object, source })
+    index.note(&object, made).map_err(refused)
 }
 
 fn route_localnet(ifname: &str) -> Result<Sysctl, FirewallError> {

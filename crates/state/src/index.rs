@@ -350,6 +350,20 @@ impl Index {
         note
     }
 
+    /// Reads a note for who is about to write it anew, or to undo what it tells of: what the kernel refuses to read may be there all
+    /// the same, and must not be taken for nothing. A garbled note is none.
+    ///
+    /// # Errors
+    /// [`FileError::Read`] when the kernel refuses.
+    pub fn known_note(&self, object: &str) -> Result<Option<Value>, FileError> {
+        let path = self.note_path(object);
+        match read_own(&path) {
+            Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
+            Err(error) if is_refused(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Says whether an attachment holds a shared object.
     #[must_use]
     pub fn holds(&self, object: &str, key: &AttachmentKey) -> bool {
@@ -584,14 +598,18 @@ fn read_record(path: &Path, unread: &Unread) -> Read<Option<Record>> {
     read
 }
 
+/// Says whether a file could not be read that may be ours and whole. A link is none of ours, and is not followed.
+fn is_refused(error: &FileError) -> bool {
+    let is_link = |source: &io::Error| Errno::from_io_error(source) == Some(Errno::LOOP);
+    matches!(error, FileError::Read { source, .. } if !is_link(source))
+}
+
 fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>, unread: &Unread) -> Option<Vec<u8>> {
     match read_own(path) {
         Ok(bytes) => bytes,
         Err(error) => {
             let one = Damaged::of(path, &error);
-            // A link is none of ours, and is not followed.
-            let is_link = |source: &io::Error| Errno::from_io_error(source) == Some(Errno::LOOP);
-            if matches!(&error, FileError::Read { source, .. } if !is_link(source)) {
+            if is_refused(&error) {
                 unread.note(&one);
             }
             damaged.push(one);

@@ -86,3 +86,23 @@ fn an_index_that_cannot_be_read_once_does_not_keep_an_add_busy() {
     testkit::require!("root", "ptrace");
     at(&Scenario::macvlan().in_family("v6"), true, "ADD", &["pread64"]);
 }
+
+/// The end on the host had no mark yet, and held the bridge until its namespace was gone for good.
+#[test]
+fn a_link_of_a_killed_add_is_known_before_it_has_a_mark() {
+    testkit::require!("root", "ptrace");
+    let mut tally = Tally::new();
+    let is_meant = |one: &Try| {
+        matches!(one.1, Blow::Kill) && ["sendto", "recvfrom"].contains(&name(one.0.call).as_str())
+    };
+    let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter(is_meant).collect() };
+    assert_ne!(strike(&Scenario::bridge(), false, "ADD", &choose, &mut tally), 0);
+    tally.finish();
+}
+
+/// The bridge stayed, and nobody knew that it was ours.
+#[test]
+fn a_bridge_goes_with_the_add_that_failed() {
+    testkit::require!("root", "ptrace");
+    at(&Scenario::bridge(), false, "ADD", &["open"]);
+}

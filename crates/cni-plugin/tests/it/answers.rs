@@ -122,6 +122,7 @@ fn our_codes_start_at_100() {
         codes::CONFLICT,
         codes::SEVERAL,
         codes::DAEMON,
+        codes::DRIVER,
     ];
     let errors = include_str!("../../../../docs/errors.md");
     for (index, code) in ours.iter().enumerate() {

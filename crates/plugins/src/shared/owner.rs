@@ -1,6 +1,7 @@
 //! How links say whose they are.
 
 use cni::AttachmentKey;
+use kernel::mac::MacAddr;
 
 /// The longest alias a link can have (linux/if.h `IFALIASZ`, less the closing NUL).
 const ALIAS_MAX: usize = 255;
@@ -23,6 +24,16 @@ pub fn host_ifname(key: &AttachmentKey, attempt: usize) -> String {
     let hash = key.hash();
     let at = (attempt % HOST_IFNAME_ATTEMPTS) * 8;
     format!("veth{}", &hash[at..at + 8])
+}
+
+/// Returns the hardware address of an attachment's link on the host: locally administered, of the key's hash. The kernel takes a link's
+/// alias only once the link is there; an ADD that is killed in between leaves a link that this alone shows to be ours.
+#[must_use]
+pub fn host_mac(key: &AttachmentKey) -> MacAddr {
+    let hash = u64::from_str_radix(&key.hash()[..12], 16).expect("a hash is hexadecimal digits");
+    let [_, _, first, rest @ ..] = hash.to_be_bytes();
+    let [a, b, c, d, e] = rest;
+    MacAddr([(first & 0xfc) | 0x02, a, b, c, d, e])
 }
 
 /// How many different names [`host_ifname`] has.

@@ -80,7 +80,7 @@ pub fn make(
 ) -> Result<Pair, Error> {
     let key = call.attachment();
     let alias = owner::alias(key);
-    let host_mac = MacAddr::random();
+    let host_mac = owner::host_mac(key);
     for attempt in 0..owner::HOST_IFNAME_ATTEMPTS {
         let host_ifname = owner::host_ifname(key, attempt);
         let peer = VethPeer {
@@ -122,7 +122,7 @@ pub fn make(
             return Err(kernel(error));
         }
         match host.link_by_name(&host_ifname).map_err(kernel)? {
-            Some(link) if link.alias.as_deref() == Some(&alias) => {
+            Some(link) if is_of(&link, key) => {
                 host.delete_link(link.index).map_err(kernel)?;
             }
             Some(_) => {}
@@ -180,7 +180,7 @@ pub fn remove(
     let alias = owner::alias(key);
     for name in names {
         if let Some(link) = host.link_by_name(&name).map_err(kernel)?
-            && link.alias.as_deref() == Some(&alias)
+            && is_of(&link, key)
         {
             host.delete_link(link.index).map_err(kernel)?;
             return Ok(());
@@ -200,6 +200,14 @@ pub fn remove(
         return Ok(());
     }
     inside.delete_link(link.index).map(drop).map_err(kernel)
+}
+
+/// Says whether a link on the host is the attachment's: by its mark, or, without one, by its address ([`owner::host_mac`]).
+fn is_of(link: &Link, key: &AttachmentKey) -> bool {
+    match &link.alias {
+        Some(alias) => *alias == owner::alias(key),
+        None => link.mac == Some(owner::host_mac(key)),
+    }
 }
 
 /// Returns the owner of the host's end of a pair, if it is marked and not with `alias`.

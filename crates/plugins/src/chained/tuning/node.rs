@@ -115,7 +115,8 @@ impl<'a> Node<'a> {
         let new = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
         let others = || self.index.is_held_by_others(&object, &self.key);
         let left_behind = new && !others().map_err(|error| file_error(&error))?;
-        if left_behind || self.index.read_note(&object).found.is_none() {
+        let known = || self.index.known_note(&object).map_err(|error| file_error(&error));
+        if left_behind || known()?.is_none() {
             self.index.note(&object, &json!({ "was": was })).map_err(|error| file_error(&error))?;
         }
         Ok(())

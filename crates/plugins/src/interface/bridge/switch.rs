@@ -73,7 +73,7 @@ pub(super) fn ensure(
     let name = config.bridge.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    let mut created = read_made(index, &object).created;
+    let mut created = read_made(index, &object)?.created;
     let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) => {
             require_bridge(&link)?;
@@ -119,7 +119,7 @@ pub(super) fn give_gateways(
     }
     let object = object(&bridge.name);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, &object);
+    let before = read_made(index, &object)?;
     let mut made = before.clone();
     let vlan_gateway = match config.vlans.access {
         Some(vlan) => Some(ensure_vlan_gateway(host, config, bridge, vlan, gateways, &mut made)?),
@@ -151,7 +151,7 @@ pub(super) fn put_back(
     let object = object(name);
     let reported = result.interfaces.iter().find(|link| link.name == name);
     let mac: Option<MacAddr> = reported.and_then(|link| link.mac.parse().ok());
-    let made = read_made(index, &object);
+    let made = read_made(index, &object)?;
     let Some(link) = host.link_by_name(name).map_err(kernel)? else {
         let Some(mac) = mac.filter(|_| made.created) else { return Ok(None) };
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
@@ -413,7 +413,9 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
     // Held by nobody, and yet with a note: an ADD was killed between the bridge and its hold on it.
     let undo = match index.release(&object, key).map_err(|error| file_error(&error))? {
         Release::Last => true,
-        Release::NotHeld => index.read_note(&object).found.is_some(),
+        Release::NotHeld => {
+            index.known_note(&object).map_err(|error| file_error(&error))?.is_some()
+        }
         Release::Held(_) => false,
     };
     if undo { put_away(index, bridge) } else { Ok(()) }
@@ -444,7 +446,7 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
 /// Removes what was made for a bridge that nobody holds, under its lock.
 fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
     let object = object(bridge);
-    let made = read_made(index, &object);
+    let made = read_made(index, &object)?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     for name in &made.vlan_links {
         if let Some(link) = host.link_by_name(name).map_err(kernel)?
@@ -484,9 +486,9 @@ fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
     Ok(!host.links_of_master(bridge).map_err(kernel)?.is_empty())
 }
 
-fn read_made(index: &Index, object: &str) -> Made {
-    let note = index.read_note(object).found;
-    note.and_then(|note| serde_json::from_value(note).ok()).unwrap_or_default()
+fn read_made(index: &Index, object: &str) -> Result<Made, Error> {
+    let note = index.known_note(object).map_err(|error| file_error(&error))?;
+    Ok(note.and_then(|note| serde_json::from_value(note).ok()).unwrap_or_default())
 }
 
 fn write_made(index: &Index, object: &str, made: &Made) -> Result<(), Error> {

@@ -36,8 +36,8 @@ pub(super) fn join<T>(
     let object = object(parent);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
     let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
-    let found: Option<Agreement> =
-        index.read_note(&object).found.and_then(|note| serde_json::from_value(note).ok());
+    let known = index.known_note(&object).map_err(|error| file_error(&error))?;
+    let found: Option<Agreement> = known.and_then(|note| serde_json::from_value(note).ok());
     if let Some(found) = found.filter(|found| *found != wanted) {
         forget_the_dead(&index, &object)?;
         if let Some(holder) = index.holders(&object).found.first() {
