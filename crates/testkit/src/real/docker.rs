@@ -151,6 +151,16 @@ impl<'lab> Docker<'lab> {
         self.lab.sh(&format!("rm -f {home}/pid"));
     }
 
+    /// Makes a network of our driver; the rest of the command line, words apart by spaces.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn create_network(&self, rest: &str) -> String {
+        let command = ["network", "create", "--driver", "netwright"].into_iter();
+        self.run(&command.chain(rest.split_whitespace()).collect::<Vec<_>>())
+    }
+
     /// Runs a docker command and returns its standard output, less the line's end.
     ///
     /// # Panics

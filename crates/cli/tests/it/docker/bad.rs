@@ -57,17 +57,7 @@ fn what_docker_shows_its_user() {
         assert_no_state(&lab);
     }
 
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--ipam-driver",
-        "netwright",
-        "--subnet",
-        "10.75.0.0/24",
-        "one",
-    ]);
+    docker.create_network("--ipam-driver netwright --subnet 10.75.0.0/24 one");
     let text = create(&["--ipam-driver", "netwright", "--subnet", "10.75.0.0/16"]);
     assert!(text.contains("overlaps pool 10.75.0.0/24, which is in use"), "{text}");
     let web = docker
@@ -106,17 +96,7 @@ fn a_plugin_that_hangs() {
     lab.sh("printf '#!/bin/sh\\n[ $CNI_COMMAND = ADD ] && exec sleep 1000\\necho {}\\n' >/opt/cni/bin/hang; chmod +x /opt/cni/bin/hang");
     let driver = Driver::start_at(&lab, super::support::SOCKET, &["-patience", "1"]);
     let docker = Docker::new(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "-o",
-        "conflist=hanging",
-        "--ipam-driver",
-        "null",
-        "hanging",
-    ]);
+    docker.create_network("-o conflist=hanging --ipam-driver null hanging");
     let began = Instant::now();
     let said = docker.refused(&["run", "--rm", "--network", "hanging", Docker::IMAGE, "true"]);
     eprintln!("DOCKER a plugin that hangs held docker run for {:?}", began.elapsed());

@@ -209,17 +209,7 @@ pub(super) fn forgotten(engine: Engine) {
     let driver = Driver::start(&lab);
     let mut docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "bridge=forgot0",
-        "--subnet",
-        "10.82.0.0/24",
-        "forgot",
-    ]);
+    docker.create_network("--opt bridge=forgot0 --subnet 10.82.0.0/24 forgot");
     // Containers do not get the addresses again that they had, but want their ports.
     drop(docker.start_container("spare", &["--network", "forgot"]));
     for (name, port) in [("one", "8080:80"), ("two", "8081-8082:80"), ("three", "8081-8082:80")] {
@@ -262,22 +252,7 @@ pub(super) fn engine_killed(engine: Engine) {
     let mut driver = Driver::start(&lab);
     let mut docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "bridge=many0",
-        "--ipam-driver",
-        "netwright",
-        "--ipv6",
-        "--subnet",
-        "10.74.0.0/24",
-        "--subnet",
-        "fd74::/64",
-        "many",
-    ]);
+    docker.create_network("--opt bridge=many0 --ipam-driver netwright --ipv6 --subnet 10.74.0.0/24 --subnet fd74::/64 many");
     let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
     for (number, name) in names.iter().enumerate() {
         let port = format!("{}:80", 9000 + number);

@@ -63,24 +63,7 @@ pub(super) fn network_list(engine: Engine) {
     let docker = Docker::of(&lab, engine, &[]);
     tell(engine.name(), "version", &docker.run(&["version", "--format", "{{.Server.Version}}"]));
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "conflist=lan",
-        "--ipv6",
-        "--ipam-driver",
-        "netwright",
-        "--ipam-opt",
-        "conflist=lan",
-        "--subnet",
-        "10.71.0.0/24",
-        "--subnet",
-        "fd71::/64",
-        "lan",
-    ]);
+    docker.create_network("--opt conflist=lan --ipv6 --ipam-driver netwright --ipam-opt conflist=lan --subnet 10.71.0.0/24 --subnet fd71::/64 lan");
 
     let web = docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]);
     let other = docker.start_container(
@@ -139,24 +122,7 @@ pub(super) fn made_of_options(engine: Engine) {
     let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     // Docker's own IPAM.
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "bridge=made0",
-        "--opt",
-        "mtu=1400",
-        "--ipv6",
-        "--subnet",
-        "10.72.0.0/24",
-        "--gateway",
-        "10.72.0.254",
-        "--subnet",
-        "fd72::/64",
-        "made",
-    ]);
+    docker.create_network("--opt bridge=made0 --opt mtu=1400 --ipv6 --subnet 10.72.0.0/24 --gateway 10.72.0.254 --subnet fd72::/64 made");
     let web = docker.start_container("web", &["--network", "made", "--publish", "8080:80"]);
     let other = docker.start_container("other", &["--network", "made"]);
     assert_eq!(
@@ -174,16 +140,7 @@ pub(super) fn made_of_options(engine: Engine) {
     assert!(said.contains(&address_of(&other, "eth0", "inet").to_string()), "{said}");
 
     // A second network while it runs, without a way out; then away from it again.
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--internal",
-        "--ipam-driver",
-        "netwright",
-        "inner",
-    ]);
+    docker.create_network("--internal --ipam-driver netwright inner");
     docker.run(&["network", "connect", "inner", "web"]);
     docker.run(&["network", "connect", "inner", "other"]);
     assert_pings(&web, &address_of(&other, "eth1", "inet").to_string());
@@ -219,17 +176,7 @@ pub(super) fn own_addresses(engine: Engine) {
     let driver = Driver::start(&lab);
     let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "conflist=lan",
-        "--ipam-driver",
-        "null",
-        "lan",
-    ]);
+    docker.create_network("--opt conflist=lan --ipam-driver null lan");
     let one = docker.start_container("one", &["--network", "lan", "--publish", "80"]);
     let two = docker.start_container("two", &["--network", "lan"]);
     assert_neighbours(&one, &two);

@@ -24,22 +24,7 @@ pub(super) fn live_restore(engine: Engine) {
     let mut driver = Driver::start(&lab);
     let mut docker = Docker::of(&lab, engine, &["--live-restore"]);
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "bridge=kept0",
-        "--ipam-driver",
-        "netwright",
-        "--ipv6",
-        "--subnet",
-        "10.80.0.0/24",
-        "--subnet",
-        "fd80::/64",
-        "kept",
-    ]);
+    docker.create_network("--opt bridge=kept0 --ipam-driver netwright --ipv6 --subnet 10.80.0.0/24 --subnet fd80::/64 kept");
     let web = docker.start_container("web", &["--network", "kept", "--publish", "8080:80"]);
     let other = docker.start_container("other", &["--network", "kept"]);
     let both = || {

@@ -33,17 +33,7 @@ pub(super) fn rich_network(engine: Engine) {
     let driver = Driver::start(&lab);
     let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--opt",
-        "conflist=rich",
-        "--ipam-driver",
-        "null",
-        "rich",
-    ]);
+    docker.create_network("--opt conflist=rich --ipam-driver null rich");
     let one = docker.start_container("one", &["--network", "rich"]);
     let two = docker.start_container("two", &["--network", "rich"]);
     // It is put there behind the start.

@@ -32,15 +32,7 @@ pub(super) fn beside_bridge(engine: Engine) {
     install(&lab);
     let driver = Driver::start(&lab);
     let mut docker = Docker::of(&lab, engine, &[]);
-    docker.run(&[
-        "network",
-        "create",
-        "--driver",
-        "netwright",
-        "--subnet",
-        "10.76.0.0/24",
-        "netwright",
-    ]);
+    docker.create_network("--subnet 10.76.0.0/24 netwright");
     docker.run(&["network", "create", "--driver", "bridge", "--subnet", "10.77.0.0/24", "bridged"]);
     let mut took = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
