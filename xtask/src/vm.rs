@@ -23,7 +23,7 @@ use jobs::Job;
 pub(crate) const MARK: &str = "vm_";
 
 /// How long the machine may run, boot included: for every change, and when everything is run.
-const DEADLINE: Duration = Duration::from_secs(900);
+const DEADLINE: Duration = Duration::from_secs(1800);
 const FULL_DEADLINE: Duration = Duration::from_secs(3000);
 
 /// When everything is run, all tests of these packages run on Debian's kernel, which is older than most.
