@@ -111,6 +111,17 @@ pub trait Executor: fmt::Debug + Send + Sync {
     ) -> Result<Output, InvokeError>;
 }
 
+impl<E: Executor + ?Sized> Executor for &E {
+    fn call(
+        &self,
+        executable: &Path,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Output, InvokeError> {
+        (**self).call(executable, request, deadline)
+    }
+}
+
 /// Says why a plugin did not run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

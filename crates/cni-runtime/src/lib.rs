@@ -18,6 +18,6 @@ pub use error::{
 };
 pub use known::{Everything, Known, Presence};
 pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};
-pub use run::{Added, Deleted, GcReport, Member, Repairs, SeveralError, VersionInfo};
+pub use run::{Added, Deleted, GcReport, Left, Member, Repairs, SeveralError, VersionInfo};
 pub use runtime::{CLEANUP_TIME, PluginStderr, Runtime};
 pub use trace::{TraceContext, TraceError};

@@ -25,7 +25,7 @@ pub use add::Added;
 pub use del::Deleted;
 pub use gc::GcReport;
 pub use repair::Repairs;
-pub use several::{Member, SeveralError};
+pub use several::{Left, Member, SeveralError};
 pub use version::VersionInfo;
 
 /// A result on its way through a chain, in the version of the list.

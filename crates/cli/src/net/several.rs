@@ -101,9 +101,7 @@ impl Plan {
         };
         if let Err(error) = settled {
             let left = runtime.del_several(&self.members, session.deadline());
-            return Err(left.iter().fold(Failure::from(error), |failure, (network, error)| {
-                failure.because(format_args!("undoing {network}: {error}"))
-            }));
+            return Err(Failure::from(left.tell(error)));
         }
         for member in &self.members {
             forwarding::warn(&member.list, shell);
@@ -113,7 +111,7 @@ impl Plan {
 
     /// Detaches from all networks, the last first; says of which it could not.
     pub(crate) fn detach(&self, session: &Session, shell: &mut Shell) {
-        for (network, error) in session.runtime.del_several(&self.members, session.deadline()) {
+        for (network, error) in session.runtime.del_several(&self.members, session.deadline()).0 {
             shell.warn(format_args!(
                 "detaching from network {network:?} failed: {error}; `netwright gc` tries again"
             ));

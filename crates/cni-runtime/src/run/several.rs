@@ -27,19 +27,35 @@ pub struct SeveralError {
     pub ifname: cni::IfName,
     /// Why.
     pub cause: AddError,
-    /// The networks before it whose DEL failed, and why; every other one is as if it had never been.
-    pub left: Vec<(String, DelError)>,
+    /// What could not be undone; every other network is as if it had never been.
+    pub left: Left,
+}
+
+/// The networks whose DEL failed, and why.
+#[derive(Debug)]
+pub struct Left(pub Vec<(String, DelError)>);
+
+impl Left {
+    /// Says whether DEL succeeded on all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Tells of them in the details of the error that had them undone.
+    #[must_use]
+    pub fn tell(&self, error: Error) -> Error {
+        self.0.iter().fold(error, |error, (network, left)| {
+            error.with_details(format!("undoing network {network:?} failed: {left}"))
+        })
+    }
 }
 
 impl SeveralError {
     /// Returns the error object for it: the plugin's own code and message; what could not be undone is told in the details.
     #[must_use]
     pub fn to_cni(&self) -> Error {
-        let mut error = self.cause.to_cni();
-        for (network, left) in &self.left {
-            error.details.push_str(&format!("; undoing network {network:?} failed: {left}"));
-        }
-        error
+        self.left.tell(self.cause.to_cni())
     }
 }
 
@@ -72,17 +88,12 @@ impl Runtime<'_> {
         Ok(added)
     }
 
-    /// Detaches a container from several networks, the last first; a failure keeps none of the others. Returns the networks
-    /// that failed.
-    pub fn del_several(
-        &self,
-        members: &[Member],
-        deadline: Option<Instant>,
-    ) -> Vec<(String, DelError)> {
+    /// Detaches a container from several networks, the last first; a failure keeps none of the others.
+    pub fn del_several(&self, members: &[Member], deadline: Option<Instant>) -> Left {
         let delete = |member: &Member| {
             let deleted = self.del_list(&member.list, &member.attachment, deadline);
             deleted.err().map(|error| (member.list.name.clone(), error))
         };
-        members.iter().rev().filter_map(delete).collect()
+        Left(members.iter().rev().filter_map(delete).collect())
     }
 }

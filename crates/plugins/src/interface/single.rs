@@ -43,7 +43,11 @@ pub struct Sites {
 }
 
 impl Sites {
-    fn open(netns: Netns) -> Result<Self, Error> {
+    /// Opens both sides.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel refuses.
+    pub fn open(netns: Netns) -> Result<Self, Error> {
         let host = RouteSocket::open().map_err(kernel)?;
         let inside = RouteSocket::open_in(&netns).map_err(kernel)?;
         Ok(Sites { netns, host, inside })
@@ -199,18 +203,13 @@ impl<T: SingleLink> Plugin for Single<T> {
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         repair::of_record(call, T::NAME, |_, repair| {
             let config = T::config(call)?;
-            let reserved = match call.ipam() {
-                Some(ipam) => repair.look("addresses", ipam.repair()),
-                None => Some(Vec::new()),
-            };
             let wanted = Inside {
                 kinds: T::KINDS,
                 options: T::options(&config),
-                addresses: reserved.is_some(),
+                addresses: repair.addresses(call),
                 ways: &[],
                 no_prefix_routes: false,
             };
-            repair.lines(reserved.unwrap_or_default());
             let result = call.require_prev_result("Required prevResult missing")?;
             let mut sites = Sites::open(call.open_netns()?)?;
             let (netns, inside) = (&sites.netns, &mut sites.inside);

@@ -8,7 +8,6 @@ use cni_runtime::{Member, Runtime};
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
-
 use serde::{Deserialize, Serialize};
 
 use crate::shared::{drift, kernel_error};

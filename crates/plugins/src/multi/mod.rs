@@ -2,8 +2,8 @@
 //!
 //! The key `networks` names them: networks of a folder of configurations, or configurations written in place. The first is the
 //! container's network as far as the runtime is concerned: it has the interface that the runtime named and what the runtime asks for,
-//! and its result is the result, to which the links of the others are added (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard" v1.3, §4). Every other has an
-//! interface of its own.
+//! and its result is the result, to which the links of the others are added (NPWG "Kubernetes Network Custom Resource Definition
+//! De-facto Standard" v1.3, §4). Every other has an interface of its own.
 //!
 //! - ADD attaches in order, one after the other; if one fails, those before it are detached.
 //! - DEL detaches from what was attached to then, whatever the files say by now, the last first; a failure keeps none of the
@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, IfName, NetworkName, code};
-use cni_plugin::cni_invoke::{Executor, InvokeError, Output, Request};
 use cni_plugin::{Call, Plugin, codes};
 use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
 use kernel::netns::Netns;
@@ -65,8 +64,9 @@ impl Plugin for Multi {
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let netns = call.open_netns()?;
-        let links = links(&netns)?;
-        let config = Config::of(call, |name| links.iter().any(|link| link == name))?;
+        let inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
+        let config = Config::of(call, is_taken)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         if let Some(record) = index.get(key, NAME).found {
@@ -83,12 +83,11 @@ impl Plugin for Multi {
             failures.into_result()?;
         }
         // A network's ADD would refuse it too, and the others would have to be undone.
-        let wanted = config.members.iter().map(|member| member.attachment.ifname.as_str());
-        if let Some(existing) =
-            wanted.into_iter().find(|name| links.iter().any(|link| link == name))
-        {
-            let text = format!("interface {existing:?} already exists in the container");
-            return Err(Error::new(codes::EXISTS, text).with_details("nothing was changed"));
+        for member in &config.members {
+            let ifname = member.attachment.ifname.as_str();
+            attachment::refuse_existing(&inside, ifname, || {
+                format!("interface {ifname:?} already exists in the container")
+            })?;
         }
         // First, so that DEL knows what to take away whenever this call ends.
         attachment::write_down(call, &index, NAME, &Facts::of(&config)?, netns.id())?;
@@ -193,8 +192,7 @@ impl Plugin for Multi {
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        let path = call.env().plugin_path();
-        let runtime = Runtime::new(path, Arc::new(Borrowed(call.context().executor)));
+        let runtime = plain_runtime(call);
         config::lists(call)?.iter().try_for_each(|list| {
             let asked = runtime.status_list(list, call.context().deadline);
             asked.map_err(|error| error.to_cni().context(format_args!("network {:?}", list.name)))
@@ -218,10 +216,7 @@ fn attach(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<AddResult, 
     let settled = default_route::settle(&runtime, netns, chosen, members, &mut results);
     settled.map_err(|error| {
         let left = runtime.del_several(members, deadline);
-        let told = left.iter().fold(error, |error, (network, left)| {
-            error.with_details(format!("undoing network {network:?} failed: {left}"))
-        });
-        (told, left.is_empty())
+        (left.tell(error), left.is_empty())
     })?;
     // The links of all, and the addresses of the first: runtimes take every address for the container's own.
     let others: Vec<_> = results.drain(1..).flat_map(|result| result.interfaces).collect();
@@ -252,13 +247,6 @@ fn check_addresses(
         ))),
         None => Ok(()),
     }
-}
-
-/// The names of the links in a namespace.
-fn links(netns: &Netns) -> Result<Vec<String>, Error> {
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
-    let links = inside.links().map_err(kernel_error)?;
-    Ok(links.into_iter().map(|link| link.name).collect())
 }
 
 impl Facts {
@@ -337,9 +325,12 @@ fn detach_one(
 
 /// What calls the networks' plugins: as this call's were, in this process where they are ours.
 fn runtime<'c>(call: &'c Call<'c>, outer: &AttachmentKey) -> Runtime<'c> {
-    let executor = Arc::new(Borrowed(call.context().executor));
-    let cache = Cache::new(folder(call, outer));
-    Runtime::new(call.env().plugin_path(), executor).with_cache(cache)
+    plain_runtime(call).with_cache(Cache::new(folder(call, outer)))
+}
+
+/// The same, for what is about no attachment.
+fn plain_runtime<'c>(call: &'c Call<'c>) -> Runtime<'c> {
+    Runtime::new(call.env().plugin_path(), Arc::new(call.context().executor))
 }
 
 /// Where a container's attachments are recorded: a folder for each, which goes with it.
@@ -357,19 +348,5 @@ fn forget(call: &Call<'_>, index: &Index, outer: &AttachmentKey) -> Result<(), E
             Err(Error::from_chain(codes::STATE, &error).context(what))
         }
         _ => attachment::forget(index, outer, NAME),
-    }
-}
-
-#[derive(Debug)]
-struct Borrowed<'c>(&'c dyn Executor);
-
-impl Executor for Borrowed<'_> {
-    fn call(
-        &self,
-        executable: &std::path::Path,
-        request: &Request,
-        deadline: Option<std::time::Instant>,
-    ) -> Result<Output, InvokeError> {
-        self.0.call(executable, request, deadline)
     }
 }

@@ -14,7 +14,7 @@ use kernel::route::{
 };
 use kernel::sysctl::Sysctl;
 
-use super::kernel_error as kernel;
+use super::{drift, kernel_error as kernel};
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one of random
 /// delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
@@ -237,7 +237,6 @@ pub fn reported_interface<'r>(
     result: &'r AddResult,
 ) -> Result<&'r Interface, Error> {
     let ifname = call.ifname().as_str();
-    let drift = |message| Error::new(codes::DRIFT, message);
     let reported = result
         .container_interface(ifname)
         .ok_or_else(|| drift(format!("prevResult does not list interface {ifname:?}")))?;

@@ -44,9 +44,11 @@ impl Repair {
         }
     }
 
-    /// Notes what else was put back, by others.
-    pub fn lines(&mut self, lines: Vec<String>) {
-        self.lines.extend(lines);
+    /// Has the address plugin put back what it holds, and says whether the addresses are the container's to have.
+    pub fn addresses(&mut self, call: &Call<'_>) -> bool {
+        let Some(ipam) = call.ipam() else { return true };
+        let lines = self.look("addresses", ipam.repair());
+        lines.map(|lines| self.lines.extend(lines)).is_some()
     }
 
     /// Notes a failure of looking.

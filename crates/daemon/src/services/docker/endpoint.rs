@@ -96,18 +96,20 @@ impl Driver {
             if other.id == asked.endpoint_id || !has.iter().any(|one| wanted.contains(one)) {
                 continue;
             }
-            let _held = self.hold(&other.id)?;
-            if self.journal.endpoint(&other.id)?.is_none() {
-                continue;
-            }
-            tracing::warn!(
-                endpoint = short(&other.id),
-                "removing an endpoint whose address Docker gave away"
-            );
-            let network = self.journal.network(&other.network)?;
-            self.remove_endpoint(&other, network.as_ref())?;
+            self.remove_forgotten(&other, "whose address Docker gave away")?;
         }
         Ok(())
+    }
+
+    /// Removes an endpoint that Docker has forgotten, unless it is gone meanwhile.
+    pub(super) fn remove_forgotten(&self, other: &Endpoint, why: &str) -> Result<(), Error> {
+        let _held = self.hold(&other.id)?;
+        if self.journal.endpoint(&other.id)?.is_none() {
+            return Ok(());
+        }
+        tracing::warn!(endpoint = short(&other.id), "removing an endpoint {why}");
+        let network = self.journal.network(&other.network)?;
+        self.remove_endpoint(other, network.as_ref())
     }
 
     pub(super) fn join(&self, asked: &Join, engine: Option<Engine>) -> Result<Joined, Error> {

@@ -102,16 +102,8 @@ impl Driver {
             {
                 continue;
             }
-            let _held = self.hold(&other.id)?;
-            if self.journal.endpoint(&other.id)?.is_none() {
-                continue;
-            }
-            tracing::warn!(
-                endpoint = short(&other.id),
-                "removing an endpoint whose container is gone and whose port is published anew"
-            );
-            let network = self.journal.network(&other.network)?;
-            self.remove_endpoint(&other, network.as_ref())?;
+            let why = "whose container is gone and whose port is published anew";
+            self.remove_forgotten(&other, why)?;
         }
         Ok(())
     }

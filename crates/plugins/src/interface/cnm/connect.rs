@@ -19,11 +19,12 @@ use state::{Durability, Index};
 use super::config::Config;
 use super::driver::{Driver, Patience};
 use super::journal::{Endpoint, Found, Journal, Lease, Network, endpoint_id};
-use super::link::{self, Sites};
+use super::link;
 use super::network::{self, Drivers, answered_subnet, content};
 use super::plan::{parse_mac, plan};
 use super::pools::{outside, pools_of_family};
 use super::{NAME, remove};
+use crate::interface::single::Sites;
 use crate::shared::container::{self, Options};
 use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
@@ -112,7 +113,7 @@ fn attach<'a>(
     journal.put_endpoint(&endpoint, durability)?;
     let driver = &drivers.network;
     let interface = create(config, &network, driver, &endpoint, &wished)?;
-    let before = sites.numbers()?;
+    let before = link::numbers(sites)?;
     let joined = join(call, config, &network, driver, &endpoint)?;
 
     let mac = parse_mac(driver, &interface.mac_address)?;

@@ -7,31 +7,13 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use super::journal::Lent;
+use crate::interface::single::Sites;
 use crate::shared::{kernel_error as kernel, owner};
 
-/// The host's side and the container's.
-#[derive(Debug)]
-pub(super) struct Sites {
-    /// The container's namespace.
-    pub(super) netns: Netns,
-    /// A socket in the namespace the plugin was called in.
-    pub(super) host: RouteSocket,
-    /// A socket in the container's namespace.
-    pub(super) inside: RouteSocket,
-}
-
-impl Sites {
-    pub(super) fn open(netns: Netns) -> Result<Self, Error> {
-        let host = RouteSocket::open().map_err(kernel)?;
-        let inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-        Ok(Sites { netns, host, inside })
-    }
-
-    /// The numbers of the links in the container.
-    pub(super) fn numbers(&mut self) -> Result<Vec<u32>, Error> {
-        let links = self.inside.links().map_err(kernel)?;
-        Ok(links.iter().map(|link| link.index).collect())
-    }
+/// The numbers of the links in the container.
+pub(super) fn numbers(sites: &mut Sites) -> Result<Vec<u32>, Error> {
+    let links = sites.inside.links().map_err(kernel)?;
+    Ok(links.iter().map(|link| link.index).collect())
 }
 
 /// A link that a driver named, or put into the container.

@@ -1,7 +1,7 @@
 //! CHECK, repair and STATUS.
 
 use cni::{Error, IpConfig};
-use cni_plugin::{Call, codes};
+use cni_plugin::Call;
 use cnm::method::Method;
 use cnm::network::EndpointName;
 
@@ -10,11 +10,11 @@ use super::config::Config;
 use super::connect::OPTIONS;
 use super::driver::{Driver, Patience};
 use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
-use super::link::Sites;
 use super::network::Drivers;
 use super::remove::Told;
+use crate::interface::single::Sites;
 use crate::shared::repair::{self, Inside};
-use crate::shared::{attachment, container, kernel_error as kernel, owner};
+use crate::shared::{attachment, container, drift, kernel_error as kernel, owner};
 
 /// Runs CHECK: what is written down, what the driver knows, what the container has.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -60,25 +60,16 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-fn drift(message: String) -> Error {
-    Error::new(codes::DRIFT, message)
-}
-
 /// Puts back the container's side. The driver's is the driver's.
 pub(super) fn repair(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |_, repair| {
-        let reserved = match call.ipam() {
-            Some(ipam) => repair.look("addresses", ipam.repair()),
-            None => Some(Vec::new()),
-        };
         let wanted = Inside {
             kinds: &[],
             options: OPTIONS,
-            addresses: reserved.is_some(),
+            addresses: repair.addresses(call),
             ways: &[],
             no_prefix_routes: false,
         };
-        repair.lines(reserved.unwrap_or_default());
         let result = call.require_prev_result("Required prevResult missing")?;
         let mut sites = Sites::open(call.open_netns()?)?;
         let (netns, inside) = (&sites.netns, &mut sites.inside);

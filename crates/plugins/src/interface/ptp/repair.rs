@@ -15,9 +15,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
         let result = call.require_prev_result("Required prevResult missing")?;
-        let reserved = repair.look("addresses", ipam(call)?.repair());
-        let addresses = reserved.is_some();
-        repair.lines(reserved.unwrap_or_default());
+        let addresses = ipam(call).map(|_| repair.addresses(call))?;
         let netns = call.open_netns()?;
         let mut host = RouteSocket::open().map_err(kernel)?;
         let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
