@@ -1,0 +1,665 @@
+//! What the plugin `netwright-multi` and `netwrightd` say to each other.
+//!
+//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and asks; the daemon answers each message with one.
+//! A message is one JSON object on one line of at most [`MAX_MESSAGE`] bytes, the newline included: `{"version":1,"plan":{…}}`. A
+//! connection may carry several, one after the other. Keys that are not known are passed over, so that either side may be newer
+//! by additions; what is no addition gets another [`VERSION`].
+//!
+//! | the plugin says | when | the daemon answers |
+//! |---|---|---|
+//! | [`Request::Plan`] | at ADD, before anything is made | [`Answer::Plan`] or [`Answer::Refused`] |
+//! | [`Request::Attached`] | at ADD, when every network is there | [`Answer::Ok`], or [`Answer::Refused`]: then the ADD is undone |
+//! | [`Request::Failed`] | at ADD, when it was undone | [`Answer::Ok`] |
+//! | [`Request::Detached`] | at DEL, when nothing is left | [`Answer::Ok`] |
+//! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
+//!
+//! The last four of an attachment's life are told, not asked: a plugin that finds nobody to tell leaves the message in a folder
+//! beside the socket ([`todo_dir`]), a file for each sandbox ([`Request::todo_name`]) that holds the line as it would have been sent. A later message
+//! about the same sandbox replaces it. The daemon reads the folder when it starts and whenever a file appears there, and removes each file once it has done
+//! what it says. So a daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
+//!
+//! ```
+//! use netwright_npwg::wire::{self, Pod, Request, Sandbox, PlanRequest};
+//!
+//! let asked = Request::Plan(PlanRequest {
+//!     sandbox: Sandbox { container: "c1".into(), ifname: "eth0".into(), netns: "/run/netns/c1".into() },
+//!     pod: Some(Pod { namespace: "default".into(), name: "web-0".into(), uid: String::new() }),
+//!     ..PlanRequest::default()
+//! });
+//! let line = wire::write_request(&asked)?;
+//! assert!(line.ends_with(b"\n"));
+//! assert_eq!(wire::read_request(&line)?, asked);
+//! # Ok::<(), wire::WireError>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cni::json::{JsonError, Object};
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages.
+pub const VERSION: u32 = 1;
+
+/// The longest message, with its newline: a plan of some hundred networks. Who sends more is cut off.
+pub const MAX_MESSAGE: usize = 1 << 20;
+
+/// Where the daemon listens.
+pub const SOCKET: &str = "/run/netwright/multinet.sock";
+
+/// Where messages are left that found nobody: the socket's path and `.todo`.
+#[must_use]
+pub fn todo_dir(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".todo");
+    path.into()
+}
+
+/// What the plugin says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Which networks is this sandbox to have?
+    Plan(PlanRequest),
+    /// It has them.
+    Attached(Attached),
+    /// It has none: one could not be attached.
+    Failed(Failed),
+    /// It has none any more.
+    Detached(Detached),
+    /// Could [`Request::Plan`] be answered?
+    Status,
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// To [`Request::Plan`]: these.
+    Plan(Plan),
+    /// No, and why.
+    Refused(Refusal),
+    /// It is done.
+    Ok,
+}
+
+/// The runtime's side of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sandbox {
+    /// `CNI_CONTAINERID`.
+    pub container: String,
+    /// `CNI_IFNAME`: the default network's interface.
+    pub ifname: String,
+    /// `CNI_NETNS`; may be empty, or lead nowhere, at DEL.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub netns: String,
+}
+
+/// The API's side of a pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`, `K8S_POD_UID`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID; empty where the runtime does not tell it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// [`Request::Plan`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PlanRequest {
+    /// What is to be attached.
+    pub sandbox: Sandbox,
+    /// Whose it is; `None` where the runtime names no pod: it gets the default network alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+    /// What the plugin's configuration says.
+    pub settings: Settings,
+    /// The `runtimeConfig` that the runtime gave. It is the default network's and need not be handed back; a daemon may look at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_config: Option<Object>,
+}
+
+/// The plugin's configuration, as far as it is the daemon's to follow. What is absent here is as the daemon has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Settings {
+    /// The default network: `[namespace/]name` of a definition (of [`Settings::multus_namespace`] unless it says otherwise), or the name of a network
+    /// on the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_network: Option<String>,
+    /// More networks, for every pod that is in none of [`Settings::system_namespaces`]; named alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_networks: Option<Vec<String>>,
+    /// The namespaces whose pods get no [`Settings::default_networks`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_namespaces: Option<Vec<String>>,
+    /// Where definitions of [`Settings::cluster_network`] and [`Settings::default_networks`] are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multus_namespace: Option<String>,
+    /// Whether pods may use only definitions of their own namespace and of [`Settings::global_namespaces`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace_isolation: Option<bool>,
+    /// The namespaces whose definitions everybody may use, `default` beside them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_namespaces: Option<Vec<String>>,
+}
+
+/// [`Answer::Plan`]: the networks of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    /// The pod's UID as the API has it; empty where there is no pod.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// In the order of ADD. The first is the default network and the only one with [`PlannedNetwork::default`].
+    pub networks: Vec<PlannedNetwork>,
+}
+
+/// One network of a [`Plan`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PlannedNetwork {
+    /// How the status calls it: `<namespace>/<name>` of its definition, else the name of a network on the node.
+    pub name: String,
+    /// Whether it is the default network.
+    #[serde(skip_serializing_if = "is_false")]
+    pub default: bool,
+    /// Its configuration: a network list, named. Absent: the node has it, see [`PlannedNetwork::on_node`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<Object>,
+    /// The name of a network that the plugin finds in its `confDir`, where there is no [`PlannedNetwork::list`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub on_node: String,
+    /// The interface that was asked for; absent: [`Sandbox::ifname`] for the default network, `net` and its place for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ifname: Option<String>,
+    /// What is asked for by capability: `ips`, `mac`, `portMappings`, `bandwidth`, `infinibandGUID`. The plugin refuses what no plugin of the
+    /// network can serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_config: Option<Object>,
+    /// `cni-args`: merged into `args.cni` of every plugin of the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cni_args: Option<Object>,
+    /// More pairs for `CNI_ARGS`, such as `IP` and `MAC` as Multus gives them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, String>,
+    /// The device that was allocated for it: becomes `deviceID` and `pciBusID` of every plugin, and `deviceID` of `runtimeConfig`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+    /// `default-route`: absent when not asked for; empty to have none by this network; else the gateways of the pod's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_route: Option<Vec<IpAddr>>,
+}
+
+/// A device that was allocated for a network (NPWG "Device Information Specification" 1.1.0).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// Its ID, as its device plugin calls it.
+    pub id: String,
+    /// The resource it was allocated of, such as `vendor.example/nic`; empty where the annotation named the device itself. The plugin finds the
+    /// device plugin's file by both.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource: String,
+}
+
+/// [`Answer::Refused`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(default)]
+#[error("{msg}")]
+pub struct Refusal {
+    /// The code that the plugin is to end with ([`cni::code`]); 0 is [`cni::code::TRY_AGAIN_LATER`] where [`Refusal::retry`] is set and
+    /// [`cni::code::INVALID_CONFIG`] where it is not.
+    pub code: u32,
+    /// One sentence.
+    pub msg: String,
+    /// More.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub details: String,
+    /// Whether the same question may be answered otherwise later, with nothing changed by anybody: the API server does not answer, the pod is
+    /// not known yet.
+    pub retry: bool,
+}
+
+/// [`Request::Attached`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Attached {
+    /// What was attached.
+    pub sandbox: Sandbox,
+    /// Whose it is, with [`Plan::uid`].
+    pub pod: Pod,
+    /// What each network gave, in the order of ADD.
+    pub results: Vec<NetworkResult>,
+}
+
+/// What a network gave.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetworkResult {
+    /// [`PlannedNetwork::name`].
+    pub name: String,
+    /// The interface.
+    pub ifname: String,
+    /// Whether it is the default network.
+    #[serde(skip_serializing_if = "is_false")]
+    pub default: bool,
+    /// The result of ADD, with its `cniVersion`. Its default routes are those that are there.
+    pub result: Object,
+    /// The content of its device information file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_info: Option<Object>,
+}
+
+/// [`Request::Failed`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Failed {
+    /// What was to be attached.
+    pub sandbox: Sandbox,
+    /// Whose it is.
+    pub pod: Pod,
+    /// [`PlannedNetwork::name`] of the network that failed; empty where it was none of them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub network: String,
+    /// The code that ADD ended with.
+    pub code: u32,
+    /// Why: what a pod's Event is to say.
+    pub msg: String,
+    /// More.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub details: String,
+}
+
+/// [`Request::Detached`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Detached {
+    /// What was attached.
+    pub sandbox: Sandbox,
+    /// Whose it was, as far as that is still known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+}
+
+impl Request {
+    /// Returns the sandbox it is about.
+    #[must_use]
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        match self {
+            Request::Plan(plan) => Some(&plan.sandbox),
+            Request::Attached(attached) => Some(&attached.sandbox),
+            Request::Failed(failed) => Some(&failed.sandbox),
+            Request::Detached(detached) => Some(&detached.sandbox),
+            Request::Status => None,
+        }
+    }
+
+    /// Returns the name of the file in which it is left when nobody hears it; `None` where it is not left.
+    #[must_use]
+    pub fn todo_name(&self) -> Option<String> {
+        match self {
+            Request::Plan(_) | Request::Status => None,
+            _ => self
+                .sandbox()
+                .map(|of| cni::owner::sha512_hex(&format!("{}\0{}", of.container, of.ifname), 32)),
+        }
+    }
+}
+
+impl Refusal {
+    /// Refuses for good.
+    pub fn new(code: u32, msg: impl Into<String>) -> Self {
+        Refusal { code, msg: msg.into(), details: String::new(), retry: false }
+    }
+
+    /// Refuses for now.
+    pub fn for_now(msg: impl Into<String>) -> Self {
+        let code = cni::code::TRY_AGAIN_LATER;
+        Refusal { code, msg: msg.into(), details: String::new(), retry: true }
+    }
+
+    /// Adds details.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<String>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// Returns the error that the plugin ends with.
+    #[must_use]
+    pub fn to_cni(&self) -> cni::Error {
+        let code = match (self.code, self.retry) {
+            (0, true) => cni::code::TRY_AGAIN_LATER,
+            (0, false) => cni::code::INVALID_CONFIG,
+            (code, _) => code,
+        };
+        cni::Error::new(code, &self.msg).with_details(&self.details)
+    }
+}
+
+/// Says why a message cannot be read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// It is longer than [`MAX_MESSAGE`].
+    #[error("a message of {0} bytes, longer than {MAX_MESSAGE}")]
+    TooLong(usize),
+    /// It is not JSON of that shape.
+    #[error("not a message: {0}")]
+    Shape(#[source] JsonError),
+    /// It is of another version.
+    #[error("a message of version {0}; this is version {VERSION}")]
+    Version(u32),
+    /// It says nothing, or several things, that this version knows.
+    #[error("a message that says nothing that is known")]
+    Unknown,
+}
+
+/// A request as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct RequestLine {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanRequest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attached: Option<Attached>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<Failed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detached: Option<Detached>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Nothing>,
+}
+
+/// An answer as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct AnswerLine {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Plan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<Refusal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ok: Option<Nothing>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Nothing {}
+
+/// Reads a request: a line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`].
+pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
+    let line: RequestLine = read(line)?;
+    let said = [
+        line.plan.map(Request::Plan),
+        line.attached.map(Request::Attached),
+        line.failed.map(Request::Failed),
+        line.detached.map(Request::Detached),
+        line.status.map(|Nothing {}| Request::Status),
+    ];
+    only(said)
+}
+
+/// Reads an answer: a line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`].
+pub fn read_answer(line: &[u8]) -> Result<Answer, WireError> {
+    let line: AnswerLine = read(line)?;
+    let said = [
+        line.plan.map(Answer::Plan),
+        line.refused.map(Answer::Refused),
+        line.ok.map(|Nothing {}| Answer::Ok),
+    ];
+    only(said)
+}
+
+/// Writes a request, with its newline.
+///
+/// # Errors
+/// [`WireError::TooLong`].
+pub fn write_request(request: &Request) -> Result<Vec<u8>, WireError> {
+    let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
+    match request.clone() {
+        Request::Plan(plan) => line.plan = Some(plan),
+        Request::Attached(attached) => line.attached = Some(attached),
+        Request::Failed(failed) => line.failed = Some(failed),
+        Request::Detached(detached) => line.detached = Some(detached),
+        Request::Status => line.status = Some(Nothing {}),
+    }
+    write(&line)
+}
+
+/// Writes an answer, with its newline.
+///
+/// # Errors
+/// [`WireError::TooLong`].
+pub fn write_answer(answer: &Answer) -> Result<Vec<u8>, WireError> {
+    let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
+    match answer.clone() {
+        Answer::Plan(plan) => line.plan = Some(plan),
+        Answer::Refused(refusal) => line.refused = Some(refusal),
+        Answer::Ok => line.ok = Some(Nothing {}),
+    }
+    write(&line)
+}
+
+fn read<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, WireError> {
+    /// The one key that every version has.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Head {
+        version: u32,
+    }
+    if MAX_MESSAGE < line.len() {
+        return Err(WireError::TooLong(line.len()));
+    }
+    // First, since what another version says may have another shape.
+    let head: Head = cni::json::from_slice(line).map_err(WireError::Shape)?;
+    if head.version != VERSION {
+        return Err(WireError::Version(head.version));
+    }
+    cni::json::from_slice(line).map_err(WireError::Shape)
+}
+
+/// Returns the one thing that was said.
+fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, WireError> {
+    let mut said = said.into_iter().flatten();
+    match (said.next(), said.next()) {
+        (Some(one), None) => Ok(one),
+        _ => Err(WireError::Unknown),
+    }
+}
+
+fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, WireError> {
+    let mut text = serde_json::to_vec(line).expect("our messages have string keys only");
+    // Kept text may be written over several lines.
+    for byte in &mut text {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+    text.push(b'\n');
+    if MAX_MESSAGE < text.len() {
+        return Err(WireError::TooLong(text.len()));
+    }
+    Ok(text)
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(text: &str) -> Object {
+        Object::parse(text.as_bytes()).unwrap()
+    }
+
+    #[track_caller]
+    fn requests(text: &str, request: &Request) {
+        let line = write_request(request).unwrap();
+        assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
+        assert_eq!(read_request(&line).unwrap(), *request);
+    }
+
+    #[track_caller]
+    fn answers(text: &str, answer: &Answer) {
+        let line = write_answer(answer).unwrap();
+        assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
+        assert_eq!(read_answer(&line).unwrap(), *answer);
+    }
+
+    fn sandbox() -> Sandbox {
+        Sandbox { container: "c1".into(), ifname: "eth0".into(), netns: "/run/netns/c1".into() }
+    }
+
+    fn pod() -> Pod {
+        Pod { namespace: "ns".into(), name: "web".into(), uid: "7".into() }
+    }
+
+    #[test]
+    fn what_the_plugin_says() {
+        requests(
+            r#"{"version":1,"plan":{"sandbox":{"container":"c1","ifname":"eth0","netns":"/run/netns/c1"},"pod":{"namespace":"ns","name":"web","uid":"7"},"settings":{"clusterNetwork":"cluster"},"runtimeConfig":{"mac":"02:00:00:00:00:01"}}}"#,
+            &Request::Plan(PlanRequest {
+                sandbox: sandbox(),
+                pod: Some(pod()),
+                settings: Settings {
+                    cluster_network: Some("cluster".into()),
+                    ..Settings::default()
+                },
+                runtime_config: Some(object(r#"{"mac":"02:00:00:00:00:01"}"#)),
+            }),
+        );
+        requests(
+            r#"{"version":1,"attached":{"sandbox":{"container":"c1","ifname":"eth0","netns":"/run/netns/c1"},"pod":{"namespace":"ns","name":"web","uid":"7"},"results":[{"name":"ns/a","ifname":"net1","result":{"cniVersion":"1.0.0"}}]}}"#,
+            &Request::Attached(Attached {
+                sandbox: sandbox(),
+                pod: pod(),
+                results: vec![NetworkResult {
+                    name: "ns/a".into(),
+                    ifname: "net1".into(),
+                    result: object(r#"{"cniVersion":"1.0.0"}"#),
+                    ..NetworkResult::default()
+                }],
+            }),
+        );
+        requests(
+            r#"{"version":1,"failed":{"sandbox":{"container":"c1","ifname":"eth0","netns":"/run/netns/c1"},"pod":{"namespace":"ns","name":"web","uid":"7"},"network":"ns/a","code":7,"msg":"no"}}"#,
+            &Request::Failed(Failed {
+                sandbox: sandbox(),
+                pod: pod(),
+                network: "ns/a".into(),
+                code: 7,
+                msg: "no".into(),
+                details: String::new(),
+            }),
+        );
+        requests(
+            r#"{"version":1,"detached":{"sandbox":{"container":"c1","ifname":"eth0"}}}"#,
+            &Request::Detached(Detached {
+                sandbox: Sandbox { netns: String::new(), ..sandbox() },
+                pod: None,
+            }),
+        );
+        requests(r#"{"version":1,"status":{}}"#, &Request::Status);
+    }
+
+    #[test]
+    fn what_the_daemon_answers() {
+        let network = PlannedNetwork {
+            name: "ns/a".into(),
+            list: Some(object(r#"{"name":"a","plugins":[{"type":"macvlan"}]}"#)),
+            ifname: Some("data0".into()),
+            runtime_config: Some(object(r#"{"ips":["192.0.2.5/24"]}"#)),
+            default_route: Some(vec!["192.0.2.1".parse().unwrap()]),
+            device: Some(Device {
+                id: "0000:03:02.1".into(),
+                resource: "vendor.example/nic".into(),
+            }),
+            ..PlannedNetwork::default()
+        };
+        answers(
+            r#"{"version":1,"plan":{"uid":"7","networks":[{"name":"cluster","default":true,"onNode":"cluster"},{"name":"ns/a","list":{"name":"a","plugins":[{"type":"macvlan"}]},"ifname":"data0","runtimeConfig":{"ips":["192.0.2.5/24"]},"device":{"id":"0000:03:02.1","resource":"vendor.example/nic"},"defaultRoute":["192.0.2.1"]}]}}"#,
+            &Answer::Plan(Plan {
+                uid: "7".into(),
+                networks: vec![
+                    PlannedNetwork {
+                        name: "cluster".into(),
+                        default: true,
+                        on_node: "cluster".into(),
+                        ..PlannedNetwork::default()
+                    },
+                    network,
+                ],
+            }),
+        );
+        answers(
+            r#"{"version":1,"refused":{"code":11,"msg":"the API server does not answer","retry":true}}"#,
+            &Answer::Refused(Refusal::for_now("the API server does not answer")),
+        );
+        answers(r#"{"version":1,"ok":{}}"#, &Answer::Ok);
+    }
+
+    #[test]
+    fn a_message_is_one_line_whatever_it_holds() {
+        let result = object("{\n\t\"cniVersion\": \"1.0.0\",\r\n\t\"ips\": [\n]\n}");
+        let results = vec![NetworkResult { result, ..NetworkResult::default() }];
+        let said = Request::Attached(Attached { results, ..Attached::default() });
+        let line = write_request(&said).unwrap();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        read_request(&line).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_message() {
+        let refused = |line: &str| read_answer(line.as_bytes()).unwrap_err().to_string();
+        assert_eq!(refused("tea"), "not a message: expected ident at line 1 column 2");
+        assert_eq!(refused("{}"), "a message of version 0; this is version 1");
+        assert_eq!(
+            refused(r#"{"version":2,"plan":"tea"}"#),
+            "a message of version 2; this is version 1"
+        );
+        assert_eq!(refused(r#"{"version":1}"#), "a message that says nothing that is known");
+        assert_eq!(
+            refused(r#"{"version":1,"ok":{},"refused":{}}"#),
+            "a message that says nothing that is known"
+        );
+        assert_eq!(
+            refused(r#"{"version":1,"plan":{"networks":[{"defaultRoute":["tea"]}]}}"#),
+            "not a message: plan.networks[0].defaultRoute[0]: invalid IP address syntax at line 1 column 51"
+        );
+        let long = vec![b' '; MAX_MESSAGE + 1];
+        assert_eq!(read_answer(&long), Err(WireError::TooLong(MAX_MESSAGE + 1)));
+    }
+
+    #[test]
+    fn keys_of_newer_versions_are_passed_over() {
+        let line = br#"{"version":1,"plan":{"weather":"fine","networks":[{"name":"a","colour":1}]},"id":3}"#;
+        let Answer::Plan(plan) = read_answer(line).unwrap() else { panic!("a plan") };
+        assert_eq!(plan.networks[0].name, "a");
+    }
+
+    #[test]
+    fn each_sandbox_has_one_file_to_leave_messages_in() {
+        let detached = Request::Detached(Detached { sandbox: sandbox(), pod: None });
+        let failed = Request::Failed(Failed { sandbox: sandbox(), ..Failed::default() });
+        assert_eq!(detached.todo_name(), failed.todo_name());
+        assert_eq!(detached.todo_name().unwrap().len(), 32);
+        assert_eq!(Request::Status.todo_name(), None);
+        assert_eq!(todo_dir(Path::new("/run/s.sock")), Path::new("/run/s.sock.todo"));
+    }
+}
