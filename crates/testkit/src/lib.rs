@@ -9,6 +9,7 @@
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
 //! * [`mod@reference`]: the Go plugins of two releases.
 //! * [`driver`]: a Docker network driver, in a lab.
+//! * [`kube`]: a small Kubernetes API server.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
@@ -37,6 +38,7 @@ pub mod driver;
 pub mod fault;
 pub mod feature;
 mod glance;
+pub mod kube;
 mod lab;
 mod place;
 pub mod real;

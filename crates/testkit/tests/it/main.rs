@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test runs itself as a process that is killed")]
 
+mod kube;
 mod lab;
 mod real;
 mod snapshot;

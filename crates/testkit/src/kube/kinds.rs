@@ -1,0 +1,127 @@
+//! The kinds that are served.
+
+use serde_json::{Value, json};
+
+/// A kind of object, as discovery would tell of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// The API's group; empty for the core's.
+    pub group: &'static str,
+    /// The version.
+    pub version: &'static str,
+    /// The name in addresses.
+    pub plural: &'static str,
+    /// The name in objects.
+    pub kind: &'static str,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+    /// Whether there is a sub-resource `status`.
+    pub status: bool,
+    /// A definition made it: what the server builds in answers differently here and there.
+    pub custom: bool,
+}
+
+/// What is served from the start.
+pub(super) const KINDS: [Kind; 12] = [
+    built_in("", "v1", "namespaces", "Namespace", false, true),
+    built_in("", "v1", "pods", "Pod", true, true),
+    built_in("", "v1", "nodes", "Node", false, true),
+    built_in("", "v1", "events", "Event", true, false),
+    built_in("", "v1", "configmaps", "ConfigMap", true, false),
+    built_in("events.k8s.io", "v1", "events", "Event", true, false),
+    built_in("coordination.k8s.io", "v1", "leases", "Lease", true, false),
+    custom(
+        "k8s.cni.cncf.io",
+        "v1",
+        "network-attachment-definitions",
+        "NetworkAttachmentDefinition",
+    ),
+    custom("k8s.cni.cncf.io", "v1alpha1", "ipamclaims", "IPAMClaim"),
+    custom("whereabouts.cni.cncf.io", "v1alpha1", "ippools", "IPPool"),
+    custom(
+        "whereabouts.cni.cncf.io",
+        "v1alpha1",
+        "overlappingrangeipreservations",
+        "OverlappingRangeIPReservation",
+    ),
+    custom("whereabouts.cni.cncf.io", "v1alpha1", "nodeslicepools", "NodeSlicePool"),
+];
+
+const fn built_in(
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    namespaced: bool,
+    status: bool,
+) -> Kind {
+    Kind { group, version, plural, kind, namespaced, status, custom: false }
+}
+
+const fn custom(
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+) -> Kind {
+    Kind { group, version, plural, kind, namespaced: true, status: false, custom: true }
+}
+
+impl Kind {
+    /// `group/version`, or the version alone.
+    pub(super) fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `plural.group`, as messages have it.
+    pub(super) fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// The same kind in a list: a built-in list's items do not say what they are.
+    pub(super) fn item(&self, mut object: Value) -> Value {
+        if !self.custom
+            && let Some(map) = object.as_object_mut()
+        {
+            map.remove("kind");
+            map.remove("apiVersion");
+        }
+        object
+    }
+
+    /// The object's metadata alone (API concepts, "Metadata only").
+    pub(super) fn metadata_only(object: &Value) -> Value {
+        json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": object["metadata"],
+        })
+    }
+
+    /// What a field selector may name: `metadata.name` and `metadata.namespace` always, others by kind.
+    pub(super) fn selects(&self, field: &str) -> bool {
+        matches!(field, "metadata.name" | "metadata.namespace")
+            || match (self.group, self.plural) {
+                ("", "pods") => matches!(
+                    field,
+                    "spec.nodeName" | "status.phase" | "spec.restartPolicy" | "status.podIP"
+                ),
+                ("", "nodes") => field == "spec.unschedulable",
+                ("", "events") => {
+                    matches!(
+                        field,
+                        "involvedObject.name" | "involvedObject.uid" | "reason" | "type"
+                    )
+                }
+                ("events.k8s.io", _) => matches!(field, "reason" | "type"),
+                _ => false,
+            }
+    }
+}

@@ -1,0 +1,408 @@
+//! A small Kubernetes API server, for tests: real HTTP, stored in memory.
+//!
+//! It serves the kinds that we use ([`Kind`]) as the API's documentation says (Kubernetes API concepts): get, list in pages,
+//! watch from a resource version with bookmarks, create, update, patch and delete, conflicts and expiry, selectors,
+//! sub-resources `status`, metadata only, tokens, and role-based access control. It is never kinder than a real one: what it
+//! does not know it refuses. On demand it is slow, gone, silent, or forgets its history. All requests are kept.
+//!
+//! ```
+//! use serde_json::json;
+//! use testkit::kube::KubeApi;
+//!
+//! let api = KubeApi::start();
+//! api.create(&json!({
+//!     "apiVersion": "v1", "kind": "Pod",
+//!     "metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "n1"},
+//! }));
+//! assert_eq!(api.object("pods", "default", "p").unwrap()["spec"]["nodeName"], "n1");
+//! ```
+
+mod http;
+mod kinds;
+mod log;
+mod patch;
+mod rules;
+mod select;
+mod serve;
+mod status;
+mod store;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use serde_json::Value;
+
+use kinds::KINDS;
+pub use kinds::Kind;
+pub use log::Asked;
+use rules::Rule;
+use store::{Part, Store};
+
+/// How often the listener looks whether it is to listen.
+const BEAT: Duration = Duration::from_millis(10);
+
+/// How requests are dealt with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Up,
+    /// Nobody listens.
+    Refuse,
+    /// Requests are taken and never answered.
+    Hang,
+    /// Everything is answered with this code.
+    Answer(u16),
+}
+
+#[derive(Debug)]
+struct State {
+    store: Store,
+    log: Vec<Asked>,
+    latency: Duration,
+    mode: Mode,
+    bookmarks: u64,
+    token: Option<String>,
+    rules: Option<Vec<Rule>>,
+    /// Verb, resource and code of requests that are to fail, each once.
+    failures: VecDeque<(String, String, u16)>,
+    connections: BTreeMap<u64, TcpStream>,
+    next: u64,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn faults(&self) -> (Duration, Mode) {
+        let state = self.lock();
+        (state.latency, state.mode)
+    }
+
+    fn wait_while(&self, mode: Mode) -> io::Result<()> {
+        let mut state = self.lock();
+        while state.mode == mode && !state.ended {
+            state = self.wait(state, BEAT);
+        }
+        Ok(())
+    }
+}
+
+/// The server. It ends when this is dropped.
+#[derive(Debug)]
+pub struct KubeApi {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl KubeApi {
+    /// Starts a server on a port of 127.0.0.1, in the network namespace of the calling thread.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    #[must_use]
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen at 127.0.0.1");
+        let address = listener.local_addr().expect("the listener's address");
+        let state = State {
+            store: Store::default(),
+            log: Vec::new(),
+            latency: Duration::ZERO,
+            mode: Mode::Up,
+            bookmarks: 0,
+            token: None,
+            rules: None,
+            failures: VecDeque::new(),
+            connections: BTreeMap::new(),
+            next: 0,
+            ended: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::spawn(move || listen(&theirs, listener, address));
+        KubeApi { shared, address, thread: Some(thread) }
+    }
+
+    /// Where it is: `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes a kubeconfig for it into a folder, with the token, if one is asked for.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[must_use]
+    pub fn kubeconfig(&self, folder: &Path) -> PathBuf {
+        let user = match &self.shared.lock().token {
+            Some(token) => serde_json::json!({"token": token}),
+            None => serde_json::json!({}),
+        };
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
+            "users": [{"name": "test", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        let path = folder.join("kubeconfig");
+        std::fs::write(&path, config.to_string()).expect("write a kubeconfig");
+        path
+    }
+
+    /// Creates an object of the kind that it says it is, and its namespace if there is none.
+    ///
+    /// # Panics
+    /// When the API would refuse it.
+    #[expect(clippy::must_use_candidate, reason = "creating is often all that is wanted")]
+    pub fn create(&self, object: &Value) -> Value {
+        let (number, kind) = kind_of(object);
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let mut state = self.shared.lock();
+        if kind.namespaced {
+            let _ = state.store.create(0, "", serde_json::json!({"metadata": {"name": namespace}}));
+        }
+        let made = state.store.create(number, namespace, object.clone());
+        drop(state);
+        self.shared.changed.notify_all();
+        made.unwrap_or_else(|refusal| panic!("create {object}: {}", refusal.status()))
+    }
+
+    /// The object of a kind, by the kind's plural.
+    #[must_use]
+    pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let key = (number(plural), namespace.to_owned(), name.to_owned());
+        self.shared.lock().store.get(&key).ok().cloned()
+    }
+
+    /// All objects of a kind.
+    #[must_use]
+    pub fn objects(&self, plural: &str) -> Vec<Value> {
+        let state = self.shared.lock();
+        state.store.list(number(plural), "", &select::Selector::default(), usize::MAX, None).items
+    }
+
+    /// Changes an object: a merge patch of whatever part, past access control.
+    ///
+    /// # Panics
+    /// When there is no such object.
+    pub fn change(&self, plural: &str, namespace: &str, name: &str, by: &Value) {
+        let key = (number(plural), namespace.to_owned(), name.to_owned());
+        let mut state = self.shared.lock();
+        for part in [Part::Main, Part::Status] {
+            let changed = state.store.update(&key, part, |before| {
+                let mut after = before.clone();
+                patch::merge(&mut after, by);
+                Ok(after)
+            });
+            changed.unwrap_or_else(|refusal| panic!("change {key:?}: {}", refusal.status()));
+            if !KINDS[key.0].status || KINDS[key.0].custom {
+                break;
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Removes an object, if it is there.
+    pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
+        let key = (number(plural), namespace.to_owned(), name.to_owned());
+        let _ = self.shared.lock().store.delete(&key, None);
+        self.shared.changed.notify_all();
+    }
+
+    /// Answers only those who have this token.
+    pub fn require_token(&self, token: &str) {
+        self.shared.lock().token = Some(token.to_owned());
+    }
+
+    /// Allows only what these roles allow: each `rules` as in the object, and the namespace of a role that has one.
+    pub fn allow_only(&self, roles: &[(Value, Option<&str>)]) {
+        let rules = roles.iter().flat_map(|(rules, namespace)| Rule::read(rules, *namespace));
+        self.shared.lock().rules = Some(rules.collect());
+    }
+
+    /// Answers every request so much later.
+    pub fn slow(&self, latency: Duration) {
+        self.shared.lock().latency = latency;
+    }
+
+    /// Is gone: connections end, new ones are refused.
+    pub fn refuse(&self) {
+        self.set(Mode::Refuse);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while TcpStream::connect_timeout(&self.address, BEAT).is_ok() && Instant::now() < deadline {
+            thread::yield_now();
+        }
+    }
+
+    /// Takes requests, and is silent; watches end.
+    pub fn hang(&self) {
+        self.set(Mode::Hang);
+    }
+
+    /// Answers everything with an error's code.
+    pub fn fail(&self, code: u16) {
+        self.set(Mode::Answer(code));
+    }
+
+    /// Is there again.
+    pub fn restore(&self) {
+        self.set(Mode::Up);
+    }
+
+    fn set(&self, mode: Mode) {
+        let mut state = self.shared.lock();
+        state.mode = mode;
+        if mode == Mode::Refuse {
+            cut(&mut state);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        cut(&mut self.shared.lock());
+    }
+
+    /// Fails the next request of a verb for a resource (`pods/status`), with this code, once.
+    pub fn fail_next(&self, verb: &str, resource: &str, code: u16) {
+        self.shared.lock().failures.push_back((verb.to_owned(), resource.to_owned(), code));
+    }
+
+    /// Forgets what has happened: watches from before begin with 410.
+    pub fn compact(&self) {
+        self.shared.lock().store.compact();
+    }
+
+    /// Sends a bookmark to every watch that asked for them.
+    pub fn bookmark(&self) {
+        self.shared.lock().bookmarks += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// What was asked so far.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Asked> {
+        self.shared.lock().log.clone()
+    }
+
+    /// Forgets what was asked.
+    pub fn forget(&self) {
+        self.shared.lock().log.clear();
+    }
+
+    /// Waits until something holds of the server.
+    ///
+    /// # Panics
+    /// When it does not within half a minute.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !holds(self) {
+            let state = self.shared.lock();
+            assert!(
+                Instant::now() < deadline,
+                "{what}: not within time; there are {}; asked: {:#?}",
+                serve::known(&state),
+                state.log.iter().map(|asked| (&asked.line, asked.code)).collect::<Vec<_>>()
+            );
+            drop(self.shared.wait(state, BEAT));
+        }
+    }
+}
+
+impl Drop for KubeApi {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.ended = true;
+        cut(&mut state);
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn cut(state: &mut State) {
+    for (_, stream) in std::mem::take(&mut state.connections) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn number(plural: &str) -> usize {
+    let found = KINDS.iter().position(|kind| kind.plural == plural);
+    found.unwrap_or_else(|| panic!("no kind {plural}"))
+}
+
+fn kind_of(object: &Value) -> (usize, &'static Kind) {
+    let found = KINDS.iter().enumerate().find(|(_, kind)| {
+        object["kind"] == kind.kind && object["apiVersion"] == kind.api_version()
+    });
+    found.unwrap_or_else(|| panic!("no such kind: {object}"))
+}
+
+/// Takes connections, a thread each, while it is to listen.
+fn listen(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) {
+    let mut listener = Some(listener);
+    loop {
+        let (ended, mode) = {
+            let state = shared.lock();
+            (state.ended, state.mode)
+        };
+        if ended {
+            return;
+        }
+        if mode == Mode::Refuse {
+            listener = None;
+            drop(shared.wait(shared.lock(), BEAT));
+            continue;
+        }
+        let Some(open) = &listener else {
+            listener = TcpListener::bind(address).ok();
+            continue;
+        };
+        let beat = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let mut ready = [PollFd::new(open, PollFlags::IN)];
+        if poll(&mut ready, Some(&beat)).is_ok_and(|count| 0 < count)
+            && let Ok((stream, _)) = open.accept()
+        {
+            begin(shared, stream);
+        }
+    }
+}
+
+fn begin(shared: &Arc<Shared>, stream: TcpStream) {
+    let Ok(copy) = stream.try_clone() else { return };
+    let _ = stream.set_nodelay(true);
+    let mut state = shared.lock();
+    let number = state.next;
+    state.next += 1;
+    state.connections.insert(number, copy);
+    drop(state);
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        // A peer that is gone is nobody to answer.
+        let _ = serve::serve(&shared, &stream);
+        let _ = stream.shutdown(Shutdown::Both);
+        shared.lock().connections.remove(&number);
+    });
+}

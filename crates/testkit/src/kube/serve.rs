@@ -1,0 +1,502 @@
+//! Answers requests.
+
+use std::io::{self, BufReader, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::http::{self, Request};
+use super::kinds::{KINDS, Kind};
+use super::log::Asked;
+use super::select::Selector;
+use super::status::Refusal;
+use super::store::{Key, Page, Part, kind};
+use super::{Mode, Shared, State, patch};
+
+/// What a list gives at once if nobody says.
+const ALL: usize = usize::MAX;
+/// How often a watch looks whether it is to end.
+const BEAT: Duration = Duration::from_millis(50);
+
+/// An address, taken apart.
+#[derive(Debug)]
+struct Target {
+    number: usize,
+    kind: &'static Kind,
+    namespace: String,
+    name: String,
+    sub: String,
+}
+
+/// What is to be sent.
+enum Reply {
+    Whole(u16, Value),
+    Watch(Target, Selector, u64, Vec<Value>),
+}
+
+/// Answers what comes on a connection, until it ends.
+pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
+    let mut from = BufReader::new(stream);
+    let mut to = stream;
+    while let Some(request) = Request::read(&mut from)? {
+        let (latency, mode) = shared.faults();
+        if !latency.is_zero() {
+            std::thread::sleep(latency);
+        }
+        match mode {
+            Mode::Hang => return shared.wait_while(Mode::Hang),
+            Mode::Refuse => return Ok(()),
+            Mode::Answer(code) => {
+                let text = "the server is currently unable to handle the request";
+                let refusal = Refusal::new(code, "ServiceUnavailable", text);
+                note(shared, &request, None, code);
+                http::answer(&mut to, code, &refusal.status().to_string())?;
+                continue;
+            }
+            Mode::Up => {}
+        }
+        let mut state = shared.lock();
+        let (asked, reply) = match target(&request.path) {
+            Ok(target) => {
+                let asked = asked(&request, Some(&target));
+                (
+                    asked,
+                    permitted(&mut state, &request, &target)
+                        .and_then(|()| handle(&mut state, &request, target)),
+                )
+            }
+            Err(None) => (asked(&request, None), Ok(Reply::Whole(200, other(&request.path)))),
+            Err(Some(refusal)) => (asked(&request, None), Err(refusal)),
+        };
+        let code = match &reply {
+            Ok(Reply::Whole(code, _)) => *code,
+            Ok(Reply::Watch(..)) => 200,
+            Err(refusal) => refusal.code,
+        };
+        state.log.push(Asked { code, ..asked });
+        drop(state);
+        shared.changed.notify_all();
+        match reply {
+            Ok(Reply::Whole(code, value)) => http::answer(&mut to, code, &value.to_string())?,
+            Ok(Reply::Watch(target, selector, since, first)) => {
+                watch(shared, &request, &target, &selector, since, first, &mut to)?;
+            }
+            Err(refusal) => http::answer(&mut to, refusal.code, &refusal.status().to_string())?,
+        }
+    }
+    Ok(())
+}
+
+fn note(shared: &Shared, request: &Request, target: Option<&Target>, code: u16) {
+    shared.lock().log.push(Asked { code, ..asked(request, target) });
+    shared.changed.notify_all();
+}
+
+fn asked(request: &Request, target: Option<&Target>) -> Asked {
+    let mut asked = Asked {
+        line: format!("{} {}", request.method, request.raw_target),
+        content_type: request.header("content-type").to_owned(),
+        body: String::from_utf8_lossy(&request.body).into_owned(),
+        user_agent: request.header("user-agent").to_owned(),
+        ..Asked::default()
+    };
+    let Some(target) = target else { return asked };
+    let one = request.asks("fieldSelector").strip_prefix("metadata.name=").unwrap_or_default();
+    asked.verb = verb(request, target).to_owned();
+    asked.group = target.kind.group.to_owned();
+    asked.resource = match target.sub.as_str() {
+        "" => target.kind.plural.to_owned(),
+        sub => format!("{}/{sub}", target.kind.plural),
+    };
+    asked.namespace.clone_from(&target.namespace);
+    asked.name = if target.name.is_empty() { one.to_owned() } else { target.name.clone() };
+    asked
+}
+
+fn verb(request: &Request, target: &Target) -> &'static str {
+    let watching = matches!(request.asks("watch"), "1" | "true");
+    match (request.method.as_str(), target.name.is_empty()) {
+        ("GET", _) if watching => "watch",
+        ("GET", true) => "list",
+        ("GET", false) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "deletecollection",
+        ("DELETE", false) => "delete",
+        _ => "",
+    }
+}
+
+/// Takes an address apart; what is not about objects is no refusal either.
+fn target(path: &str) -> Result<Target, Option<Refusal>> {
+    let gone =
+        || Some(Refusal::new(404, "NotFound", "the server could not find the requested resource"));
+    let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version) = match parts.as_slice() {
+        ["version" | "healthz" | "livez" | "readyz"] => return Err(None),
+        ["api", version, _, ..] => ("", *version),
+        ["apis", group, version, _, ..] => (*group, *version),
+        _ => return Err(gone()),
+    };
+    parts.drain(..if group.is_empty() { 2 } else { 3 });
+    let mut namespace = "";
+    // A namespace is an object itself, and a place of others.
+    if parts.len() >= 3 && parts[0] == "namespaces" && !matches!(parts[2], "status" | "finalize") {
+        namespace = parts[1];
+        parts.drain(..2);
+    }
+    let (number, kind) = kind(group, version, parts[0]).ok_or_else(gone)?;
+    if kind.namespaced && namespace.is_empty() && 1 < parts.len()
+        || !kind.namespaced && !namespace.is_empty()
+    {
+        return Err(gone());
+    }
+    let (name, sub) = match parts.as_slice() {
+        [_] => ("", ""),
+        [_, name] => (*name, ""),
+        [_, name, "status"] if kind.status => (*name, "status"),
+        _ => return Err(gone()),
+    };
+    let owned = str::to_owned;
+    Ok(Target { number, kind, namespace: owned(namespace), name: owned(name), sub: owned(sub) })
+}
+
+fn other(path: &str) -> Value {
+    match path {
+        "/version" => {
+            json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})
+        }
+        _ => json!("ok"),
+    }
+}
+
+fn permitted(state: &mut State, request: &Request, target: &Target) -> Result<(), Refusal> {
+    if let Some(token) = &state.token
+        && request.header("authorization") != format!("Bearer {token}")
+    {
+        return Err(Refusal::new(401, "Unauthorized", "Unauthorized"));
+    }
+    let asked = asked(request, Some(target));
+    if let Some(rules) = &state.rules
+        && !rules.iter().any(|rule| rule.allows(&asked))
+    {
+        let scope = match asked.namespace.as_str() {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace {namespace:?}"),
+        };
+        let text = format!(
+            "{} {:?} is forbidden: User \"system:serviceaccount:test\" cannot {} resource {:?} in API group {:?} {scope}",
+            target.kind.qualified(),
+            asked.name,
+            asked.verb,
+            asked.resource,
+            asked.group
+        );
+        return Err(Refusal::new(403, "Forbidden", text).of(target.kind, &asked.name));
+    }
+    let found = state
+        .failures
+        .iter()
+        .position(|(verb, resource, _)| *verb == asked.verb && *resource == asked.resource);
+    if let Some((_, _, code)) = found.and_then(|index| state.failures.remove(index)) {
+        return Err(match code {
+            409 => Refusal::modified(target.kind, &target.name),
+            410 => Refusal::expired(
+                "The provided continue parameter is too old to display a consistent list result.",
+            ),
+            429 => {
+                Refusal::new(429, "TooManyRequests", "Too many requests, please try again later.")
+            }
+            code => Refusal::new(
+                code,
+                "InternalError",
+                "an error on the server (\"asked for by a test\") has prevented the request from succeeding",
+            ),
+        });
+    }
+    Ok(())
+}
+
+fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply, Refusal> {
+    let key: Key = (target.number, target.namespace.clone(), target.name.clone());
+    let part = if target.sub.is_empty() { Part::Main } else { Part::Status };
+    let body = || -> Result<Value, Refusal> {
+        serde_json::from_slice(&request.body)
+            .map_err(|error| Refusal::bad(format!("the object provided is unrecognized: {error}")))
+    };
+    let shown =
+        |object: Value| if metadata_only(request) { Kind::metadata_only(&object) } else { object };
+    match verb(request, &target) {
+        "get" => Ok(Reply::Whole(200, shown(state.store.get(&key)?.clone()))),
+        "list" => list(state, request, &target).map(|value| Reply::Whole(200, value)),
+        "watch" => begin_watch(state, request, target),
+        "create" => {
+            if part == Part::Status || !target.name.is_empty() {
+                return Err(Refusal::new(
+                    405,
+                    "MethodNotAllowed",
+                    "the server does not allow this method on the requested resource",
+                ));
+            }
+            let object = body()?;
+            typed(&object, target.kind)?;
+            let made = state.store.create(target.number, &target.namespace, object)?;
+            Ok(Reply::Whole(201, shown(made)))
+        }
+        "update" => {
+            let object = body()?;
+            typed(&object, target.kind)?;
+            // A UID in what is put is a precondition.
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+            let has = state.store.get(&key)?["metadata"]["uid"].as_str().unwrap_or_default();
+            if !uid.is_empty() && uid != has {
+                return Err(Refusal::precondition(target.kind, &key.2, uid, has));
+            }
+            let made = state.store.update(&key, part, |_| Ok(object))?;
+            Ok(Reply::Whole(200, shown(made)))
+        }
+        "patch" => {
+            let patch = body()?;
+            let kind = target.kind;
+            let made =
+                state.store.update(&key, part, |before| patched(request, kind, before, &patch))?;
+            Ok(Reply::Whole(200, shown(made)))
+        }
+        "delete" => {
+            let options: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            let gone = state.store.delete(&key, options["preconditions"]["uid"].as_str())?;
+            // A built-in object is answered itself, a custom one with a status.
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": {"name": key.2, "group": target.kind.group, "kind": target.kind.plural, "uid": gone["metadata"]["uid"]}});
+            Ok(Reply::Whole(200, if target.kind.custom { status } else { gone }))
+        }
+        _ => Err(Refusal::new(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )),
+    }
+}
+
+fn typed(object: &Value, kind: &Kind) -> Result<(), Refusal> {
+    let (version, name) = (kind.api_version(), kind.kind);
+    let same = |value: &Value, wanted: &str| value.as_str().is_none_or(|text| text == wanted);
+    // Custom objects say what they are; for built-in ones the address does.
+    if same(&object["apiVersion"], &version)
+        && same(&object["kind"], name)
+        && (!kind.custom || object["kind"].is_string())
+    {
+        return Ok(());
+    }
+    Err(Refusal::bad(format!(
+        "the API version or kind in the data does not match the expected {version}, {name}"
+    )))
+}
+
+fn patched(
+    request: &Request,
+    kind: &Kind,
+    before: &Value,
+    change: &Value,
+) -> Result<Value, Refusal> {
+    let mut after = before.clone();
+    let unsupported = || {
+        let text = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json";
+        Refusal::new(415, "UnsupportedMediaType", text)
+    };
+    match request.header("content-type") {
+        "application/json-patch+json" => patch::apply(&mut after, change).map_err(|error| {
+            Refusal::new(
+                422,
+                "Invalid",
+                format!("the server rejected our request due to an error in our request: {error}"),
+            )
+        })?,
+        "application/merge-patch+json" => patch::merge(&mut after, change),
+        // The two differ in lists only, which are merged by key: not served here.
+        "application/strategic-merge-patch+json" if !kind.custom && !has_list(change) => {
+            patch::merge(&mut after, change);
+        }
+        _ => return Err(unsupported()),
+    }
+    Ok(after)
+}
+
+fn has_list(value: &Value) -> bool {
+    match value {
+        Value::Array(_) => true,
+        Value::Object(map) => map.values().any(has_list),
+        _ => false,
+    }
+}
+
+fn metadata_only(request: &Request) -> bool {
+    request
+        .header("accept")
+        .split(',')
+        .any(|one| one.contains("as=PartialObjectMetadata") && one.contains("g=meta.k8s.io"))
+}
+
+fn selector(request: &Request, kind: &Kind) -> Result<Selector, Refusal> {
+    Selector::parse(kind, request.asks("fieldSelector"), request.asks("labelSelector"))
+}
+
+fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, Refusal> {
+    let kind = target.kind;
+    let selector = selector(request, kind)?;
+    let limit: usize = match request.asks("limit") {
+        "" | "0" => ALL,
+        text => text.parse().map_err(|_| Refusal::bad(format!("invalid limit {text:?}")))?,
+    };
+    // A page's version is that of its list's beginning; the content here is today's, as with a list that goes on
+    // "inconsistently" (API concepts, "Retrieving large results sets in chunks").
+    let (after, version) = match request.asks("continue") {
+        "" => (None, None),
+        token => {
+            let bad = || Refusal::bad("continue key is not valid");
+            let (version, place) = token.split_once('!').ok_or_else(bad)?;
+            let number = version.parse().map_err(|_| bad())?;
+            state.store.since(number).map_err(|_| {
+                Refusal::expired("The provided continue parameter is too old to display a consistent list result.")
+            })?;
+            let (namespace, name) = place.split_once('/').ok_or_else(bad)?;
+            (Some((namespace.to_owned(), name.to_owned())), Some(number))
+        }
+    };
+    let Page { items, version: now, more } =
+        state.store.list(target.number, &target.namespace, &selector, limit, after);
+    let version = version.unwrap_or(now);
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if let Some((place, rest)) = more {
+        metadata["continue"] = json!(format!("{version}!{place}"));
+        metadata["remainingItemCount"] = json!(rest);
+    }
+    let partial = metadata_only(request);
+    let items: Vec<Value> = items
+        .into_iter()
+        .map(|item| if partial { Kind::metadata_only(&item) } else { kind.item(item) })
+        .collect();
+    let (list, version) = if partial {
+        ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned())
+    } else {
+        (format!("{}List", kind.kind), kind.api_version())
+    };
+    Ok(json!({"kind": list, "apiVersion": version, "metadata": metadata, "items": items}))
+}
+
+fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<Reply, Refusal> {
+    let selector = selector(request, target.kind)?;
+    match request.asks("resourceVersion") {
+        "" | "0" => {
+            let page = state.store.list(target.number, &target.namespace, &selector, ALL, None);
+            let first =
+                page.items.into_iter().map(|object| json!({"type": "ADDED", "object": object}));
+            Ok(Reply::Watch(target, selector, page.version, first.collect()))
+        }
+        text => {
+            let since: u64 = text
+                .parse()
+                .map_err(|_| Refusal::bad(format!("invalid resource version {text:?}")))?;
+            // What is too old is told within the stream.
+            let first = match state.store.since(since) {
+                Ok(_) => Vec::new(),
+                Err(refusal) => vec![json!({"type": "ERROR", "object": refusal.status()})],
+            };
+            Ok(Reply::Watch(target, selector, since, first))
+        }
+    }
+}
+
+/// Sends what happens until time is over, the peer is gone, or somebody cuts it.
+fn watch(
+    shared: &Shared,
+    request: &Request,
+    target: &Target,
+    selector: &Selector,
+    since: u64,
+    first: Vec<Value>,
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let partial = metadata_only(request);
+    let end = request
+        .asks("timeoutSeconds")
+        .parse()
+        .ok()
+        .map(|s| Instant::now() + Duration::from_secs(s));
+    let bookmarks = matches!(request.asks("allowWatchBookmarks"), "1" | "true");
+    let show = |event: &Value| {
+        let mut event = event.clone();
+        if partial && event["type"] != "ERROR" {
+            event["object"] = Kind::metadata_only(&event["object"]);
+        }
+        format!("{event}\n")
+    };
+    http::begin(to)?;
+    for event in &first {
+        http::piece(to, &show(event))?;
+        if event["type"] == "ERROR" {
+            return http::piece(to, "");
+        }
+    }
+    let (mut seen, mut marked) = (since, shared.lock().bookmarks);
+    loop {
+        let mut state = shared.lock();
+        if state.ended || state.mode != Mode::Up || end.is_some_and(|end| end <= Instant::now()) {
+            break;
+        }
+        let begin = state.store.history.partition_point(|change| change.version <= seen);
+        let mut events: Vec<Value> = Vec::new();
+        for change in state.store.history.range(begin..) {
+            seen = change.version;
+            if change.key.0 != target.number
+                || !target.namespace.is_empty() && change.key.1 != target.namespace
+            {
+                continue;
+            }
+            let was = change.before.as_ref().filter(|object| selector.matches(object));
+            let is = change.after.as_ref().filter(|object| selector.matches(object));
+            let (what, object) = match (was, is) {
+                (None, Some(is)) => ("ADDED", is.clone()),
+                (Some(_), Some(is)) => ("MODIFIED", is.clone()),
+                (Some(was), None) => {
+                    let mut was = was.clone();
+                    was["metadata"]["resourceVersion"] = json!(change.version.to_string());
+                    ("DELETED", was)
+                }
+                (None, None) => continue,
+            };
+            events.push(json!({"type": what, "object": object}));
+        }
+        if bookmarks && marked < state.bookmarks {
+            marked = state.bookmarks;
+            seen = state.store.version();
+            events.push(json!({"type": "BOOKMARK", "object": {
+                "kind": target.kind.kind, "apiVersion": target.kind.api_version(),
+                "metadata": {"resourceVersion": seen.to_string(), "creationTimestamp": null},
+            }}));
+        }
+        if events.is_empty() {
+            state = shared.wait(state, BEAT);
+            drop(state);
+            continue;
+        }
+        drop(state);
+        for event in &events {
+            http::piece(to, &show(event))?;
+        }
+    }
+    http::piece(to, "")
+}
+
+/// All kinds of which there is something: for messages.
+pub(super) fn known(state: &State) -> String {
+    state
+        .store
+        .kinds()
+        .iter()
+        .map(|number| KINDS[*number].qualified())
+        .collect::<Vec<_>>()
+        .join(", ")
+}

@@ -1,0 +1,300 @@
+//! What is stored, and what has happened to it.
+//!
+//! Every change has a number, the resource version, which the whole store shares (API concepts, "Resource versions").
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use serde_json::{Value, json};
+
+use super::kinds::{KINDS, Kind};
+use super::select::Selector;
+use super::status::Refusal;
+
+/// Where objects are: kind, namespace (empty where there is none), name.
+pub(super) type Key = (usize, String, String);
+
+/// How many changes are remembered for watches, as long as nobody compacts.
+const HISTORY: usize = 100_000;
+
+/// What happened to an object.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) key: Key,
+    pub(super) before: Option<Value>,
+    pub(super) after: Option<Value>,
+}
+
+/// How an object is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Main,
+    Status,
+}
+
+/// Everything stored.
+#[derive(Debug)]
+pub(super) struct Store {
+    version: u64,
+    objects: BTreeMap<Key, Value>,
+    pub(super) history: VecDeque<Change>,
+    /// Changes up to this one are forgotten.
+    compacted: u64,
+    uids: u64,
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) items: Vec<Value>,
+    pub(super) version: u64,
+    pub(super) more: Option<(String, usize)>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let mut store = Store {
+            version: 1000,
+            objects: BTreeMap::new(),
+            history: VecDeque::new(),
+            compacted: 1000,
+            uids: 0,
+        };
+        for name in ["default", "kube-system"] {
+            let namespace = json!({"metadata": {"name": name}});
+            let (number, _) = kind("", "v1", "namespaces").unwrap_or((0, &KINDS[0]));
+            let _ = store.create(number, "", namespace);
+        }
+        store
+    }
+}
+
+/// The kind that is called so, with its number.
+pub(super) fn kind(group: &str, version: &str, plural: &str) -> Option<(usize, &'static Kind)> {
+    KINDS
+        .iter()
+        .enumerate()
+        .find(|(_, kind)| kind.group == group && kind.version == version && kind.plural == plural)
+}
+
+impl Store {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Forgets what happened, as the server does every five minutes.
+    pub(super) fn compact(&mut self) {
+        self.compacted = self.version;
+        self.history.clear();
+    }
+
+    /// Changes since `version`; nothing if some of them are forgotten.
+    pub(super) fn since(&self, version: u64) -> Result<u64, Refusal> {
+        if version < self.compacted {
+            let text = format!("too old resource version: {version} ({})", self.compacted);
+            return Err(Refusal::expired(text));
+        }
+        Ok(version)
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Result<&Value, Refusal> {
+        self.objects.get(key).ok_or_else(|| Refusal::not_found(&KINDS[key.0], &key.2))
+    }
+
+    /// Lists a kind's objects, in the order of namespaces and names, behind `after`.
+    pub(super) fn list(
+        &self,
+        kind: usize,
+        namespace: &str,
+        selector: &Selector,
+        limit: usize,
+        after: Option<(String, String)>,
+    ) -> Page {
+        let from = match after {
+            Some((namespace, name)) => Bound::Excluded((kind, namespace, name)),
+            None => Bound::Included((kind, namespace.to_owned(), String::new())),
+        };
+        let range = self.objects.range((from, Bound::Unbounded));
+        let mut matching = range
+            .take_while(|(key, _)| key.0 == kind && (namespace.is_empty() || key.1 == namespace))
+            .filter(|(_, object)| selector.matches(object));
+        let (mut items, mut last) = (Vec::new(), String::new());
+        for (key, object) in matching.by_ref().take(limit) {
+            items.push(object.clone());
+            last = format!("{}/{}", key.1, key.2);
+        }
+        let rest = matching.count();
+        Page { items, version: self.version, more: (0 < rest).then_some((last, rest)) }
+    }
+
+    pub(super) fn create(
+        &mut self,
+        number: usize,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Value, Refusal> {
+        let kind = &KINDS[number];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let meta = &object["metadata"];
+        if !text(&meta["resourceVersion"]).is_empty() {
+            return Err(Refusal::bad("resourceVersion should not be set on objects to be created"));
+        }
+        let mut name = text(&meta["name"]);
+        if name.is_empty() && !text(&meta["generateName"]).is_empty() {
+            name = format!("{}{:05x}", text(&meta["generateName"]), self.version);
+        }
+        if name.is_empty() {
+            return Err(Refusal::invalid(
+                kind,
+                "",
+                "metadata.name",
+                "Required value: name or generateName is required",
+            ));
+        }
+        if !is_name(&name) {
+            let what = format!(
+                "Invalid value: {name:?}: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'"
+            );
+            return Err(Refusal::invalid(kind, &name, "metadata.name", &what));
+        }
+        let said = text(&meta["namespace"]);
+        if !said.is_empty() && said != namespace {
+            return Err(Refusal::bad(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        if kind.namespaced {
+            let home = (0, String::new(), namespace.to_owned());
+            if !self.objects.contains_key(&home) {
+                return Err(Refusal::not_found(&KINDS[0], namespace));
+            }
+        }
+        let key = (number, namespace.to_owned(), name.clone());
+        if self.objects.contains_key(&key) {
+            return Err(Refusal::exists(kind, &name));
+        }
+        if kind.namespaced {
+            object["metadata"]["namespace"] = json!(namespace);
+        }
+        self.uids += 1;
+        object["metadata"]["name"] = json!(name);
+        // Who tests with a UID of his own may give one, which the real server does not allow.
+        if !object["metadata"]["uid"].is_string() {
+            object["metadata"]["uid"] =
+                json!(format!("00000000-0000-4000-8000-{:012x}", self.uids));
+        }
+        object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        object["metadata"]["generation"] = json!(1);
+        object["kind"] = json!(kind.kind);
+        object["apiVersion"] = json!(kind.api_version());
+        Ok(self.put(key, None, object))
+    }
+
+    /// Replaces an object by what `change` makes of it.
+    pub(super) fn update(
+        &mut self,
+        key: &Key,
+        part: Part,
+        change: impl FnOnce(&Value) -> Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let kind = &KINDS[key.0];
+        let before = self.get(key)?.clone();
+        let mut after = change(&before)?;
+        let meta = &after["metadata"];
+        if let Some(version) = meta["resourceVersion"].as_str().filter(|text| !text.is_empty())
+            && version != before["metadata"]["resourceVersion"]
+        {
+            return Err(Refusal::modified(kind, &key.2));
+        }
+        if let Some(uid) = meta["uid"].as_str().filter(|text| !text.is_empty())
+            && uid != before["metadata"]["uid"]
+        {
+            let what = format!("Invalid value: {uid:?}: field is immutable");
+            return Err(Refusal::invalid(kind, &key.2, "metadata.uid", &what));
+        }
+        if meta["name"].as_str().is_some_and(|name| name != key.2) {
+            return Err(Refusal::bad("the name of the object does not match the name on the URL"));
+        }
+        let keep = |after: &mut Value, field: &str| match before.get(field) {
+            Some(value) => after[field] = value.clone(),
+            None => {
+                if let Some(map) = after.as_object_mut() {
+                    map.remove(field);
+                }
+            }
+        };
+        match part {
+            Part::Status => {
+                keep(&mut after, "spec");
+                // The status of a custom object is written without its metadata; pods and nodes take theirs.
+                if kind.custom {
+                    keep(&mut after, "metadata");
+                }
+            }
+            Part::Main if kind.status => keep(&mut after, "status"),
+            Part::Main => {}
+        }
+        for field in
+            ["name", "namespace", "uid", "creationTimestamp", "resourceVersion", "generation"]
+        {
+            if let Some(value) = before["metadata"].get(field) {
+                after["metadata"][field] = value.clone();
+            }
+        }
+        keep(&mut after, "kind");
+        keep(&mut after, "apiVersion");
+        if after == before {
+            return Ok(before);
+        }
+        Ok(self.put(key.clone(), Some(before), after))
+    }
+
+    pub(super) fn delete(&mut self, key: &Key, uid: Option<&str>) -> Result<Value, Refusal> {
+        let found = self.get(key)?.clone();
+        let has = found["metadata"]["uid"].as_str().unwrap_or_default();
+        if let Some(wanted) = uid
+            && wanted != has
+        {
+            return Err(Refusal::precondition(&KINDS[key.0], &key.2, wanted, has));
+        }
+        self.objects.remove(key);
+        self.version += 1;
+        let mut before = found.clone();
+        before["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.note(key.clone(), Some(before), None);
+        Ok(found)
+    }
+
+    fn put(&mut self, key: Key, before: Option<Value>, mut after: Value) -> Value {
+        self.version += 1;
+        after["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.objects.insert(key.clone(), after.clone());
+        self.note(key, before, Some(after.clone()));
+        after
+    }
+
+    fn note(&mut self, key: Key, before: Option<Value>, after: Option<Value>) {
+        self.history.push_back(Change { version: self.version, key, before, after });
+        if HISTORY < self.history.len()
+            && let Some(change) = self.history.pop_front()
+        {
+            self.compacted = change.version;
+        }
+    }
+
+    /// Who is in the store.
+    pub(super) fn kinds(&self) -> BTreeSet<usize> {
+        self.objects.keys().map(|key| key.0).collect()
+    }
+}
+
+/// DNS-1123 sub-domains, of which every name here is one.
+fn is_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    name.len() <= 253
+        && name.chars().all(inner)
+        && edge(name.chars().next())
+        && edge(name.chars().next_back())
+}
