@@ -1,4 +1,13 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod annotation;
+pub mod definition;
+pub mod device;
+pub mod policy;
+pub mod request;
+pub mod selection;
+pub mod status;
 pub mod wire;
+
+pub use selection::Selection;

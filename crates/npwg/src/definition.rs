@@ -1,0 +1,107 @@
+//! What a NetworkAttachmentDefinition says: the network's configuration, or that the node has it.
+
+use cni::NetworkList;
+use cni::json::{JsonError, Object};
+
+use crate::selection::{self, ElementError};
+
+/// The group of definitions.
+pub const GROUP: &str = "k8s.cni.cncf.io";
+
+/// The version of definitions.
+pub const VERSION: &str = "v1";
+
+/// The kind of definitions.
+pub const KIND: &str = "NetworkAttachmentDefinition";
+
+/// Definitions, in a path of the API.
+pub const PLURAL: &str = "network-attachment-definitions";
+
+/// Plugins that attach several networks themselves: a definition that names one would never come to an end.
+const OURSELVES: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
+
+/// What a definition comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Definition {
+    /// A network list, with a name.
+    Here(Object),
+    /// The network of this name in the node's folder of configurations.
+    OnNode(String),
+}
+
+/// Says why a definition cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DefinitionError {
+    /// The object's own name cannot be one.
+    #[error(transparent)]
+    Name(ElementError),
+    /// `spec.config` is not JSON, or no object.
+    #[error("spec.config is not a JSON object: {0}")]
+    Json(#[source] JsonError),
+    /// It is neither a plugin nor a list of plugins.
+    #[error("spec.config names no plugin: it needs \"type\", or \"plugins\" with several")]
+    NoPlugin,
+    /// It says twice what is to be called.
+    #[error(
+        "spec.config has both \"type\" and \"plugins\": put the one into the list of the other"
+    )]
+    Both,
+    /// It makes no sense as a configuration of CNI.
+    #[error("spec.config: {0}")]
+    Config(#[source] cni::Error),
+    /// A plugin of it is one that attaches several networks.
+    #[error("spec.config calls {0:?}, which would attach the pod's networks again")]
+    Ourselves(String),
+}
+
+impl Definition {
+    /// Reads the definition of this name by its `spec.config` (NPWG v1.3 §3.4). A configuration without a name gets the definition's.
+    ///
+    /// # Errors
+    /// [`DefinitionError`].
+    pub fn of(name: &str, config: Option<&str>) -> Result<Self, DefinitionError> {
+        selection::subdomain("name", name).map_err(DefinitionError::Name)?;
+        let Some(config) = config.filter(|config| !config.trim().is_empty()) else {
+            return Ok(Definition::OnNode(name.to_owned()));
+        };
+        let mut object = match cni::json::from_str::<Object>(config) {
+            Ok(object) if config.trim_start().starts_with('{') => object,
+            Ok(_) => return Err(DefinitionError::NoPlugin),
+            Err(error) => return Err(DefinitionError::Json(error)),
+        };
+        if is_absent(&object, "name") {
+            object.set_value("name", name);
+        }
+        let is_list = object.get("plugins").is_some();
+        let list = match (is_list, is_absent(&object, "type")) {
+            (true, true) => NetworkList::parse(&object.to_vec()),
+            (false, false) => NetworkList::from_plugin(&object.to_vec()),
+            (true, false) => return Err(DefinitionError::Both),
+            (false, true) => return Err(DefinitionError::NoPlugin),
+        };
+        let list = list.map_err(|error| DefinitionError::Config(plain(error)))?;
+        cni::NetworkName::new(&list.name).map_err(DefinitionError::Config)?;
+        let ours = |plugin: &&cni::PluginConfig| OURSELVES.contains(&plugin.plugin_type.as_str());
+        if let Some(plugin) = list.plugins.iter().find(ours) {
+            return Err(DefinitionError::Ourselves(plugin.plugin_type.clone()));
+        }
+        let source = Object::parse(&list.source).map_err(DefinitionError::Json)?;
+        Ok(Definition::Here(source))
+    }
+}
+
+/// Says whether a key is absent, or says nothing.
+fn is_absent(object: &Object, key: &str) -> bool {
+    object.get_ignore_case(key).is_none_or(|raw| matches!(raw.get(), "null" | "\"\""))
+}
+
+/// Leaves out of the library's words what the reader knows.
+fn plain(error: cni::Error) -> cni::Error {
+    let known = ["error parsing configuration list: ", "error parsing configuration: "];
+    let msg = known.iter().find_map(|words| error.msg.strip_prefix(words));
+    match msg.map(str::to_owned) {
+        Some(msg) => cni::Error { msg, ..error },
+        None => error,
+    }
+}

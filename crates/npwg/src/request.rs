@@ -1,0 +1,179 @@
+//! From what a pod asks for on a network to what the network's plugins are given.
+
+use std::net::IpAddr;
+
+use cni::json::{JsonError, Object};
+use cni::{AddResult, NetworkList};
+
+use crate::selection;
+
+/// What is asked for on one network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// By capability ([`crate::selection::Selection::runtime_config`]).
+    pub runtime_config: Object,
+    /// For `args.cni` of each plugin.
+    pub cni_args: Object,
+    /// The device that was allocated.
+    pub device_id: Option<String>,
+}
+
+/// What to do about something asked for that no plugin of the network can serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unserved {
+    /// Refuse it, as the standard wants it.
+    Refuse,
+    /// Pass over it, as Multus does.
+    PassOver,
+}
+
+/// Says why a network cannot serve what is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// No plugin has the capability.
+    #[error("network {network:?} cannot serve {asked:?}: none of its plugins has the capability")]
+    Unserved {
+        /// The network.
+        network: String,
+        /// The capability.
+        asked: String,
+    },
+    /// The configuration cannot be changed as asked for.
+    #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {error}")]
+    Args {
+        /// The network.
+        network: String,
+        /// The plugin.
+        plugin_type: String,
+        /// Why.
+        #[source]
+        error: Box<JsonError>,
+    },
+    /// What came of it makes no sense.
+    #[error("network {network:?}: {error}")]
+    Config {
+        /// The network.
+        network: String,
+        /// Why.
+        #[source]
+        error: Box<cni::Error>,
+    },
+    /// The network gave another address than was asked for.
+    #[error("network {network:?} did not give the address {address} that was asked for")]
+    OtherAddress {
+        /// The network.
+        network: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// The network gave another hardware address than was asked for.
+    #[error("network {network:?} gave the hardware address {given} in place of {asked}")]
+    OtherMac {
+        /// The network.
+        network: String,
+        /// What was asked for.
+        asked: String,
+        /// What there is.
+        given: String,
+    },
+}
+
+impl Ask {
+    /// Refuses what no plugin of the network has the capability for (NPWG v1.3 §4.1.2.1).
+    ///
+    /// # Errors
+    /// [`RequestError::Unserved`].
+    pub fn refuse_unserved(&self, list: &NetworkList) -> Result<(), RequestError> {
+        let is_served = |asked: &str| {
+            list.plugins.iter().any(|plugin| plugin.capabilities.iter().any(|has| has == asked))
+        };
+        let mut asked = self.runtime_config.iter().map(|(asked, _)| asked);
+        match asked.find(|asked| !is_served(asked)) {
+            Some(asked) => {
+                Err(RequestError::Unserved { network: list.name.clone(), asked: asked.to_owned() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the network's list with what is asked for in every plugin's object: `cni-args` in `args.cni`, where what is asked for wins, and
+    /// the device as `deviceID` and `pciBusID`.
+    ///
+    /// # Errors
+    /// [`RequestError::Args`], [`RequestError::Config`].
+    pub fn apply(&self, list: &NetworkList) -> Result<NetworkList, RequestError> {
+        if self.cni_args.is_empty() && self.device_id.is_none() {
+            return Ok(list.clone());
+        }
+        let network = || list.name.clone();
+        let mut objects = Vec::new();
+        for plugin in &list.plugins {
+            let mut object = plugin.object.clone();
+            if !self.cni_args.is_empty() {
+                merge_args(&mut object, &self.cni_args).map_err(|error| RequestError::Args {
+                    network: network(),
+                    plugin_type: plugin.plugin_type.clone(),
+                    error: Box::new(error),
+                })?;
+            }
+            if let Some(id) = &self.device_id {
+                object.set_value("deviceID", id);
+                object.set_value("pciBusID", id);
+            }
+            objects.push(object);
+        }
+        let config = |error| RequestError::Config { network: network(), error: Box::new(error) };
+        let mut source = Object::parse(&list.source).map_err(|error| {
+            config(cni::Error::new(cni::code::DECODE_FAILURE, error.to_string()))
+        })?;
+        source.set_value("plugins", &objects);
+        NetworkList::parse(&source.to_vec()).map_err(config)
+    }
+
+    /// Verifies that a network gave what was asked for: a plugin may have the capability and pass over the value (NPWG v1 §4.1.2.1.3.2).
+    ///
+    /// # Errors
+    /// [`RequestError::OtherAddress`], [`RequestError::OtherMac`].
+    pub fn verify(
+        &self,
+        network: &str,
+        ifname: &str,
+        given: &AddResult,
+    ) -> Result<(), RequestError> {
+        let asked: Vec<String> = value(&self.runtime_config, "ips").unwrap_or_default();
+        for address in asked.iter().filter_map(|ip| selection::address(ip)) {
+            if !given.ips.iter().any(|ip| ip.address.addr() == address) {
+                return Err(RequestError::OtherAddress { network: network.to_owned(), address });
+            }
+        }
+        let asked: Option<String> = value(&self.runtime_config, "mac");
+        let link = given.container_interface(ifname).filter(|link| !link.mac.is_empty());
+        if let (Some(asked), Some(link)) = (asked, link)
+            && !asked.eq_ignore_ascii_case(&link.mac)
+        {
+            let network = network.to_owned();
+            return Err(RequestError::OtherMac { network, asked, given: link.mac.clone() });
+        }
+        Ok(())
+    }
+}
+
+fn value<T: serde::de::DeserializeOwned>(object: &Object, key: &str) -> Option<T> {
+    object.get(key).and_then(|raw| cni::json::from_raw(raw).ok())
+}
+
+fn merge_args(object: &mut Object, asked: &Object) -> Result<(), JsonError> {
+    let within = |object: &Object, key| match object.get_ignore_case(key) {
+        Some(raw) => Object::parse(raw.get().as_bytes()),
+        None => Ok(Object::new()),
+    };
+    let mut args = within(object, "args")?;
+    let mut of_cni = within(&args, "cni")?;
+    for (key, value) in asked.iter() {
+        of_cni.set(key, value.to_owned());
+    }
+    args.set_value("cni", &of_cni);
+    object.set_value("args", &args);
+    Ok(())
+}
