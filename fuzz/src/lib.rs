@@ -9,6 +9,7 @@
 
 pub mod dhcp;
 pub mod kept;
+pub mod ovsdb;
 pub mod said;
 
 use netwright_cni::json::{self, Object};
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "owner_comment", run: said::owner_comment, share: 1 },
     Target { name: "sysctl", run: said::sysctl, share: 1 },
     Target { name: "http", run: said::http, share: 5 },
+    Target { name: "ovsdb", run: ovsdb::messages, share: 1 },
     Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];
 

@@ -18,6 +18,7 @@ mod containerd;
 mod docker;
 mod image;
 mod oci;
+mod ovs;
 mod podman;
 mod proto;
 mod rootfs;
@@ -25,6 +26,7 @@ mod rootfs;
 pub use containerd::{Containerd, Pod};
 pub use docker::{Docker, Engine};
 pub use oci::Bundle;
+pub use ovs::Ovs;
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};
 

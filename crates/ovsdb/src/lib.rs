@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod client;
+mod error;
+pub mod frame;
+pub mod message;
+mod remote;
+pub mod schema;
+mod stream;
+pub mod transaction;
+pub mod value;
+pub mod vswitch;
+
+pub use client::{Client, Event, Limits, MonitorRequest, RowUpdate, Select};
+pub use error::{OvsdbError, ServerError};
+pub use remote::{DEFAULT_PORT, Remote};
+pub use schema::Schema;
+pub use transaction::{Condition, Function, Handle, Mutation, Outcome, Transaction, Until};
+pub use value::{Atom, Row, Uuid, Value};

@@ -1,0 +1,70 @@
+//! Which tables and columns a server's database has (RFC 7047 §3.2).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+use crate::error::OvsdbError;
+
+/// What is known of a database's schema: names, not types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schema {
+    /// The database's name.
+    pub database: String,
+    /// The schema's version, `8.3.1`.
+    pub version: String,
+    tables: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Schema {
+    /// Reads a schema.
+    ///
+    /// # Errors
+    /// What was found instead.
+    pub fn parse(json: &Json) -> Result<Self, String> {
+        let text = |key: &str| json.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let tables =
+            json.get("tables").and_then(Json::as_object).ok_or("a schema has no tables")?;
+        let columns = |table: &Json| {
+            let columns = table.get("columns").and_then(Json::as_object);
+            columns.map(|columns| columns.keys().cloned().collect::<BTreeSet<_>>())
+        };
+        let tables = tables.iter().map(|(name, table)| {
+            columns(table)
+                .map(|columns| (name.clone(), columns))
+                .ok_or_else(|| format!("table {name:?} has no columns"))
+        });
+        Ok(Schema {
+            database: text("name"),
+            version: text("version"),
+            tables: tables.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Says whether a table has a column.
+    #[must_use]
+    pub fn has(&self, table: &str, column: &str) -> bool {
+        self.tables.get(table).is_some_and(|columns| columns.contains(column))
+    }
+
+    /// Checks that the tables and columns are there. Those that every table has (`_uuid`) need not be listed by the server.
+    ///
+    /// # Errors
+    /// [`OvsdbError::Schema`] with the first that is not.
+    pub fn require(&self, tables: &[(&str, &[&str])]) -> Result<(), OvsdbError> {
+        for (table, columns) in tables {
+            let missing = match self.tables.get(*table) {
+                None => Some(format!("table {table:?}")),
+                Some(has) => columns
+                    .iter()
+                    .find(|column| !column.starts_with('_') && !has.contains(**column))
+                    .map(|column| format!("column {column:?} in table {table:?}")),
+            };
+            if let Some(missing) = missing {
+                let (database, version) = (self.database.clone(), self.version.clone());
+                return Err(OvsdbError::Schema { database, version, missing });
+            }
+        }
+        Ok(())
+    }
+}

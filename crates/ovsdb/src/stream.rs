@@ -1,0 +1,101 @@
+//! A byte stream that gives up at a deadline.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::remote::Remote;
+
+/// The shortest time a socket is told to wait: zero would mean for ever.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Connects by a deadline.
+    pub(crate) fn connect(remote: &Remote, until: Instant) -> io::Result<Self> {
+        match remote {
+            Remote::Unix(path) => connect_unix(path, left(until)?).map(Stream::Unix),
+            Remote::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, left(until)?)?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Remote::Tls(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this build speaks no TLS: let ovsdb-server listen on a Unix socket",
+            )),
+        }
+    }
+
+    /// Reads what is there, waiting until the deadline for the first byte. 0 is the end.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
+        let wait = Some(left(until)?);
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(buffer)
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(buffer)
+            }
+        }
+    }
+
+    /// Writes everything by the deadline.
+    pub(crate) fn write_all(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let wait = Some(left(until)?);
+            let written = match self {
+                Stream::Unix(stream) => {
+                    stream.set_write_timeout(wait)?;
+                    stream.write(bytes)
+                }
+                Stream::Tcp(stream) => {
+                    stream.set_write_timeout(wait)?;
+                    stream.write(bytes)
+                }
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A server that does not accept makes `connect` wait once its queue is full: for no longer than it takes to send (`man 7 unix`, linux
+/// net/unix/af_unix.c `unix_stream_connect`).
+fn connect_unix(path: &Path, wait: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(wait))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Returns how long there is until a deadline.
+fn left(until: Instant) -> io::Result<Duration> {
+    match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+        left => Ok(left.max(SHORTEST)),
+    }
+}
+
+/// Says whether an error means that the deadline passed.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}

@@ -1,0 +1,244 @@
+//! Debian's Open vSwitch.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::lab::Lab;
+use crate::place::{Place as _, Running};
+
+/// The schema of the database, from the package `openvswitch-common`.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// How long a program of Open vSwitch may take to start or to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A private Open vSwitch: `ovsdb-server` and `ovs-vswitchd` in a lab's namespaces, their files in a folder of the lab.
+///
+/// Bridges have the datapath in user space (`datapath_type=netdev`) unless a test asks for the kernel's. Containers behind it must
+/// not leave TCP checksums to their link: nobody fills them in.
+///
+/// A test that uses it says `require!("root", "program:ovs-vswitchd", "program:ovsdb-server")`.
+#[derive(Debug)]
+pub struct Ovs<'lab> {
+    lab: &'lab Lab,
+    dir: PathBuf,
+    server: Option<Running>,
+    switch: Option<Running>,
+}
+
+impl<'lab> Ovs<'lab> {
+    /// Starts both programs on an empty database.
+    #[must_use]
+    pub fn start(lab: &'lab Lab) -> Self {
+        let mut ovs = Self::database_only(lab);
+        ovs.start_switch();
+        ovs
+    }
+
+    /// Starts `ovsdb-server` alone.
+    #[must_use]
+    pub fn database_only(lab: &'lab Lab) -> Self {
+        let dir = lab.dir().join("ovs");
+        fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        let mut ovs = Ovs { lab, dir, server: None, switch: None };
+        ovs.create_database();
+        ovs.start_server();
+        ovs
+    }
+
+    /// The database's address: `unix:…`.
+    #[must_use]
+    pub fn remote(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// The database's socket; the path is the same inside the lab and outside.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("db.sock")
+    }
+
+    /// The folder with everything.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes a bridge with the datapath in user space, as an administrator would.
+    pub fn add_bridge(&self, name: &str) {
+        self.vsctl(&["add-br", name, "--", "set", "bridge", name, "datapath_type=netdev"]);
+    }
+
+    /// Runs `ovs-vsctl`, which waits for the switch, and returns its output less the line's end.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn vsctl(&self, arguments: &[&str]) -> String {
+        let output = self.try_vsctl(arguments);
+        assert!(
+            output.status.success(),
+            "ovs-vsctl {} failed ({}): {}\n{}",
+            arguments.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            self.log(),
+        );
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs `ovs-vsctl` and returns whatever came of it.
+    #[track_caller]
+    pub fn try_vsctl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command("ovs-vsctl");
+        command.args(["--timeout=20", &format!("--db={}", self.remote())]).args(arguments);
+        command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("ovs-vsctl: {error}"))
+    }
+
+    /// The database's whole content, less what the switch itself keeps changing: for comparisons.
+    #[must_use]
+    pub fn content(&self) -> String {
+        let columns = [
+            ("Bridge", "name,ports,mirrors,controller,external_ids"),
+            ("Port", "name,interfaces,tag,trunks,vlan_mode,qos,external_ids"),
+            ("Interface", "name,type,options,external_ids,ingress_policing_rate"),
+            ("Mirror", "name,select_src_port,select_dst_port,output_port,external_ids"),
+            ("QoS", "type,queues,other_config,external_ids"),
+            ("Queue", "other_config,external_ids"),
+            ("Controller", "target"),
+        ];
+        let mut content = String::new();
+        for (table, columns) in columns {
+            let rows =
+                self.vsctl(&["--format=csv", &format!("--columns={columns}"), "list", table]);
+            let mut rows: Vec<&str> = rows.lines().collect();
+            rows.sort_unstable();
+            content.push_str(&format!("{table}\n{}\n", rows.join("\n")));
+        }
+        content
+    }
+
+    /// Starts the database's server on what its file holds.
+    pub fn start_server(&mut self) {
+        let remote = format!("--remote=p{}", self.remote());
+        let database = self.dir.join("conf.db").display().to_string();
+        self.server = Some(self.daemon("ovsdb-server", &[&database, &remote]));
+        let socket = self.socket();
+        wait("ovsdb-server listens", || UnixStream::connect(&socket).is_ok());
+        self.vsctl(&["--no-wait", "init"]);
+    }
+
+    /// Starts the switch. The first command that waits for it finds out when it is ready.
+    pub fn start_switch(&mut self) {
+        let remote = self.remote();
+        // The kernel's datapath is there in the virtual machine only, where a test asks for it by name.
+        let kernel = Path::new("/sys/module/openvswitch").exists();
+        let more: &[&str] = if kernel { &[] } else { &["--disable-system"] };
+        self.switch = Some(self.daemon("ovs-vswitchd", &[&[remote.as_str()], more].concat()));
+    }
+
+    /// Kills the database's server.
+    pub fn kill_server(&mut self) {
+        self.server = None;
+        let _ = fs::remove_file(self.socket());
+    }
+
+    /// Kills the switch.
+    pub fn kill_switch(&mut self) {
+        self.switch = None;
+    }
+
+    /// Stops (`true`) or continues the database's server, which then neither answers nor hangs up.
+    pub fn freeze_server(&mut self, stop: bool) {
+        let signal = if stop { "-STOP" } else { "-CONT" };
+        let Some(server) = &mut self.server else { return };
+        let pid = server.child().id().to_string();
+        let done = Command::new("kill").args([signal, &pid]).status();
+        assert!(done.is_ok_and(|status| status.success()), "kill {signal} {pid}");
+    }
+
+    /// Makes the database's file anew, empty. The server is not running.
+    pub fn wipe(&mut self) {
+        assert!(self.server.is_none(), "the server would go on with what it has");
+        let _ = fs::remove_file(self.dir.join("conf.db"));
+        let _ = fs::remove_file(self.dir.join(".conf.db.~lock~"));
+        self.create_database();
+    }
+
+    /// Leaves both programs running until the thread that started them ends, as a test's does.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
+    /// The end of what both programs wrote down.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let mut log = String::new();
+        for name in ["ovsdb-server.log", "ovs-vswitchd.log"] {
+            let text = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(25)..];
+            log.push_str(&format!("{name}:\n{}\n", last.join("\n")));
+        }
+        log
+    }
+
+    fn create_database(&self) {
+        let database = self.dir.join("conf.db");
+        let mut command = self.command("ovsdb-tool");
+        let made = command.arg("create").arg(&database).arg(SCHEMA).status();
+        assert!(
+            made.is_ok_and(|status| status.success()),
+            "ovsdb-tool create {}",
+            database.display()
+        );
+    }
+
+    fn daemon(&self, program: &str, arguments: &[&str]) -> Running {
+        let dir = self.dir.display();
+        let mut command = self.command(program);
+        command
+            .args(arguments)
+            .args([
+                "--no-chdir".to_owned(),
+                format!("--unixctl={dir}/{program}.ctl"),
+                format!("--log-file={dir}/{program}.log"),
+                "-vconsole:off".to_owned(),
+                "-vsyslog:off".to_owned(),
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.spawn().unwrap_or_else(|error| panic!("{program}: {error}")).into()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = self.lab.command(program);
+        command
+            .env("OVS_RUNDIR", &self.dir)
+            .env("OVS_LOGDIR", &self.dir)
+            .env("OVS_DBDIR", &self.dir);
+        command
+    }
+}
+
+impl Drop for Ovs<'_> {
+    fn drop(&mut self) {
+        // A stopped process dies of being killed all the same; the switch first, which would complain.
+        self.switch = None;
+        self.server = None;
+    }
+}
+
+/// Waits until something holds.
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
