@@ -46,7 +46,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 2] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 16] = [
+const LAYERS: [(&str, u8); 17] = [
     ("netwright-cni", 0),
     ("netwright-state", 1),
     ("netwright-kernel", 2),
@@ -54,6 +54,7 @@ const LAYERS: [(&str, u8); 16] = [
     ("netwright-ipam", 3),
     ("netwright-dhcp", 3),
     ("netwright-cnm", 2),
+    ("netwright-npwg", 2),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),
     ("netwright-cni-runtime", 5),

@@ -24,6 +24,7 @@ use cni::{IfName, json};
 use serde_json::value::RawValue;
 
 use crate::selection::{ElementError, Selection};
+use crate::words;
 
 /// The networks a pod is to have beside the cluster's.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
@@ -57,7 +58,7 @@ const UNNAMED_IFNAME: &str = "net";
 #[non_exhaustive]
 pub enum AnnotationError {
     /// It looks like JSON and is none.
-    #[error("neither a list of names nor JSON: {0}")]
+    #[error("neither a list of names nor JSON: {}", words::json(.0))]
     Json(#[source] JsonError),
     /// It is JSON and no list.
     #[error("JSON, but not a list: write [ and ] around it")]
@@ -83,7 +84,7 @@ pub enum AnnotationError {
         text: String,
     },
     /// There is something wrong with one element.
-    #[error("network {place} ({name:?}): {problem}")]
+    #[error("network {place}{}: {problem}", called(.name))]
     Element {
         /// Which, counted from 1.
         place: usize,
@@ -127,6 +128,10 @@ pub enum AnnotationError {
     /// [`DEFAULT_NETWORK`] names none, or several.
     #[error("names {0} networks, must name one")]
     NotOne(usize),
+}
+
+fn called(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(" ({name:?})") }
 }
 
 /// An annotation that cannot be followed.

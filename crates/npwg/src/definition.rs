@@ -4,6 +4,7 @@ use cni::NetworkList;
 use cni::json::{JsonError, Object};
 
 use crate::selection::{self, ElementError};
+use crate::words;
 
 /// The group of definitions.
 pub const GROUP: &str = "k8s.cni.cncf.io";
@@ -37,7 +38,7 @@ pub enum DefinitionError {
     #[error(transparent)]
     Name(ElementError),
     /// `spec.config` is not JSON, or no object.
-    #[error("spec.config is not a JSON object: {0}")]
+    #[error("spec.config is not a JSON object: {}", words::json(.0))]
     Json(#[source] JsonError),
     /// It is neither a plugin nor a list of plugins.
     #[error("spec.config names no plugin: it needs \"type\", or \"plugins\" with several")]
@@ -48,7 +49,7 @@ pub enum DefinitionError {
     )]
     Both,
     /// It makes no sense as a configuration of CNI.
-    #[error("spec.config: {0}")]
+    #[error("spec.config: {}", config(.0))]
     Config(#[source] cni::Error),
     /// A plugin of it is one that attaches several networks.
     #[error("spec.config calls {0:?}, which would attach the pod's networks again")]
@@ -80,7 +81,7 @@ impl Definition {
             (true, false) => return Err(DefinitionError::Both),
             (false, true) => return Err(DefinitionError::NoPlugin),
         };
-        let list = list.map_err(|error| DefinitionError::Config(plain(error)))?;
+        let list = list.map_err(DefinitionError::Config)?;
         cni::NetworkName::new(&list.name).map_err(DefinitionError::Config)?;
         let ours = |plugin: &&cni::PluginConfig| OURSELVES.contains(&plugin.plugin_type.as_str());
         if let Some(plugin) = list.plugins.iter().find(ours) {
@@ -96,12 +97,20 @@ fn is_absent(object: &Object, key: &str) -> bool {
     object.get_ignore_case(key).is_none_or(|raw| matches!(raw.get(), "null" | "\"\""))
 }
 
-/// Leaves out of the library's words what the reader knows.
-fn plain(error: cni::Error) -> cni::Error {
-    let known = ["error parsing configuration list: ", "error parsing configuration: "];
-    let msg = known.iter().find_map(|words| error.msg.strip_prefix(words));
-    match msg.map(str::to_owned) {
-        Some(msg) => cni::Error { msg, ..error },
-        None => error,
+/// Says what is wrong without the library's words that its reader cannot know.
+fn config(error: &cni::Error) -> String {
+    let mut text = error.msg.replace("error parsing configuration list: ", "");
+    text = text.replace("error parsing configuration: ", "");
+    if let Some((place, rest)) =
+        text.strip_prefix("failed to parse plugin config ").and_then(|text| text.split_once(": "))
+    {
+        text = format!("plugins[{place}]: {rest}");
     }
+    // Those that begin with a key say what the message says in the words of a Go program.
+    if error.details.starts_with('"') {
+        text.clone_from(&error.details);
+    } else if !error.details.is_empty() {
+        text = format!("{text}: {:?}", error.details);
+    }
+    words::plain(&text)
 }

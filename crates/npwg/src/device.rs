@@ -6,6 +6,8 @@
 use cni::json::{JsonError, Object};
 use serde::{Deserialize, Serialize};
 
+use crate::words;
+
 /// Where the files are.
 pub const FOLDER: &str = "/var/run/k8s.cni.cncf.io/devinfo";
 
@@ -118,7 +120,7 @@ pub enum DeviceError {
     #[error("{0} bytes of device information, more than {MAX_FILE}")]
     TooLong(usize),
     /// It is not JSON of that shape.
-    #[error("not device information: {0}")]
+    #[error("not device information: {}", words::json(.0))]
     Json(#[source] JsonError),
     /// It does not say what the device is.
     #[error("device information without \"type\"")]

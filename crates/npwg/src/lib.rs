@@ -9,5 +9,6 @@ pub mod request;
 pub mod selection;
 pub mod status;
 pub mod wire;
+mod words;
 
 pub use selection::Selection;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use cni::json::{JsonError, Object};
 use cni::{AddResult, NetworkList};
 
-use crate::selection;
+use crate::{selection, words};
 
 /// What is asked for on one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum RequestError {
         asked: String,
     },
     /// The configuration cannot be changed as asked for.
-    #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {error}")]
+    #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {}", words::json(.error))]
     Args {
         /// The network.
         network: String,

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use cni::IfName;
-use cni::json::{self, JsonError, Object};
+use cni::json::{self, Object};
 use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::words;
 
 /// The longest label of a name (RFC 1123).
 const LABEL_MAX: usize = 63;
@@ -117,15 +119,14 @@ pub enum ElementError {
         text: String,
     },
     /// A value is of the wrong type.
-    #[error("{key:?} must be {wanted}: {error}")]
+    #[error("{key:?} must be {wanted}, not {found}")]
     WrongType {
         /// Its key.
         key: &'static str,
         /// What it must be.
         wanted: &'static str,
-        /// What was found.
-        #[source]
-        error: JsonError,
+        /// What is written.
+        found: String,
     },
     /// No interface can be called that.
     #[error("\"interface\": {text:?} cannot be the name of an interface: {reason}")]
@@ -294,10 +295,10 @@ fn read<T: DeserializeOwned>(
     let Some(raw) = element.get_ignore_case(key).filter(|raw| raw.get() != "null") else {
         return Ok(None);
     };
-    json::from_str(raw.get()).map(Some).map_err(|error| ElementError::WrongType {
+    json::from_str(raw.get()).map(Some).map_err(|_| ElementError::WrongType {
         key,
         wanted,
-        error,
+        found: words::excerpt(raw.get()),
     })
 }
 
