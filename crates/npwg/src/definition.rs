@@ -66,30 +66,38 @@ impl Definition {
         let Some(config) = config.filter(|config| !config.trim().is_empty()) else {
             return Ok(Definition::OnNode(name.to_owned()));
         };
-        let mut object = match cni::json::from_str::<Object>(config) {
-            Ok(object) if config.trim_start().starts_with('{') => object,
-            Ok(_) => return Err(DefinitionError::NoPlugin),
-            Err(error) => return Err(DefinitionError::Json(error)),
-        };
-        if is_absent(&object, "name") {
-            object.set_value("name", name);
-        }
-        let is_list = object.get("plugins").is_some();
-        let list = match (is_list, is_absent(&object, "type")) {
-            (true, true) => NetworkList::parse(&object.to_vec()),
-            (false, false) => NetworkList::from_plugin(&object.to_vec()),
-            (true, false) => return Err(DefinitionError::Both),
-            (false, true) => return Err(DefinitionError::NoPlugin),
-        };
-        let list = list.map_err(DefinitionError::Config)?;
-        cni::NetworkName::new(&list.name).map_err(DefinitionError::Config)?;
-        let ours = |plugin: &&cni::PluginConfig| OURSELVES.contains(&plugin.plugin_type.as_str());
-        if let Some(plugin) = list.plugins.iter().find(ours) {
-            return Err(DefinitionError::Ourselves(plugin.plugin_type.clone()));
-        }
-        let source = Object::parse(&list.source).map_err(DefinitionError::Json)?;
-        Ok(Definition::Here(source))
+        list(name, config).map(Definition::Here)
     }
+}
+
+/// Reads a configuration, of one plugin or a list of them, and returns it as a list. It gets this name if it has none.
+///
+/// # Errors
+/// [`DefinitionError`].
+pub fn list(name: &str, config: &str) -> Result<Object, DefinitionError> {
+    let mut object = match cni::json::from_str::<Object>(config) {
+        Ok(object) if config.trim_start().starts_with('{') => object,
+        Ok(_) => return Err(DefinitionError::NoPlugin),
+        Err(error) => return Err(DefinitionError::Json(error)),
+    };
+    if is_absent(&object, "name") {
+        object.set_value("name", name);
+    }
+    let is_list = object.get("plugins").is_some();
+    let list = match (is_list, is_absent(&object, "type")) {
+        (true, true) => NetworkList::parse(&object.to_vec()),
+        (false, false) => NetworkList::from_plugin(&object.to_vec()),
+        (true, false) => return Err(DefinitionError::Both),
+        (false, true) => return Err(DefinitionError::NoPlugin),
+    };
+    let list = list.map_err(DefinitionError::Config)?;
+    cni::NetworkName::new(&list.name).map_err(DefinitionError::Config)?;
+    let ours = |plugin: &&cni::PluginConfig| OURSELVES.contains(&plugin.plugin_type.as_str());
+    if let Some(plugin) = list.plugins.iter().find(ours) {
+        return Err(DefinitionError::Ourselves(plugin.plugin_type.clone()));
+    }
+    let source = Object::parse(&list.source).map_err(DefinitionError::Json)?;
+    Ok(source)
 }
 
 /// Says whether a key is absent, or says nothing.

@@ -173,6 +173,11 @@ pub enum ElementError {
     /// A gateway is no address.
     #[error("\"default-route\": {0:?} is not the address of a gateway")]
     NotAGateway(String),
+    /// A family has several gateways.
+    #[error(
+        "\"default-route\": {0} and {1} are of one family: a default route leads through one gateway"
+    )]
+    TwoGateways(IpAddr, IpAddr),
     /// Addresses are asked for in two ways.
     #[error("\"ips\" and \"ipam-claim-reference\" exclude each other: the claim has the addresses")]
     IpsAndClaim,
@@ -438,7 +443,14 @@ fn default_route(element: &Object) -> Result<Option<Vec<IpAddr>>, ElementError> 
         Ok(address) if !address.is_unspecified() && !address.is_multicast() => Ok(address),
         _ => Err(ElementError::NotAGateway(text)),
     };
-    gateways.into_iter().map(gateway).collect::<Result<_, _>>().map(Some)
+    let gateways: Vec<IpAddr> = gateways.into_iter().map(gateway).collect::<Result<_, _>>()?;
+    for (place, via) in gateways.iter().enumerate() {
+        let is_same = |other: &&IpAddr| other.is_ipv4() == via.is_ipv4();
+        if let Some(other) = gateways[..place].iter().find(is_same) {
+            return Err(ElementError::TwoGateways(*other, *via));
+        }
+    }
+    Ok(Some(gateways))
 }
 
 fn is_zero(value: &u64) -> bool {

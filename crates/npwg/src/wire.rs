@@ -18,6 +18,12 @@
 //! about the same sandbox replaces it. The daemon reads the folder when it starts and whenever a file appears there, and removes each file once it has done
 //! what it says. So a daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
 //!
+//! # While a pod runs
+//!
+//! The daemon attaches and detaches single networks of a running pod by calling the plugin `netwright-multi` for its sandbox: ADD with a
+//! [`PlannedNetwork`] under the key [`ATTACH`], whose result is that network's; DEL with an interface's name under [`DETACH`]. The plugin
+//! reports neither.
+//!
 //! ```
 //! use netwright_npwg::wire::{self, Pod, Request, Sandbox, PlanRequest};
 //!
@@ -47,6 +53,12 @@ pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// Where the daemon listens.
 pub const SOCKET: &str = "/run/netwright/multinet.sock";
+
+/// The key of a configuration under which ADD is given one more network for a sandbox that has some.
+pub const ATTACH: &str = "netwright/attach";
+
+/// The key of a configuration under which DEL is given the one interface of a sandbox that is to go.
+pub const DETACH: &str = "netwright/detach";
 
 /// Where messages are left that found nobody: the socket's path and `.todo`.
 #[must_use]
@@ -169,7 +181,8 @@ pub struct PlannedNetwork {
     /// Whether it is the default network.
     #[serde(skip_serializing_if = "is_false")]
     pub default: bool,
-    /// Its configuration: a network list, named. Absent: the node has it, see [`PlannedNetwork::on_node`].
+    /// Its configuration: a network list, named. Absent: the node has it, see [`PlannedNetwork::on_node`]. Where that is empty too, the
+    /// default network is the one that the plugin's configuration names or holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<Object>,
     /// The name of a network that the plugin finds in its `confDir`, where there is no [`PlannedNetwork::list`].

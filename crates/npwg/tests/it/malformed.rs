@@ -127,6 +127,7 @@ fn json_that_is_no_list_of_networks() {
             r#"[{"name": "a", "default-route": "10.0.0.1"}]"#,
             r#"[{"name": "a", "default-route": ["10.0.0.0/8"]}]"#,
             r#"[{"name": "a", "default-route": ["0.0.0.0"]}]"#,
+            r#"[{"name": "a", "default-route": ["10.0.0.1", "fd00::1", "10.0.0.2"]}]"#,
             r#"[{"name": "a", "default-route": ["10.0.0.1"]}, {"name": "b"}, {"name": "c", "default-route": []}]"#,
             r#"[{"name": "a", "ips": ["10.0.0.1"], "ipam-claim-reference": "c"}]"#,
             r#"[{"name": "a", "ipam-claim-reference": "C"}]"#,
@@ -202,6 +203,8 @@ fn json_that_is_no_list_of_networks() {
             network 1 ("a"): "default-route": "10.0.0.0/8" is not the address of a gateway
         [{"name": "a", "default-route": ["0.0.0.0"]}]
             network 1 ("a"): "default-route": "0.0.0.0" is not the address of a gateway
+        [{"name": "a", "default-route": ["10.0.0.1", "fd00::1", "10.0.0.2"]}]
+            network 1 ("a"): "default-route": 10.0.0.1 and 10.0.0.2 are of one family: a default route leads through one gateway
         [{"name": "a", "default-route": ["10.0.0.1"]}, {"name": "b"}, {"name": "c", "default-route": []}]
             networks 1 and 3 both ask for the default route: it can be on one network only
         [{"name": "a", "ips": ["10.0.0.1"], "ipam-claim-reference": "c"}]
