@@ -37,12 +37,18 @@ const NOT_IN_EXECUTABLE: [&str; 14] = [
 ];
 
 /// Crates that are there in two versions, with the reason, and when it goes.
-pub(crate) const DUPLICATES: [(&str, &str); 2] = [
+pub(crate) const DUPLICATES: [(&str, &str); 5] = [
     (
         "syn",
         "only in procedural macros; 2 is asked for by derive_more 0.99 (of netlink-packet-netfilter) and zerocopy",
     ),
     ("bitflags", "1 is asked for by smoltcp 0.14, which only the DHCP clients' tests use"),
+    ("base64", "0.22 is asked for by k8s-openapi 0.29 and tower-http 0.7, beside kube's 0.23; the daemon's only"),
+    ("derive_more", "only a procedural macro; 0.99 is asked for by netlink-packet-netfilter, 2 by kube"),
+    (
+        "getrandom",
+        "0.2 is asked for by ring 0.17 and 0.3 by ahash 0.8, which kube uses; the daemon's only, beside tests' 0.4",
+    ),
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
@@ -71,11 +77,13 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
-const CONFINED: [(&str, &[&str]); 7] = [
+const CONFINED: [(&str, &[&str]); 9] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
     ("regex-lite", &["netwright-plugins"]),
+    ("k8s-openapi", &["netwright-daemon"]),
+    ("kube", &["netwright-daemon"]),
     ("tokio", &["netwright-daemon"]),
     ("smoltcp", &["netwright-dhcp"]),
     ("zbus", &["netwright-firewall"]),

@@ -16,6 +16,9 @@ struct Lines {
     journal: bool,
 }
 
+/// Crates that log every request, and failures that we tell of ourselves.
+const FOREIGN: [&str; 5] = ["hyper", "kube", "rustls", "tokio", "tower"];
+
 /// Begins to log.
 pub(crate) fn start(level: Option<&str>, journal: bool) {
     let lowest = level.and_then(|text| text.parse().ok()).unwrap_or(Level::INFO);
@@ -25,7 +28,9 @@ pub(crate) fn start(level: Option<&str>, journal: bool) {
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.lowest
+        // Others' words about each request are for who looks for everything.
+        let foreign = FOREIGN.iter().any(|begin| metadata.target().starts_with(begin));
+        *metadata.level() <= self.lowest && (!foreign || self.lowest == Level::TRACE)
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

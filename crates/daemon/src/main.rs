@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use services::{Stop, collect, dhcp, docker, repair};
+use services::{Stop, collect, dhcp, docker, multinet, repair};
 
 /// What is printed when nothing that is known was asked for.
 const HELP: &str = "\
@@ -27,6 +27,7 @@ Services:
   dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
   collect   removes what containers that are gone have left; netwrightd collect -help lists its flags
   docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
+  multinet  gives pods several networks; netwrightd multinet -help lists its flags
   repair    puts back what is changed under containers; netwrightd repair -help lists its flags
 
   --version prints the version
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Some("collect") => (collect::HELP, collect::run(&arguments, &environment)),
         Some("repair") => (repair::HELP, repair::run(&arguments, &environment)),
         Some("docker") => (docker::HELP, docker::run(&arguments, &environment)),
+        Some("multinet") => (multinet::HELP, multinet::run(&arguments, &environment)),
         Some("--version" | "-V" | "version") => {
             say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
             return ExitCode::SUCCESS;

@@ -5,6 +5,7 @@ pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
 mod listen;
+pub(crate) mod multinet;
 mod node;
 pub(crate) mod repair;
 mod start;

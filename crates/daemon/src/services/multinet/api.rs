@@ -1,0 +1,322 @@
+//! The API server. The only file that knows by which crate it is spoken to.
+//!
+//! Pods are listed and watched without their specifications (API concepts, "Metadata only"): a tenth of the traffic, and of what
+//! is held while it is read.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{Api as Collection, ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{PartialObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Config, ResourceExt as _};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::sync::mpsc::Sender;
+
+use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
+
+/// Who we say we are: the field manager of patches, and the component of events.
+pub(super) const MANAGER: &str = "netwrightd-multinet";
+
+/// How long a connection may take to be there.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// How long a question may take, unless its asker has less time.
+const ANSWER_TIME: Duration = Duration::from_secs(15);
+/// Pauses between attempts to list and watch: as a client of Kubernetes' own has them.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How many objects a page of a list has.
+const PAGE: u32 = 200;
+
+/// Why the API server did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum ApiError {
+    /// There is no such object, or it is another one of the same name.
+    #[error("the API server has no such object: {0}")]
+    Gone(String),
+    /// It may be done later.
+    #[error("the API server does not answer: {0}")]
+    Away(String),
+    /// It will not be done.
+    #[error("the API server refuses: {0}")]
+    Refused(String),
+}
+
+/// There is no API server to ask: the configuration says none.
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    #[error("read the kubeconfig {path:?}: {cause}")]
+    Kubeconfig { path: String, cause: String },
+    #[error("there is no kubeconfig, and this is no pod: {0}")]
+    InCluster(String),
+    #[error("use the API server's configuration: {0}")]
+    Client(String),
+}
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(super) enum Change<T> {
+    /// A list begins.
+    Begin,
+    /// An object of the list.
+    Listed(T),
+    /// The list is complete.
+    Complete,
+    /// An object came or changed.
+    Changed(T),
+    /// An object went: `namespace/name`.
+    Gone(String),
+    /// Nothing is heard; attempts go on.
+    Lost(ApiError),
+}
+
+/// The API server.
+#[derive(Clone)]
+pub(super) struct Api {
+    client: Client,
+}
+
+impl Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Takes the configuration of a file, or what a pod finds; asks nothing yet.
+    pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        let mut config = match kubeconfig {
+            Some(path) => {
+                let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+                    path: path.display().to_string(),
+                    cause: error.to_string(),
+                };
+                let file = Kubeconfig::read_from(path).map_err(failed)?;
+                let options = KubeConfigOptions::default();
+                Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
+            }
+            // The token's file is read again as it is renewed.
+            None => {
+                Config::incluster().map_err(|error| ConnectError::InCluster(error.to_string()))?
+            }
+        };
+        config.connect_timeout = Some(CONNECT_TIME);
+        config.disable_compression = true;
+        let client =
+            Client::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
+        Ok(Api { client })
+    }
+
+    /// Tells of the pods of a node, until nobody listens.
+    pub(super) async fn follow_pods(&self, node: &str, to: Sender<Change<PodFacts>>) {
+        let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.client.clone());
+        let config = config().fields(&format!("spec.nodeName={node}"));
+        follow(watcher(pods, config), pod_facts, to).await;
+    }
+
+    /// Tells of all definitions, until nobody listens.
+    pub(super) async fn follow_definitions(&self, to: Sender<Change<DefinitionFacts>>) {
+        let all = Collection::all_with(self.client.clone(), &definition_kind());
+        follow(watcher(all, config()), definition_facts, to).await;
+    }
+
+    /// Asks for a pod.
+    pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<PodFacts, ApiError> {
+        let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), namespace);
+        within(pods.get_metadata(name)).await.map(pod_facts)
+    }
+
+    /// Asks for a definition.
+    pub(super) async fn definition(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<DefinitionFacts, ApiError> {
+        let kind = definition_kind();
+        let all: Collection<DynamicObject> =
+            Collection::namespaced_with(self.client.clone(), namespace, &kind);
+        within(all.get(name)).await.map(definition_facts)
+    }
+
+    /// Sets annotations of a pod, if it is still the one with that UID.
+    ///
+    /// It is written through the pod's status, which needs no right to change pods. The patch names the UID: the server refuses
+    /// it for another pod of the same name. It names no resource version, so that it cannot collide with who else writes
+    /// other annotations.
+    pub(super) async fn annotate(
+        &self,
+        pod: &PodFacts,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<(), ApiError> {
+        let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({"metadata": {"uid": pod.uid, "annotations": annotations}});
+        let (params, patch) = (patch_params(), Patch::Merge(&patch));
+        match within(pods.patch_status(&pod.name, &params, &patch)).await {
+            Err(ApiError::Refused(what)) if what.contains("metadata.uid") => {
+                Err(ApiError::Gone(what))
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Creates an Event, or changes the one of that name if `patch` says how and it is still there.
+    pub(super) async fn tell(
+        &self,
+        namespace: &str,
+        name: &str,
+        event: &Value,
+        patch: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let events: Collection<Event> = Collection::namespaced(self.client.clone(), namespace);
+        if let Some(patch) = patch {
+            match within(events.patch(name, &patch_params(), &Patch::Merge(patch))).await {
+                Err(ApiError::Gone(_)) => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        let event: Event = serde_json::from_value(event.clone())
+            .map_err(|error| ApiError::Refused(error.to_string()))?;
+        within(events.create(&PostParams::default(), &event)).await.map(|_| ())
+    }
+
+    /// Returns a node's labels.
+    #[allow(dead_code, reason = "labels of the node will use it")]
+    pub(super) async fn labels(&self, node: &str) -> Result<BTreeMap<String, String>, ApiError> {
+        let nodes: Collection<Node> = Collection::all(self.client.clone());
+        let node = within(nodes.get_metadata(node)).await?;
+        Ok(node.metadata.labels.unwrap_or_default())
+    }
+
+    /// Sets labels of a node, and removes those that are `None`.
+    #[allow(dead_code, reason = "labels of the node will use it")]
+    pub(super) async fn label(
+        &self,
+        node: &str,
+        labels: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), ApiError> {
+        let nodes: Collection<Node> = Collection::all(self.client.clone());
+        let patch = json!({"metadata": {"labels": labels}});
+        within(nodes.patch_metadata(node, &patch_params(), &Patch::Merge(&patch))).await.map(|_| ())
+    }
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
+fn definition_kind() -> ApiResource {
+    let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
+    ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions")
+}
+
+fn pod_facts(pod: PartialObjectMeta<Pod>) -> PodFacts {
+    let meta = pod.metadata;
+    PodFacts::new(
+        meta.namespace.unwrap_or_default(),
+        meta.name.unwrap_or_default(),
+        meta.uid.unwrap_or_default(),
+        meta.annotations.unwrap_or_default(),
+    )
+}
+
+fn definition_facts(object: DynamicObject) -> DefinitionFacts {
+    let config = object.data["spec"]["config"].as_str().unwrap_or_default().to_owned();
+    let annotations = object.metadata.annotations.as_ref();
+    let resource = annotations.and_then(|all| all.get(RESOURCE_NAME)).cloned();
+    DefinitionFacts {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        config,
+        resource,
+    }
+}
+
+/// Bounds a question.
+async fn within<T>(question: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+    match tokio::time::timeout(ANSWER_TIME, question).await {
+        Ok(answer) => answer.map_err(|error| api_error(&error)),
+        Err(_) => Err(ApiError::Away(format!("nothing within {} s", ANSWER_TIME.as_secs()))),
+    }
+}
+
+fn api_error(error: &kube::Error) -> ApiError {
+    let kube::Error::Api(status) = error else {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        return ApiError::Away(text);
+    };
+    let text = status.message.clone();
+    match status.code {
+        404 => ApiError::Gone(text),
+        // Somebody else was quicker, too much is asked, it begins or ends, or it cannot reach its store.
+        409 if status.reason != "AlreadyExists" => ApiError::Away(text),
+        // Our token may be renewed, our rights be given in a moment: the reason is told meanwhile.
+        401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
+        _ => ApiError::Refused(text),
+    }
+}
+
+/// Passes on what a watch tells. The watcher resumes where it was, and lists again where that is too long ago (410).
+async fn follow<K, T>(
+    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
+    read: impl Fn(K) -> T,
+    to: Sender<Change<T>>,
+) where
+    K: kube::ResourceExt,
+    T: super::facts::Fact,
+{
+    let mut stream = pin!(stream);
+    let mut pause = FIRST_PAUSE;
+    while let Some(event) = stream.next().await {
+        let change = match event {
+            Ok(watcher::Event::Init) => Change::Begin,
+            Ok(watcher::Event::InitApply(object)) => Change::Listed(read(object)),
+            Ok(watcher::Event::InitDone) => Change::Complete,
+            Ok(watcher::Event::Apply(object)) => Change::Changed(read(object)),
+            Ok(watcher::Event::Delete(object)) => Change::Gone(read(object).id()),
+            Err(error) => Change::Lost(watch_error(&error)),
+        };
+        let lost = matches!(change, Change::Lost(_));
+        let heard = !lost && !matches!(change, Change::Begin);
+        if to.send(change).await.is_err() {
+            return;
+        }
+        if heard {
+            pause = FIRST_PAUSE;
+        }
+        if lost {
+            // Up to half as long again, so that nodes do not come all at once when a server is back.
+            let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+            tokio::time::sleep(pause + Duration::from_millis(more)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn watch_error(error: &watcher::Error) -> ApiError {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => api_error(error),
+        watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
+        other => ApiError::Away(other.to_string()),
+    }
+}

@@ -1,0 +1,157 @@
+//! Events of pods: what people see by `kubectl describe pod`.
+//!
+//! The same words about the same pod are one Event that counts, as other components of Kubernetes do it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::json;
+
+use super::api::MANAGER;
+use super::facts::PodFacts;
+use super::outbox::Item;
+
+/// How many are remembered, to count on: some for each pod of a node.
+const REMEMBERED: usize = 1024;
+/// The longest message that the API takes (core/v1 Event, 1024 bytes).
+const LONGEST: usize = 1000;
+
+/// Whether it is good news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Normal,
+    Warning,
+}
+
+/// The Events told so far.
+#[derive(Debug)]
+pub(super) struct Events {
+    node: String,
+    told: Mutex<HashMap<(String, String, String), Told>>,
+}
+
+#[derive(Debug, Clone)]
+struct Told {
+    name: String,
+    first: String,
+    count: u64,
+}
+
+impl Events {
+    pub(super) fn new(node: &str) -> Self {
+        Events { node: node.to_owned(), told: Mutex::default() }
+    }
+
+    /// What to write for an Event about a pod; `now` as RFC 3339, `seed` a number that nobody else has.
+    pub(super) fn item(
+        &self,
+        pod: &PodFacts,
+        tone: Tone,
+        reason: &str,
+        message: &str,
+        (now, seed): (&str, u64),
+    ) -> Item {
+        let message = cut(message);
+        let key = (pod.uid.clone(), reason.to_owned(), message.to_owned());
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if REMEMBERED <= all.len() {
+            all.clear();
+        }
+        let told = all.entry(key).or_insert_with(|| Told {
+            // As client-go names them.
+            name: format!("{}.{seed:016x}", short(&pod.name)),
+            first: now.to_owned(),
+            count: 0,
+        });
+        told.count += 1;
+        let Told { name, first, count } = told.clone();
+        drop(all);
+        let tone = match tone {
+            Tone::Normal => "Normal",
+            Tone::Warning => "Warning",
+        };
+        let event = json!({
+            "metadata": {"name": name, "namespace": pod.namespace},
+            "involvedObject": {
+                "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name,
+                "uid": pod.uid,
+            },
+            "reason": reason, "message": message, "type": tone,
+            "source": {"component": MANAGER, "host": self.node},
+            "reportingComponent": MANAGER, "reportingInstance": self.node,
+            "firstTimestamp": first, "lastTimestamp": now, "count": count,
+        });
+        let patch = (1 < count).then(|| json!({"count": count, "lastTimestamp": now}));
+        Item::Event { namespace: pod.namespace.clone(), name, event, patch }
+    }
+}
+
+fn cut(message: &str) -> &str {
+    if message.len() <= LONGEST {
+        return message;
+    }
+    let mut end = LONGEST;
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
+}
+
+/// Names of Events are names of objects: 253 bytes with the number.
+fn short(name: &str) -> &str {
+    name.get(..230).unwrap_or(name).trim_end_matches(['-', '.'])
+}
+
+/// A time as the API has it, from milliseconds since 1970.
+pub(super) fn rfc3339(millis: u64) -> String {
+    let (days, seconds) = (millis / 86_400_000, millis / 1000 % 86_400);
+    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"), for days since 1970.
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_the_api_has_them() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_795_296_896_123), "2026-11-21T21:34:56Z");
+    }
+
+    #[test]
+    fn the_same_words_are_counted() {
+        let events = Events::new("n1");
+        let pod = PodFacts { name: "p".into(), uid: "7".into(), ..PodFacts::default() };
+        let tell = |words: &str, seed| match events.item(
+            &pod,
+            Tone::Warning,
+            "R",
+            words,
+            ("2026-01-01T00:00:00Z", seed),
+        ) {
+            Item::Event { name, event, patch, .. } => (name, event["count"].as_u64(), patch),
+            Item::Status { .. } => panic!("an Event"),
+        };
+        let first = tell("no", 1);
+        assert_eq!(first, ("p.0000000000000001".to_owned(), Some(1), None));
+        let again = tell("no", 2);
+        assert_eq!((again.0, again.1), (first.0, Some(2)));
+        assert_eq!(again.2.unwrap()["count"], 2);
+        assert_eq!(tell("other", 3).1, Some(1));
+        assert_eq!(tell(&"ä".repeat(600), 4).1, Some(1));
+        assert_eq!(cut(&"ä".repeat(600)).len(), 1000);
+    }
+}

@@ -1,0 +1,118 @@
+//! What each sandbox has: a file each, which a reboot may forget, as it ends every sandbox.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use npwg::wire::{Attached, Request, Sandbox};
+use state::{Durability, FileError};
+
+/// All sandboxes with several networks.
+#[derive(Debug)]
+pub(super) struct Held {
+    folder: PathBuf,
+    /// Sandbox file by pod (`namespace/name`): one, but for a moment when a pod gets another.
+    index: Mutex<HashMap<String, Vec<String>>>,
+}
+
+impl Held {
+    pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
+        state::create_directory(&folder, 0o700)?;
+        state::remove_abandoned(&folder);
+        let held = Held { folder, index: Mutex::default() };
+        for entry in std::fs::read_dir(&held.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if let Some(attached) = held.read(&name) {
+                held.note(&attached, name);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Writes down what a sandbox has.
+    pub(super) fn put(&self, attached: &Attached) -> Result<(), FileError> {
+        let name = file_name(&attached.sandbox);
+        let text = serde_json::to_vec(attached).unwrap_or_default();
+        state::write_atomic(&self.folder.join(&name), &text, 0o600, Durability::Volatile)?;
+        self.note(attached, name);
+        Ok(())
+    }
+
+    /// Forgets a sandbox.
+    pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), FileError> {
+        let name = file_name(sandbox);
+        state::remove_file(&self.folder.join(&name))?;
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.retain(|_, names| {
+            names.retain(|known| *known != name);
+            !names.is_empty()
+        });
+        Ok(())
+    }
+
+    /// What the sandboxes of a pod have.
+    #[allow(dead_code, reason = "attaching while a pod runs will use it")]
+    pub(super) fn of_pod(&self, id: &str) -> Vec<Attached> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = index.get(id).cloned().unwrap_or_default();
+        drop(index);
+        names.iter().filter_map(|name| self.read(name)).collect()
+    }
+
+    /// All pods that have sandboxes.
+    #[allow(dead_code, reason = "attaching while a pod runs will use it")]
+    pub(super) fn pods(&self) -> Vec<String> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    fn read(&self, name: &str) -> Option<Attached> {
+        let text = state::read_optional(&self.folder.join(name)).ok().flatten()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn note(&self, attached: &Attached, name: String) {
+        let id = format!("{}/{}", attached.pod.namespace, attached.pod.name);
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = index.entry(id).or_default();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
+/// As the plugin names what it leaves for us about a sandbox.
+fn file_name(sandbox: &Sandbox) -> String {
+    let of = npwg::wire::Detached { sandbox: sandbox.clone(), pod: None };
+    Request::Detached(of).todo_name().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use npwg::wire::Pod;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_outlives_the_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Held::open(dir.path().join("s")).unwrap();
+        let pod = Pod { namespace: "ns".into(), name: "p".into(), uid: "7".into() };
+        let sandbox = |container: &str| Sandbox {
+            container: container.into(),
+            ifname: "eth0".into(),
+            netns: String::new(),
+        };
+        let attached =
+            |container| Attached { sandbox: sandbox(container), pod: pod.clone(), results: vec![] };
+        held.put(&attached("c1")).unwrap();
+        held.put(&attached("c2")).unwrap();
+        held.put(&attached("c1")).unwrap();
+        let next = Held::open(dir.path().join("s")).unwrap();
+        assert_eq!(next.of_pod("ns/p").len(), 2);
+        next.remove(&sandbox("c1")).unwrap();
+        next.remove(&sandbox("c1")).unwrap();
+        assert_eq!(next.of_pod("ns/p"), [attached("c2")]);
+        next.remove(&sandbox("c2")).unwrap();
+        assert!(next.pods().is_empty());
+    }
+}

@@ -1,0 +1,216 @@
+//! What is known of the API's objects: in memory, and on the disk for when the API server is gone.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use state::{Durability, FileError};
+
+use super::api::Change;
+use super::facts::Fact;
+
+/// How many are kept of a kind: beyond, the API server is asked each time. A definition has some kilobytes at most.
+const MOST: usize = 4096;
+/// The longest that is kept of one: beyond, the API server is asked each time.
+const LONGEST: usize = 64 << 10;
+
+/// All objects of a kind.
+#[derive(Debug)]
+pub(super) struct Known<T> {
+    folder: PathBuf,
+    inner: Mutex<Inner<T>>,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    objects: HashMap<String, T>,
+    /// Those that the list under way has named so far.
+    listed: Option<BTreeSet<String>>,
+    /// The API server has told of all, in this process's life.
+    complete: bool,
+    /// Why nothing is heard.
+    lost: Option<String>,
+}
+
+/// How good what is known is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// The API server tells of every change.
+    Live,
+    /// Nothing is heard, for this reason; what is known is of then.
+    Lost(String),
+    /// Nothing was heard yet; what is known is of a daemon before this one.
+    Old,
+}
+
+impl<T: Fact> Known<T> {
+    /// Reads what a daemon before this one knew.
+    pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
+        state::create_directory(&folder, 0o700)?;
+        state::remove_abandoned(&folder);
+        let mut objects = HashMap::new();
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            // What is garbled is as if it were not there: the API server has it.
+            let text = state::read_optional(&entry.path()).ok().flatten();
+            if let Some(object) = text.and_then(|text| serde_json::from_slice::<T>(&text).ok())
+                && objects.len() < MOST
+            {
+                objects.insert(object.id(), object);
+            }
+        }
+        let inner = Inner { objects, listed: None, complete: false, lost: None };
+        Ok(Known { folder, inner: Mutex::new(inner) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<T> {
+        self.lock().objects.get(id).cloned()
+    }
+
+    #[allow(dead_code, reason = "labels of the node will use it")]
+    pub(super) fn all(&self) -> Vec<T> {
+        self.lock().objects.values().cloned().collect()
+    }
+
+    /// Whether anything is known: the API server has told, now or to a daemon before this one.
+    pub(super) fn is_usable(&self) -> bool {
+        let inner = self.lock();
+        inner.complete || !inner.objects.is_empty()
+    }
+
+    pub(super) fn freshness(&self) -> Freshness {
+        let inner = self.lock();
+        match (&inner.lost, inner.complete) {
+            (Some(reason), _) => Freshness::Lost(reason.clone()),
+            (None, true) => Freshness::Live,
+            (None, false) => Freshness::Old,
+        }
+    }
+
+    /// Takes what a watch tells; returns what changed, by name.
+    ///
+    /// Blocks while files are written.
+    pub(super) fn take(&self, change: Change<T>) -> Vec<String> {
+        match change {
+            Change::Begin => self.lock().listed = Some(BTreeSet::new()),
+            Change::Listed(object) => {
+                let id = object.id();
+                if let Some(listed) = &mut self.lock().listed {
+                    listed.insert(id.clone());
+                }
+                return self.put(object, id);
+            }
+            Change::Changed(object) => {
+                let id = object.id();
+                self.lock().lost = None;
+                return self.put(object, id);
+            }
+            Change::Gone(id) => return self.forget(vec![id]),
+            Change::Complete => {
+                let gone = {
+                    let mut inner = self.lock();
+                    (inner.complete, inner.lost) = (true, None);
+                    let listed = inner.listed.take().unwrap_or_default();
+                    let ids = inner.objects.keys();
+                    ids.filter(|id| !listed.contains(*id)).cloned().collect()
+                };
+                return self.forget(gone);
+            }
+            Change::Lost(error) => self.lock().lost = Some(error.to_string()),
+        }
+        Vec::new()
+    }
+
+    fn put(&self, object: T, id: String) -> Vec<String> {
+        let path = self.path(&id);
+        let text = serde_json::to_vec(&object).unwrap_or_default();
+        {
+            let mut inner = self.lock();
+            if inner.objects.get(&id) == Some(&object) {
+                return Vec::new();
+            }
+            let full = MOST <= inner.objects.len() && !inner.objects.contains_key(&id);
+            if full || LONGEST < text.len() {
+                inner.objects.remove(&id);
+                drop(inner);
+                let _ = state::remove_file(&path);
+                return vec![id];
+            }
+            inner.objects.insert(id.clone(), object);
+        }
+        // The memory has it: without the file it is unknown to the next daemon only.
+        if let Err(error) = state::write_atomic(&path, &text, 0o600, Durability::Synced) {
+            tracing::warn!(%error, "what is known is not kept");
+        }
+        vec![id]
+    }
+
+    fn forget(&self, ids: Vec<String>) -> Vec<String> {
+        for id in &ids {
+            self.lock().objects.remove(id);
+            if let Err(error) = state::remove_file(&self.path(id)) {
+                tracing::warn!(%error, "what is gone is not forgotten");
+            }
+        }
+        ids
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{}.json", state::file_name_of(id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::api::ApiError;
+    use super::super::facts::DefinitionFacts;
+    use super::*;
+
+    fn definition(name: &str, config: &str) -> DefinitionFacts {
+        let (namespace, name, config) = ("ns".to_owned(), name.to_owned(), config.to_owned());
+        DefinitionFacts { namespace, name, config, resource: None }
+    }
+
+    #[test]
+    fn what_was_known_is_known_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = Known::open(dir.path().join("d")).unwrap();
+        assert!(!known.is_usable());
+        assert_eq!(known.freshness(), Freshness::Old);
+        known.take(Change::Begin);
+        assert_eq!(known.take(Change::Listed(definition("a", "1"))), ["ns/a"]);
+        known.take(Change::Listed(definition("b", "1")));
+        known.take(Change::Complete);
+        assert_eq!(known.freshness(), Freshness::Live);
+        known.take(Change::Lost(ApiError::Away("gone".to_owned())));
+        let next = Known::<DefinitionFacts>::open(dir.path().join("d")).unwrap();
+        assert!(next.is_usable());
+        assert_eq!(next.get("ns/a"), Some(definition("a", "1")));
+        // What the next list does not name is gone.
+        next.take(Change::Begin);
+        assert_eq!(next.take(Change::Listed(definition("a", "1"))), Vec::<String>::new());
+        assert_eq!(next.take(Change::Complete), ["ns/b"]);
+        assert_eq!(Known::<DefinitionFacts>::open(dir.path().join("d")).unwrap().all().len(), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = Known::open(dir.path().join("d")).unwrap();
+        known.take(Change::Changed(definition("a", "1")));
+        known.take(Change::Changed(definition("a", &"x".repeat(LONGEST))));
+        assert_eq!(known.get("ns/a"), None, "the API server is asked instead");
+    }
+
+    #[test]
+    fn garbage_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("d");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("ns%2Fa.json"), b"\0garbage").unwrap();
+        assert!(!Known::<DefinitionFacts>::open(folder).unwrap().is_usable());
+    }
+}

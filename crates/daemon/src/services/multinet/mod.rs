@@ -1,0 +1,174 @@
+//! Several networks for a pod: the daemon's side of the plugin `netwright-multi`.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | start and end |
+//! | `flags` | the flags |
+//! | `api` | the API server, by the crate `kube` |
+//! | `facts` | what is kept of its objects |
+//! | `known` | what is known of them, also while the API server is gone |
+//! | `plan` | which networks a pod is to have, decided |
+//! | `devices` | which devices the kubelet has allocated |
+//! | `service` | what the plugin is answered, and what follows from what it tells |
+//! | `serve` | the socket |
+//! | `todo` | what plugins left when nobody listened |
+//! | `held` | what each sandbox has |
+//! | `outbox` | what is to be written to the API server |
+//! | `events` | Events of pods |
+//! | `conflist` | the CNI configuration by which runtimes find the plugin |
+//!
+//! This service is asynchronous, on one thread: it waits for a server that is far. No plugin runs for ADD or DEL here: they run
+//! in the plugin's process, so that nothing of a pod's start is charged to this one.
+
+mod api;
+mod conflist;
+mod devices;
+mod events;
+mod facts;
+mod flags;
+mod held;
+mod known;
+mod outbox;
+mod plan;
+mod serve;
+mod service;
+mod todo;
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use npwg::wire;
+use tokio::sync::mpsc;
+
+use self::api::{Api, Change};
+use self::facts::Fact;
+use self::flags::Flags;
+pub(crate) use self::flags::HELP;
+use self::known::Known;
+use self::service::Service;
+use super::Stop;
+use super::listen::{self, Listener};
+use super::start::{Surroundings, failed, stop_signals};
+
+/// How many changes wait to be taken at most: then the API server's connection is not read on.
+const CHANGES: usize = 64;
+/// How many threads wait for disks and plugins at most.
+const BLOCKING: usize = 4;
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
+    let mut flags = Flags::parse(arguments)?;
+    let surroundings = Surroundings { environment };
+    if flags.node.is_empty()
+        && let Some(name) = surroundings.variable("NODE_NAME")
+    {
+        flags.node = name.to_string_lossy().into_owned();
+    }
+    if flags.node.is_empty() {
+        return Err(Stop::Usage("flag needs to be given: -node, or $NODE_NAME".to_owned()));
+    }
+    let signals = stop_signals().map_err(failed)?;
+    let handed_over = listen::handed_over(environment).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(BLOCKING)
+        .build()
+        .map_err(failed)?;
+    let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
+    let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
+    surroundings.tell_stopping();
+    // What is under way is on the disk, or told to a plugin that leaves it there.
+    runtime.shutdown_background();
+    listener.close();
+    served?;
+    tracing::info!("stopped; pods keep their networks");
+    Ok(())
+}
+
+async fn serve(
+    flags: Flags,
+    surroundings: Surroundings<'_>,
+    listener: &Listener,
+    signals: UnixStream,
+) -> Result<(), Stop> {
+    let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
+    let todo = wire::todo_dir(&listener.path);
+    state::create_directory(&todo, 0o700).map_err(failed)?;
+    let service = Service::open(flags, api.clone(), &surroundings.roots()).map_err(failed)?;
+    let service = Arc::new(service);
+    // Before anybody is answered: a newer message about the same sandbox may come.
+    todo::look(&service, &todo);
+    let socket = listener.socket.try_clone().map_err(failed)?;
+    let socket = tokio::net::UnixListener::from_std(socket).map_err(failed)?;
+    tokio::spawn(serve::accept(Arc::clone(&service), socket));
+    tokio::spawn(todo::run(Arc::clone(&service), todo));
+    tokio::spawn(Arc::clone(&service.outbox).run(api));
+    let (pods, changes) = mpsc::channel(CHANGES);
+    let of = Arc::clone(&service);
+    tokio::spawn(async move { of.api.follow_pods(&of.flags.node, pods).await });
+    tokio::spawn(take(Arc::clone(&service), changes, "pods", |service| &service.pods));
+    let (definitions, changes) = mpsc::channel(CHANGES);
+    let of = Arc::clone(&service);
+    tokio::spawn(async move { of.api.follow_definitions(definitions).await });
+    tokio::spawn(take(Arc::clone(&service), changes, "definitions", |all| &all.definitions));
+    if let Some(path) = service.flags.conflist.clone() {
+        tokio::spawn(conflist::run(Arc::clone(&service), path));
+    }
+    surroundings.tell_ready();
+    tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
+    wait(signals).await.map_err(failed)
+}
+
+/// Waits for a signal.
+async fn wait(signals: UnixStream) -> std::io::Result<()> {
+    signals.set_nonblocking(true)?;
+    let signals = tokio::net::UnixStream::from_std(signals)?;
+    loop {
+        signals.readable().await?;
+        let mut octets = [0; 16];
+        match signals.try_read(&mut octets) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Takes what a watch tells.
+async fn take<T: Fact>(
+    service: Arc<Service>,
+    mut changes: mpsc::Receiver<Change<T>>,
+    what: &'static str,
+    known: impl Fn(&Service) -> &Known<T> + Copy + Send + 'static,
+) {
+    let mut lost = false;
+    while let Some(change) = changes.recv().await {
+        match &change {
+            Change::Lost(error) => {
+                if !lost {
+                    tracing::warn!(%error, what, "nothing is heard; what is known is used on");
+                }
+                lost = true;
+            }
+            Change::Complete | Change::Changed(_) if lost => {
+                tracing::info!(what, "heard again");
+                lost = false;
+            }
+            _ => {}
+        }
+        let service = Arc::clone(&service);
+        // Files are written: not on the thread that answers.
+        let taken = tokio::task::spawn_blocking(move || {
+            if !known(&service).take(change).is_empty() {
+                service.news.notify_one();
+            }
+        });
+        if taken.await.is_err() {
+            return;
+        }
+    }
+}

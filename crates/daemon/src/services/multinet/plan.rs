@@ -1,0 +1,327 @@
+//! Which networks a pod is to have: decided from what is known, without asking anybody.
+
+use npwg::Selection;
+use npwg::annotation::Asked;
+use npwg::definition::Definition;
+use npwg::policy::Policy;
+use npwg::wire::{Device, Plan, PlanRequest, PlannedNetwork, Refusal, Settings};
+
+use super::facts::{DefinitionFacts, PodFacts};
+
+/// Reasons of a pod's Events.
+pub(super) const REFUSED: &str = "NetworkRefused";
+pub(super) const NOT_FOUND: &str = "NoNetworkFound";
+
+/// What holds where the plugin's configuration says nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Defaults {
+    pub(super) cluster_network: Option<String>,
+    pub(super) default_networks: Vec<String>,
+    pub(super) system_namespaces: Vec<String>,
+    pub(super) multus_namespace: String,
+    pub(super) policy: Policy,
+}
+
+/// Why there is no plan, and what the pod's Event says it by; some reasons are no news for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NoPlan {
+    pub(super) refusal: Refusal,
+    pub(super) event: Option<&'static str>,
+}
+
+/// A network that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) what: What,
+    /// It is the default network.
+    pub(super) default: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    /// A pod's annotation selects it.
+    Selected(Box<Selection>),
+    /// The node's configuration names it: a definition, or a network on the node.
+    Named { namespace: String, name: String, text: String },
+}
+
+/// What became of looking for a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    Definition(DefinitionFacts),
+    /// The API server has none of that name.
+    Nothing,
+    /// Nobody knows, for this reason.
+    Unknown(String),
+}
+
+impl Defaults {
+    /// The defaults under what the plugin's configuration says.
+    pub(super) fn under(&self, settings: &Settings) -> Self {
+        let mut all = self.clone();
+        let set = settings.clone();
+        all.cluster_network = set.cluster_network.or(all.cluster_network);
+        all.default_networks = set.default_networks.unwrap_or(all.default_networks);
+        all.system_namespaces = set.system_namespaces.unwrap_or(all.system_namespaces);
+        all.multus_namespace = set.multus_namespace.unwrap_or(all.multus_namespace);
+        // Who writes the node's plugin configuration may forbid more, and not allow what the daemon forbids.
+        all.policy.namespace_isolation |= set.namespace_isolation.unwrap_or_default();
+        if let Some(global) = set.global_namespaces {
+            all.policy.global_namespaces = global;
+        }
+        all
+    }
+
+    fn named(&self, text: &str) -> What {
+        let (namespace, name) = text.split_once('/').unwrap_or((&self.multus_namespace, text));
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        What::Named { namespace, name, text: text.to_owned() }
+    }
+
+    /// The default network as it is for pods that say nothing.
+    pub(super) fn cluster(&self) -> Result<Wanted, NoPlan> {
+        let name = self.cluster_network.as_deref().ok_or_else(|| {
+            let refusal = Refusal::new(cni::code::INVALID_CONFIG, "no default network is named")
+                .with_details("set \"clusterNetwork\" in the plugin's configuration, or -cluster-network of netwrightd multinet");
+            NoPlan { refusal, event: None }
+        })?;
+        Ok(Wanted { what: self.named(name), default: true })
+    }
+}
+
+/// Which networks a pod wants, the default one first; no pod, the default network alone.
+pub(super) fn wanted(
+    request: &PlanRequest,
+    pod: Option<&PodFacts>,
+    defaults: &Defaults,
+) -> Result<Vec<Wanted>, NoPlan> {
+    let Some(pod) = pod else { return Ok(vec![defaults.cluster()?]) };
+    let refused = |text: String, event| NoPlan {
+        refusal: Refusal::new(cni::code::INVALID_CONFIG, text),
+        event: Some(event),
+    };
+    let id = format!("pod {}/{}", pod.namespace, pod.name);
+    let (space, ifname) = (&defaults.multus_namespace, &request.sandbox.ifname);
+    let asked = Asked::read(&pod.annotations, &pod.namespace, space, ifname)
+        .map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
+    let mut all = Vec::new();
+    all.push(match asked.default {
+        Some(selection) => {
+            if selection.namespace != *space {
+                let allowed = defaults.policy.allow(&pod.namespace, &selection);
+                allowed.map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
+            }
+            Wanted { what: What::Selected(Box::new(selection)), default: true }
+        }
+        None => defaults.cluster()?,
+    });
+    if !defaults.system_namespaces.contains(&pod.namespace) {
+        let named = defaults.default_networks.iter().map(|name| defaults.named(name));
+        all.extend(named.map(|what| Wanted { what, default: false }));
+    }
+    for selection in asked.networks {
+        let allowed = defaults.policy.allow(&pod.namespace, &selection);
+        allowed.map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
+        if let Some(claim) = &selection.ipam_claim {
+            let text = format!(
+                "{id}: network {:?}: addresses of a claim (\"ipam-claim-reference\": {claim:?}) are not supported",
+                selection.full_name()
+            );
+            return Err(refused(text, REFUSED));
+        }
+        all.push(Wanted { what: What::Selected(Box::new(selection)), default: false });
+    }
+    Ok(all)
+}
+
+impl Wanted {
+    /// The definition it may be: namespace and name.
+    pub(super) fn definition(&self) -> (&str, &str) {
+        match &self.what {
+            What::Selected(selection) => (&selection.namespace, &selection.name),
+            What::Named { namespace, name, .. } => (namespace, name),
+        }
+    }
+
+    /// What it comes to, with what was found of its definition. `is_on_node` says whether the node has a network of a name; `device`
+    /// hands out devices of a resource.
+    pub(super) fn planned(
+        &self,
+        found: &Found,
+        is_on_node: impl Fn(&str) -> bool,
+        device: impl FnOnce(&str) -> Result<String, String>,
+    ) -> Result<PlannedNetwork, NoPlan> {
+        let (namespace, name) = self.definition();
+        let id = format!("{namespace}/{name}");
+        let mut planned = match (&self.what, found) {
+            (_, Found::Definition(definition)) => read(definition, &id)?,
+            (What::Named { text, .. }, Found::Nothing) => on_node(text),
+            // The order is: definitions first. As long as nobody can say, what the node has is taken, rather than nothing.
+            (What::Named { text, .. }, Found::Unknown(_)) if is_on_node(text) => on_node(text),
+            (What::Selected(_), Found::Nothing) => {
+                let text = format!("there is no NetworkAttachmentDefinition {id:?}");
+                let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
+                return Err(NoPlan { refusal, event: Some(NOT_FOUND) });
+            }
+            (_, Found::Unknown(reason)) => {
+                let text = format!("NetworkAttachmentDefinition {id:?} is not known: {reason}");
+                return Err(NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) });
+            }
+        };
+        planned.default = self.default;
+        let resource = match found {
+            Found::Definition(definition) => definition.resource.as_deref(),
+            _ => None,
+        };
+        let mut named = None;
+        if let What::Selected(selection) = &self.what {
+            planned.ifname = selection.interface.as_ref().map(|ifname| ifname.as_str().to_owned());
+            planned.runtime_config =
+                Some(selection.runtime_config()).filter(|asked| !asked.is_empty());
+            planned.cni_args.clone_from(&selection.cni_args);
+            planned.args = selection.args();
+            planned.default_route.clone_from(&selection.default_route);
+            named.clone_from(&selection.device_id);
+        }
+        planned.device = match (named, resource) {
+            (Some(id), _) => Some(Device { id, resource: String::new() }),
+            (None, Some(resource)) => {
+                let id = device(resource).map_err(|why| {
+                    let text = format!("network {id:?} needs a device of {resource:?}: {why}");
+                    NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) }
+                })?;
+                Some(Device { id, resource: resource.to_owned() })
+            }
+            (None, None) => None,
+        };
+        Ok(planned)
+    }
+}
+
+/// The plan of these networks.
+pub(super) fn plan(pod: Option<&PodFacts>, networks: Vec<PlannedNetwork>) -> Plan {
+    Plan { uid: pod.map(|pod| pod.uid.clone()).unwrap_or_default(), networks }
+}
+
+fn on_node(name: &str) -> PlannedNetwork {
+    PlannedNetwork { name: name.to_owned(), on_node: name.to_owned(), ..PlannedNetwork::default() }
+}
+
+fn read(definition: &DefinitionFacts, id: &str) -> Result<PlannedNetwork, NoPlan> {
+    let config = Some(definition.config.as_str());
+    let read = Definition::of(&definition.name, config).map_err(|error| {
+        let text = format!("NetworkAttachmentDefinition {id:?}: {error}");
+        let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
+        NoPlan { refusal, event: Some(REFUSED) }
+    })?;
+    let name = id.to_owned();
+    Ok(match read {
+        Definition::Here(list) => {
+            PlannedNetwork { name, list: Some(list), ..PlannedNetwork::default() }
+        }
+        Definition::OnNode(on_node) => {
+            PlannedNetwork { name, on_node, ..PlannedNetwork::default() }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::{DEFAULT_NETWORK, NETWORKS};
+    use super::*;
+
+    fn defaults() -> Defaults {
+        Defaults {
+            cluster_network: Some("cluster".to_owned()),
+            default_networks: vec!["ops".to_owned()],
+            system_namespaces: vec!["kube-system".to_owned()],
+            multus_namespace: "kube-system".to_owned(),
+            policy: Policy::default(),
+        }
+    }
+
+    fn pod(namespace: &str, annotations: &[(&str, &str)]) -> PodFacts {
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let (name, uid) = ("p".to_owned(), "7".to_owned());
+        PodFacts::new(namespace.to_owned(), name, uid, annotations.iter().map(own))
+    }
+
+    fn names(pod: &PodFacts, defaults: &Defaults) -> Result<Vec<String>, String> {
+        let request = PlanRequest {
+            sandbox: npwg::wire::Sandbox { ifname: "eth0".into(), ..Default::default() },
+            ..PlanRequest::default()
+        };
+        let wanted = wanted(&request, Some(pod), defaults);
+        let name = |wanted: Wanted| {
+            let (namespace, name) = wanted.definition();
+            format!("{}{namespace}/{name}", if wanted.default { "*" } else { "" })
+        };
+        wanted.map(|all| all.into_iter().map(name).collect()).map_err(|no| no.refusal.msg)
+    }
+
+    #[test]
+    fn the_default_network_comes_first_then_those_of_all_pods_then_the_annotations() {
+        let asked = pod("ns", &[(NETWORKS, "b, other/a@x0")]);
+        assert_eq!(
+            names(&asked, &defaults()).unwrap(),
+            ["*kube-system/cluster", "kube-system/ops", "ns/b", "other/a"]
+        );
+        let system = pod("kube-system", &[]);
+        assert_eq!(names(&system, &defaults()).unwrap(), ["*kube-system/cluster"]);
+        let other = pod("ns", &[(DEFAULT_NETWORK, "mine")]);
+        assert_eq!(names(&other, &defaults()).unwrap()[0], "*kube-system/mine");
+    }
+
+    #[test]
+    fn the_plugins_configuration_may_forbid_more_and_not_less() {
+        let asked = pod("ns", &[(NETWORKS, "other/a")]);
+        let stricter = Settings { namespace_isolation: Some(true), ..Settings::default() };
+        let text = names(&asked, &defaults().under(&stricter)).unwrap_err();
+        assert!(text.contains("pods of namespace \"ns\" may not use"), "{text}");
+        let looser = Settings { namespace_isolation: Some(false), ..Settings::default() };
+        let mut strict = defaults();
+        strict.policy.namespace_isolation = true;
+        assert!(names(&asked, &strict.under(&looser)).is_err());
+    }
+
+    #[test]
+    fn a_malformed_annotation_is_refused_with_the_pods_name() {
+        let asked = pod("ns", &[(NETWORKS, "a,,b")]);
+        let text = names(&asked, &defaults()).unwrap_err();
+        assert!(text.starts_with("pod ns/p: annotation k8s.v1.cni.cncf.io/networks:"), "{text}");
+    }
+
+    #[test]
+    fn what_a_network_comes_to() {
+        let named = defaults().cluster().unwrap();
+        let no_device = |_: &str| Err("none".to_owned());
+        let planned = |wanted: &Wanted, found: &Found, on_node: bool| {
+            wanted.planned(found, |_| on_node, no_device).map_err(|no| (no.refusal.retry, no.event))
+        };
+        assert_eq!(planned(&named, &Found::Nothing, false).unwrap().on_node, "cluster");
+        let unknown = Found::Unknown("the API server is gone".to_owned());
+        assert_eq!(planned(&named, &unknown, true).unwrap().on_node, "cluster");
+        assert_eq!(planned(&named, &unknown, false), Err((true, Some(REFUSED))));
+        let definition = |config: &str, resource: Option<&str>| {
+            Found::Definition(DefinitionFacts {
+                namespace: "kube-system".to_owned(),
+                name: "cluster".to_owned(),
+                config: config.to_owned(),
+                resource: resource.map(str::to_owned),
+            })
+        };
+        let bridge = r#"{"cniVersion":"1.0.0","type":"bridge"}"#;
+        let here = planned(&named, &definition(bridge, None), false).unwrap();
+        assert_eq!(here.name, "kube-system/cluster");
+        assert!(here.list.is_some() && here.default);
+        assert_eq!(planned(&named, &definition("{", None), false), Err((false, Some(REFUSED))));
+        let device = definition(bridge, Some("v/nic"));
+        assert_eq!(planned(&named, &device, false), Err((true, Some(REFUSED))));
+        let given = named.planned(&device, |_| false, |_| Ok("0000:01".to_owned())).unwrap();
+        assert_eq!(given.device.unwrap().id, "0000:01");
+        let asked = pod("ns", &[(NETWORKS, "a")]);
+        let all = wanted(&PlanRequest::default(), Some(&asked), &defaults()).unwrap();
+        assert_eq!(planned(&all[2], &Found::Nothing, true), Err((false, Some(NOT_FOUND))));
+        assert_eq!(plan(Some(&asked), Vec::new()).uid, "7");
+    }
+}

@@ -1,0 +1,343 @@
+//! What the plugin is answered, and what follows from what it tells.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cni_runtime::ConfigFolder;
+use npwg::annotation;
+use npwg::status::{self, Status};
+use npwg::wire::{
+    Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Pod, Refusal, Request,
+};
+use state::FileError;
+use tokio::sync::{Notify, Semaphore};
+
+use super::api::{Api, ApiError};
+use super::devices::Devices;
+use super::events::{Events, Tone, rfc3339};
+use super::facts::{DefinitionFacts, Fact, PodFacts};
+use super::flags::Flags;
+use super::held::Held;
+use super::known::{Freshness, Known};
+use super::outbox::{Item, Outbox};
+use super::plan::{self, Found, NoPlan, REFUSED};
+
+/// How long an answer to the plugin may take to be found: a runtime waits for minutes, and the API server may be slow.
+const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// How many questions are put to the API server at once.
+const QUESTIONS: usize = 16;
+/// How many plans are made at once; others wait for their turn, which costs no more than their question.
+const PLANS: usize = 64;
+
+/// The reasons of Events.
+const ADDED: &str = "AddedInterface";
+const FAILED: &str = "NetworkFailed";
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) flags: Flags,
+    pub(super) api: Api,
+    pub(super) pods: Known<PodFacts>,
+    pub(super) definitions: Known<DefinitionFacts>,
+    pub(super) held: Held,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) events: Events,
+    /// Something is known, or held, that was not before.
+    pub(super) news: Notify,
+    questions: Semaphore,
+    plans: Semaphore,
+}
+
+impl Service {
+    pub(super) fn open(flags: Flags, api: Api, roots: &state::Roots) -> Result<Self, FileError> {
+        let lib = roots.lib.join("multinet");
+        let run = roots.run.join("multinet");
+        Ok(Service {
+            pods: Known::open(lib.join("pods"))?,
+            definitions: Known::open(lib.join("definitions"))?,
+            held: Held::open(run.join("sandboxes"))?,
+            outbox: Arc::new(Outbox::open(run.join("outbox"))?),
+            events: Events::new(&flags.node),
+            news: Notify::new(),
+            questions: Semaphore::new(QUESTIONS),
+            plans: Semaphore::new(PLANS),
+            flags,
+            api,
+        })
+    }
+
+    /// Answers the plugin.
+    pub(super) async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Plan(request) => self.plan(&request).await,
+            Request::Status => self.status().map_or_else(Answer::Refused, |()| Answer::Ok),
+            told => self.hear(told),
+        }
+    }
+
+    /// Does what is to be done about what the plugin tells, now or when nobody listened.
+    pub(super) fn hear(&self, told: Request) -> Answer {
+        let done = match told {
+            Request::Attached(attached) => self.attached(&attached),
+            Request::Failed(failed) => self.failed(&failed),
+            Request::Detached(detached) => self.detached(&detached),
+            Request::Plan(_) | Request::Status => Ok(()),
+        };
+        match done {
+            Ok(()) => Answer::Ok,
+            Err(error) => {
+                tracing::error!(%error, "cannot be written down");
+                let text = "netwrightd cannot write down what the pod has";
+                let details = cni::Error::from_chain(0, &error).msg;
+                Answer::Refused(Refusal::for_now(text).with_details(details))
+            }
+        }
+    }
+
+    async fn plan(&self, request: &PlanRequest) -> Answer {
+        let planned = tokio::time::timeout(ANSWER_TIME, async {
+            let _turn = self.plans.acquire().await;
+            self.planned(request).await
+        });
+        let no_plan = match planned.await {
+            Ok(Ok(plan)) => return Answer::Plan(plan),
+            Ok(Err(no_plan)) => no_plan,
+            Err(_) => {
+                let text = format!(
+                    "the API server has not said which networks the pod is to have within {} s",
+                    ANSWER_TIME.as_secs()
+                );
+                (NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) }, None)
+            }
+        };
+        let (NoPlan { refusal, event }, pod) = no_plan;
+        let told = request.pod.clone().unwrap_or_default();
+        tracing::info!(
+            namespace = told.namespace,
+            pod = told.name,
+            retry = refusal.retry,
+            err = refusal.msg,
+            "no plan"
+        );
+        let pod = pod.or_else(|| {
+            // An Event needs the pod's UID.
+            let known = self.pods.get(&format!("{}/{}", told.namespace, told.name));
+            known.filter(|known| told.uid.is_empty() || told.uid == known.uid)
+        });
+        if let (Some(reason), Some(pod)) = (event, pod) {
+            self.tell(&pod, Tone::Warning, reason, &refusal.msg);
+        }
+        Answer::Refused(refusal)
+    }
+
+    async fn planned(
+        &self,
+        request: &PlanRequest,
+    ) -> Result<npwg::wire::Plan, (NoPlan, Option<PodFacts>)> {
+        let pod = match &request.pod {
+            Some(pod) => Some(self.pod(pod).await.map_err(|no_plan| (no_plan, None))?),
+            None => None,
+        };
+        let networks = self.networks(request, pod.as_ref()).await;
+        let networks = networks.map_err(|no_plan| (no_plan, pod.clone()))?;
+        Ok(plan::plan(pod.as_ref(), networks))
+    }
+
+    /// What the networks of a pod come to.
+    pub(super) async fn networks(
+        &self,
+        request: &PlanRequest,
+        pod: Option<&PodFacts>,
+    ) -> Result<Vec<npwg::wire::PlannedNetwork>, NoPlan> {
+        let defaults = self.flags.defaults.under(&request.settings);
+        let wanted = plan::wanted(request, pod, &defaults)?;
+        let mut devices = None;
+        let mut networks = Vec::with_capacity(wanted.len());
+        for one in &wanted {
+            let (namespace, name) = one.definition();
+            let found = self.definition(namespace, name).await;
+            let device = |resource: &str| {
+                let uid = pod.map(|pod| pod.uid.as_str()).unwrap_or_default();
+                let mine = || Devices::of_pod(&self.flags.checkpoint, uid);
+                devices.get_or_insert_with(mine).next(resource)
+            };
+            networks.push(one.planned(&found, |name| self.is_on_node(name), device)?);
+        }
+        Ok(networks)
+    }
+
+    /// What is known of a pod; the API server is asked where that may not be the pod that is meant.
+    async fn pod(&self, told: &Pod) -> Result<PodFacts, NoPlan> {
+        let id = format!("{}/{}", told.namespace, told.name);
+        let is_it = |pod: &PodFacts| told.uid == pod.uid || told.uid.is_empty() || pod.is_static();
+        let known = self.pods.get(&id);
+        let live = self.pods.freshness() == Freshness::Live;
+        // Without a UID, what was known before nobody told any more may be another pod of that name.
+        let certain = |pod: &PodFacts| is_it(pod) && (live || !told.uid.is_empty());
+        if let Some(pod) = known.filter(certain) {
+            return Ok(pod);
+        }
+        let refused = |refusal| NoPlan { refusal, event: None };
+        let asked = match self.questions.acquire().await {
+            Ok(_turn) => self.api.pod(&told.namespace, &told.name).await,
+            Err(_) => Err(ApiError::Away("netwrightd stops".to_owned())),
+        };
+        match asked {
+            Ok(pod) if is_it(&pod) => Ok(pod),
+            Ok(pod) => {
+                let text = format!(
+                    "pod {id} is another one: its UID is {}, the sandbox is for {}",
+                    pod.uid, told.uid
+                );
+                Err(refused(Refusal::new(cni::code::INVALID_ENVIRONMENT, text)))
+            }
+            Err(ApiError::Gone(_)) => {
+                let text = format!("there is no pod {id}");
+                Err(refused(Refusal::new(cni::code::INVALID_ENVIRONMENT, text)))
+            }
+            Err(error) => {
+                let text = format!("which networks pod {id} is to have is not known: {error}");
+                Err(refused(Refusal::for_now(text)))
+            }
+        }
+    }
+
+    /// What is known of a definition; the API server is asked for one that is not.
+    async fn definition(&self, namespace: &str, name: &str) -> Found {
+        if let Some(definition) = self.definitions.get(&format!("{namespace}/{name}")) {
+            return Found::Definition(definition);
+        }
+        let Ok(_turn) = self.questions.acquire().await else {
+            return Found::Unknown("netwrightd stops".to_owned());
+        };
+        match self.api.definition(namespace, name).await {
+            Ok(definition) => Found::Definition(definition),
+            Err(ApiError::Gone(_)) => Found::Nothing,
+            Err(error) => Found::Unknown(error.to_string()),
+        }
+    }
+
+    /// Whether the node has a network of this name.
+    pub(super) fn is_on_node(&self, name: &str) -> bool {
+        ConfigFolder::scan(&self.flags.conf_dir).is_ok_and(|folder| folder.find(name).is_ok())
+    }
+
+    /// Whether pods can be answered; why not, otherwise.
+    pub(super) fn status(&self) -> Result<(), Refusal> {
+        let not_ready = |text: String| {
+            Err(Refusal { retry: true, ..Refusal::new(cni::code::PLUGIN_NOT_AVAILABLE, text) })
+        };
+        let cluster = match self.flags.defaults.cluster() {
+            Ok(cluster) => cluster,
+            // The plugin's configuration may name it.
+            Err(_) if self.flags.conflist.is_none() => return Ok(()),
+            Err(no_plan) => return not_ready(no_plan.refusal.msg),
+        };
+        let (namespace, name) = cluster.definition();
+        let is_defined = self.definitions.get(&format!("{namespace}/{name}")).is_some();
+        if !self.pods.is_usable() {
+            let reason = match self.pods.freshness() {
+                Freshness::Lost(reason) => reason,
+                _ => "it was not reached yet".to_owned(),
+            };
+            return not_ready(format!("nothing is known of the pods of this node: {reason}"));
+        }
+        let on_node = self.flags.defaults.cluster_network.as_deref().unwrap_or_default();
+        if !is_defined && !self.is_on_node(on_node) {
+            return not_ready(format!(
+                "the default network {on_node:?} is neither a NetworkAttachmentDefinition {namespace}/{name} nor in {}",
+                self.flags.conf_dir.display()
+            ));
+        }
+        Ok(())
+    }
+
+    fn attached(&self, attached: &Attached) -> Result<(), FileError> {
+        if attached.pod.name.is_empty() {
+            return Ok(());
+        }
+        self.held.put(attached)?;
+        self.write_status(attached)?;
+        let pod = facts(&attached.pod);
+        for result in &attached.results {
+            self.tell(&pod, Tone::Normal, ADDED, &added(result));
+        }
+        // The annotation may have changed since the plan was made.
+        self.news.notify_one();
+        Ok(())
+    }
+
+    /// Has the status of a sandbox's networks written.
+    pub(super) fn write_status(&self, attached: &Attached) -> Result<(), FileError> {
+        let text = status::write(&statuses(&attached.results), self.flags.status);
+        let annotations = BTreeMap::from([
+            (annotation::STATUS.to_owned(), text.clone()),
+            (annotation::LEGACY_STATUS.to_owned(), text),
+        ]);
+        let pod = facts(&attached.pod);
+        let sandbox = attached.sandbox.container.clone();
+        self.outbox.put(Item::Status { pod, sandbox, annotations })
+    }
+
+    fn failed(&self, failed: &Failed) -> Result<(), FileError> {
+        self.gone(&failed.sandbox)?;
+        if !failed.pod.uid.is_empty() {
+            let mut message = failed.msg.clone();
+            if !failed.network.is_empty() && !message.contains(&failed.network) {
+                message = format!("network {:?}: {message}", failed.network);
+            }
+            if !failed.details.is_empty() {
+                message = format!("{message}: {}", failed.details);
+            }
+            self.tell(&facts(&failed.pod), Tone::Warning, FAILED, &message);
+        }
+        Ok(())
+    }
+
+    fn detached(&self, detached: &Detached) -> Result<(), FileError> {
+        self.gone(&detached.sandbox)
+    }
+
+    fn gone(&self, sandbox: &npwg::wire::Sandbox) -> Result<(), FileError> {
+        self.outbox.forget(&sandbox.container);
+        self.held.remove(sandbox)
+    }
+
+    /// Has an Event about a pod written.
+    pub(super) fn tell(&self, pod: &PodFacts, tone: Tone, reason: &str, message: &str) {
+        let now = rfc3339(crate::clock::now().wall.as_millis());
+        let item = self.events.item(pod, tone, reason, message, (&now, crate::clock::seed()));
+        if let Err(error) = self.outbox.put(item) {
+            tracing::warn!(%error, pod = pod.id(), reason, message, "an Event is not told");
+        }
+    }
+}
+
+/// As much of a pod as writing to it takes.
+pub(super) fn facts(pod: &Pod) -> PodFacts {
+    PodFacts {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn statuses(results: &[NetworkResult]) -> Vec<Status> {
+    let of = |one: &NetworkResult| {
+        let read = cni::AddResult::parse(&one.result.to_vec(), cni::Version::CURRENT);
+        let result = read.unwrap_or_default();
+        status::of_result(&one.name, &one.ifname, one.default, &result, one.device_info.as_ref())
+    };
+    results.iter().flat_map(of).collect()
+}
+
+/// In Multus' words, which people look for.
+pub(super) fn added(one: &NetworkResult) -> String {
+    let read = cni::AddResult::parse(&one.result.to_vec(), cni::Version::CURRENT);
+    let ips: Vec<String> =
+        read.unwrap_or_default().ips.iter().map(|ip| ip.address.to_string()).collect();
+    format!("Add {} [{}] from {}", one.ifname, ips.join(" "), one.name)
+}

@@ -1,0 +1,355 @@
+//! The daemon between the plugin and the API server.
+
+mod rig;
+
+use std::time::Duration;
+
+use npwg::wire::{
+    self, Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
+};
+use serde_json::json;
+
+use rig::{Cluster, pod, sandbox, wait_for};
+
+const BRIDGE: &str =
+    r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge","capabilities":{"ips":true}}]}"#;
+
+fn attached(name: &str, uid: &str) -> Attached {
+    let result = |ifname: &str, ip: &str| {
+        let text = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": ifname, "mac": "02:00:00:00:00:01", "sandbox": "/run/netns/c"}],
+            "ips": [{"address": ip, "interface": 0}],
+        });
+        cni::json::Object::parse(text.to_string().as_bytes()).unwrap()
+    };
+    let network = |name: &str, ifname: &str, ip: &str| NetworkResult {
+        name: name.to_owned(),
+        ifname: ifname.to_owned(),
+        default: ifname == "eth0",
+        result: result(ifname, ip),
+        device_info: None,
+    };
+    Attached {
+        sandbox: sandbox(name),
+        pod: pod(name, uid),
+        results: vec![
+            network("cluster", "eth0", "192.0.2.7/24"),
+            network("ns/a", "net1", "198.51.100.7/24"),
+        ],
+    }
+}
+
+#[test]
+fn a_pods_life() {
+    let cluster = Cluster::new("mn-life");
+    cluster.define("ns", "a", BRIDGE);
+    let uid = cluster.pod("p", Some("a@data0"));
+    let _daemon = cluster.daemon();
+    let plan = cluster.planned("p", &uid);
+    assert_eq!(plan.uid, uid);
+    let names: Vec<_> = plan.networks.iter().map(|network| network.name.as_str()).collect();
+    assert_eq!(names, ["cluster", "ns/a"]);
+    assert!(plan.networks[0].default && plan.networks[0].on_node == "cluster");
+    assert_eq!(plan.networks[1].ifname.as_deref(), Some("data0"));
+    let list = plan.networks[1].list.clone().unwrap();
+    assert_eq!(list.get("name").unwrap().get(), "\"a\"");
+    let told = Request::Attached(attached("p", &uid));
+    assert_eq!(cluster.ask(&told).unwrap(), Answer::Ok);
+    let status = wait_for("the status", || cluster.status("p"));
+    assert_eq!(status[0]["default"], true);
+    assert_eq!(status[1]["ips"], json!(["198.51.100.7"]));
+    let legacy = cluster.annotation("p", "k8s.v1.cni.cncf.io/networks-status");
+    assert_eq!(legacy, cluster.annotation("p", "k8s.v1.cni.cncf.io/network-status"));
+    let events = wait_for("two events", || {
+        let events = cluster.events("p");
+        (events.len() == 2).then_some(events)
+    });
+    let added = ("AddedInterface".to_owned(), "Add net1 [198.51.100.7/24] from ns/a".to_owned());
+    assert!(events.contains(&added), "{events:?}");
+    let detached = Detached { sandbox: sandbox("p"), pod: Some(pod("p", &uid)) };
+    for _ in 0..2 {
+        assert_eq!(cluster.ask(&Request::Detached(detached.clone())).unwrap(), Answer::Ok);
+    }
+    let left = std::fs::read_dir(cluster.dir.join("run/multinet/sandboxes")).unwrap().count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_sandbox_without_a_pod_has_the_default_network_alone() {
+    let cluster = Cluster::new("mn-nopod");
+    let _daemon = cluster.daemon();
+    let request = PlanRequest {
+        sandbox: sandbox("x"),
+        settings: Settings { cluster_network: Some("other".into()), ..Settings::default() },
+        ..PlanRequest::default()
+    };
+    let Answer::Plan(plan) = cluster.ask(&Request::Plan(request)).unwrap() else {
+        panic!("a plan");
+    };
+    assert_eq!(plan.networks.len(), 1);
+    assert_eq!(plan.networks[0].on_node, "other", "the plugin's configuration comes first");
+}
+
+#[test]
+fn refusals_are_told_to_the_pod() {
+    let cluster = Cluster::new("mn-refuse");
+    cluster.define("ns", "bad", "{");
+    cluster.define("other", "a", BRIDGE);
+    let _daemon = cluster.daemon_with(&["-cluster-network", "cluster", "-namespace-isolation"]);
+    for (name, networks, reason, words) in [
+        ("malformed", "a,,b", "NetworkRefused", "there is a comma too many"),
+        ("missing", "nothing", "NoNetworkFound", "there is no NetworkAttachmentDefinition"),
+        ("broken", "bad", "NetworkRefused", "spec.config is not a JSON object"),
+        ("foreign", "other/a", "NetworkRefused", "may not use definitions of namespace"),
+    ] {
+        let uid = cluster.pod(name, Some(networks));
+        let refusal = cluster.plan(name, &uid).unwrap_err();
+        assert!(refusal.msg.contains(words), "{refusal:?}");
+        assert!(!refusal.retry, "{refusal:?}");
+        let event = wait_for("an event", || cluster.events(name).pop());
+        assert_eq!((event.0.as_str(), event.1.as_str()), (reason, refusal.msg.as_str()));
+        // Said again and again it is one Event that counts.
+        assert!(cluster.plan(name, &uid).is_err());
+        cluster.api.wait_until("a count", |api| {
+            let events = api.objects("events");
+            let mut mine = events.iter().filter(|event| event["involvedObject"]["name"] == name);
+            mine.next().is_some_and(|event| event["count"] == 2) && mine.next().is_none()
+        });
+    }
+}
+
+#[test]
+fn another_pod_of_the_same_name_is_another() {
+    let cluster = Cluster::new("mn-uid");
+    let uid = cluster.pod("p", None);
+    let _daemon = cluster.daemon();
+    let refusal = cluster.plan("p", "some-other-uid").unwrap_err();
+    assert!(refusal.msg.contains("is another one") && !refusal.retry, "{refusal:?}");
+    assert!(cluster.plan("nobody", "7").unwrap_err().msg.contains("there is no pod ns/nobody"));
+    // A static pod has another UID here than there.
+    cluster.api.create(&json!({
+        "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
+        "metadata": {"namespace": "ns", "name": "s", "annotations": {"kubernetes.io/config.mirror": "h"}},
+    }));
+    assert_ne!(cluster.planned("s", "the-kubelets-uid").uid, "the-kubelets-uid");
+    // The pod was made again while its status was being written: it is not written.
+    cluster.planned("p", &uid);
+    cluster.api.fail(503);
+    assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
+    cluster.api.remove("pods", "ns", "p");
+    cluster.pod("p", None);
+    cluster.api.restore();
+    cluster.api.wait_until("the write that is refused", |api| {
+        api.asked().iter().any(|asked| asked.resource == "pods/status" && asked.code == 422)
+    });
+    assert_eq!(cluster.status("p"), None);
+}
+
+#[test]
+fn what_is_known_serves_while_the_api_is_gone() {
+    let cluster = Cluster::new("mn-gone");
+    cluster.define("ns", "a", BRIDGE);
+    let uid = cluster.pod("p", Some("a"));
+    let daemon = cluster.daemon();
+    cluster.planned("p", &uid);
+    wait_for("the definition to be known", || {
+        let mut known = std::fs::read_dir(cluster.dir.join("lib/multinet/definitions")).unwrap();
+        known.next().map(drop)
+    });
+    cluster.api.refuse();
+    cluster.planned("p", &uid);
+    let refusal = cluster.plan("q", "8").unwrap_err();
+    assert!(refusal.retry && refusal.msg.contains("does not answer"), "{refusal:?}");
+    // So it does after a restart.
+    daemon.kill();
+    let _daemon = cluster.daemon();
+    assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
+    assert_eq!(cluster.planned("p", &uid).networks.len(), 2);
+    assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
+    cluster.api.restore();
+    wait_for("the status, once there is somebody to write to", || cluster.status("p"));
+    let uid = cluster.pod("q", Some("a"));
+    cluster.planned("q", &uid);
+}
+
+#[test]
+fn watches_go_on_after_all_kinds_of_trouble() {
+    let cluster = Cluster::new("mn-watch");
+    let _daemon = cluster.daemon();
+    let known = |name: &str| {
+        let path = cluster.dir.join(format!("lib/multinet/definitions/ns%2F{name}.json"));
+        wait_for(name, || path.exists().then_some(()));
+    };
+    cluster.define("ns", "first", BRIDGE);
+    known("first");
+    cluster.api.cut();
+    cluster.define("ns", "second", BRIDGE);
+    known("second");
+    // What happened meanwhile is forgotten: 410, and everything is listed again.
+    cluster.api.refuse();
+    cluster.define("ns", "third", BRIDGE);
+    cluster.api.remove("network-attachment-definitions", "ns", "first");
+    cluster.api.compact();
+    cluster.api.restore();
+    known("third");
+    let gone = cluster.dir.join("lib/multinet/definitions/ns%2Ffirst.json");
+    wait_for("what is gone to be forgotten", || (!gone.exists()).then_some(()));
+    cluster.api.bookmark();
+    cluster.api.fail_next("watch", "network-attachment-definitions", 500);
+    cluster.api.cut();
+    cluster.define("ns", "fourth", BRIDGE);
+    known("fourth");
+}
+
+#[test]
+fn a_status_that_collides_is_written_again() {
+    let cluster = Cluster::new("mn-conflict");
+    let uid = cluster.pod("p", None);
+    let _daemon = cluster.daemon();
+    for code in [409, 429, 500] {
+        cluster.api.fail_next("patch", "pods/status", code);
+    }
+    assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
+    wait_for("the status", || cluster.status("p"));
+}
+
+#[test]
+fn what_plugins_left_is_done() {
+    let cluster = Cluster::new("mn-todo");
+    let (one, two) = (cluster.pod("p", None), cluster.pod("q", None));
+    let folder = wire::todo_dir(&cluster.socket());
+    std::fs::create_dir_all(&folder).unwrap();
+    let leave = |told: &Request| {
+        let line = wire::write_request(told).unwrap();
+        std::fs::write(folder.join(told.todo_name().unwrap()), line).unwrap();
+    };
+    leave(&Request::Attached(attached("p", &one)));
+    let _daemon = cluster.daemon();
+    wait_for("the status of what was left before", || cluster.status("p"));
+    leave(&Request::Attached(attached("q", &two)));
+    wait_for("the status of what was left meanwhile", || cluster.status("q"));
+    leave(&Request::Detached(Detached { sandbox: sandbox("q"), pod: None }));
+    std::fs::write(folder.join("nonsense"), "tea").unwrap();
+    wait_for("the folder to be empty", || {
+        std::fs::read_dir(&folder).unwrap().next().is_none().then_some(())
+    });
+    assert_eq!(std::fs::read_dir(cluster.dir.join("run/multinet/sandboxes")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_failure_is_told_to_the_pod() {
+    let cluster = Cluster::new("mn-failed");
+    let uid = cluster.pod("p", None);
+    let _daemon = cluster.daemon();
+    let failed = Failed {
+        sandbox: sandbox("p"),
+        pod: pod("p", &uid),
+        network: "ns/a".into(),
+        code: 7,
+        msg: "no such parent".into(),
+        details: "eth7".into(),
+    };
+    assert_eq!(cluster.ask(&Request::Failed(failed)).unwrap(), Answer::Ok);
+    let (reason, message) = wait_for("an event", || cluster.events("p").pop());
+    assert_eq!(reason, "NetworkFailed");
+    assert_eq!(message, "network \"ns/a\": no such parent: eth7");
+}
+
+#[test]
+fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
+    let cluster = Cluster::new("mn-ready");
+    let path = cluster.dir.join("00-netwright.conflist");
+    cluster.api.refuse();
+    let flags = ["-cluster-network", "cluster", "-conflist", path.to_str().unwrap()];
+    let daemon = cluster.daemon_with(&flags);
+    let Answer::Refused(refusal) = cluster.ask(&Request::Status).unwrap() else {
+        panic!("nothing is known");
+    };
+    assert_eq!(refusal.code, 50);
+    assert!(refusal.msg.contains("nothing is known of the pods of this node"), "{refusal:?}");
+    assert!(!path.exists());
+    cluster.api.restore();
+    wait_for("the configuration", || path.exists().then_some(()));
+    assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(list["plugins"][0]["type"], "netwright-multi");
+    assert_eq!(list["plugins"][0]["clusterNetwork"], "cluster");
+    assert_eq!(list["plugins"][0]["capabilities"], json!({"portMappings": true}));
+    // It stays: without it the runtime would take the next network it finds.
+    daemon.kill();
+    std::fs::remove_file(cluster.dir.join("net.d/cluster.conflist")).unwrap();
+    let _daemon = cluster.daemon_with(&flags);
+    wait_for("the default network to be missed", || {
+        let answer = cluster.ask(&Request::Status).unwrap();
+        let Answer::Refused(refusal) = answer else { panic!("the default network is gone") };
+        refusal.msg.contains("default network \"cluster\"").then_some(())
+    });
+    assert!(path.exists());
+}
+
+#[test]
+fn a_slow_api_fails_nobody() {
+    let cluster = Cluster::new("mn-slow");
+    cluster.define("ns", "a", BRIDGE);
+    let uids: Vec<_> = (0..20).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
+    cluster.api.slow(Duration::from_secs(2));
+    let _daemon = cluster.daemon();
+    // Nothing is listed yet: each is asked for.
+    std::thread::scope(|scope| {
+        for (number, uid) in uids.iter().enumerate() {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let name = format!("p{number}");
+                let plan = cluster.plan(&name, uid).unwrap();
+                assert_eq!(plan.networks.len(), 2);
+                let told = Request::Attached(attached(&name, uid));
+                assert_eq!(cluster.ask(&told).unwrap(), Answer::Ok);
+            });
+        }
+    });
+    for number in 0..20 {
+        wait_for("every status", || cluster.status(&format!("p{number}")));
+    }
+}
+
+#[test]
+fn devices_are_those_that_the_kubelet_allocated() {
+    let cluster = Cluster::new("mn-device");
+    cluster.api.create(&json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"namespace": "ns", "name": "a",
+            "annotations": {"k8s.v1.cni.cncf.io/resourceName": "v/nic"}},
+        "spec": {"config": BRIDGE},
+    }));
+    let uid = cluster.pod("p", Some("a,a"));
+    let _daemon = cluster.daemon();
+    let refusal = cluster.plan("p", &uid).unwrap_err();
+    assert!(refusal.retry && refusal.msg.contains("needs a device of \"v/nic\""), "{refusal:?}");
+    let checkpoint = json!({"Data": {"PodDeviceEntries": [{
+        "PodUID": uid, "ContainerName": "c", "ResourceName": "v/nic", "DeviceIDs": {"0": ["b", "a"]},
+    }]}});
+    std::fs::write(cluster.dir.join("checkpoint"), checkpoint.to_string()).unwrap();
+    let plan = cluster.plan("p", &uid).unwrap();
+    let ids: Vec<_> = plan.networks.iter().filter_map(|one| one.device.clone()).collect();
+    assert_eq!(ids.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    use std::io::{Read as _, Write as _};
+    let cluster = Cluster::new("mn-nonsense");
+    let _daemon = cluster.daemon();
+    for nonsense in [&b"tea\n"[..], b"{\"version\":2}\n", &[b' '; wire::MAX_MESSAGE + 2]] {
+        let mut stream = std::os::unix::net::UnixStream::connect(cluster.socket()).unwrap();
+        // It may be refused before all of it is said.
+        let _ = stream.write_all(nonsense);
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        if let Ok(answer) = wire::read_answer(&said) {
+            assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+        }
+    }
+    assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
+}

@@ -1,0 +1,222 @@
+//! A node, an API server and the daemon between them, asked as the plugin asks.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use npwg::wire::{self, Answer, Plan, PlanRequest, Pod, Refusal, Request, Sandbox};
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::{Lab, Place as _};
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) lab: Lab,
+    pub(crate) api: KubeApi,
+    pub(crate) dir: PathBuf,
+}
+
+impl Cluster {
+    /// Has the default network `cluster` on the node, and nothing else.
+    pub(crate) fn new(name: &str) -> Self {
+        let lab = Lab::new(name);
+        let api = lab.enter(KubeApi::start);
+        let dir = lab.dir().to_owned();
+        fs::create_dir_all(dir.join("net.d")).unwrap();
+        let cluster = json!({
+            "cniVersion": "1.0.0", "name": "cluster",
+            "plugins": [{"type": "bridge", "bridge": "br0", "capabilities": {"portMappings": true}}],
+        });
+        fs::write(dir.join("net.d/cluster.conflist"), cluster.to_string()).unwrap();
+        api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+        Cluster { lab, api, dir }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("multinet.sock")
+    }
+
+    /// A definition with a configuration as text.
+    pub(crate) fn define(&self, namespace: &str, name: &str, config: &str) {
+        self.api.create(&json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"namespace": namespace, "name": name}, "spec": {"config": config},
+        }));
+    }
+
+    /// A pod of the node, with an annotation, if there is one; returns its UID.
+    pub(crate) fn pod(&self, name: &str, networks: Option<&str>) -> String {
+        let annotations = match networks {
+            Some(networks) => json!({"k8s.v1.cni.cncf.io/networks": networks}),
+            None => json!({}),
+        };
+        let made = self.api.create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "ns", "name": name, "annotations": annotations},
+            "spec": {"nodeName": "n1"},
+        }));
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn daemon(&self) -> Daemon<'_> {
+        self.daemon_with(&["-cluster-network", "cluster"])
+    }
+
+    /// Starts the daemon and waits until it listens.
+    pub(crate) fn daemon_with(&self, flags: &[&str]) -> Daemon<'_> {
+        let mut daemon = self.spawn(flags, &[]);
+        daemon.wait_until_listening();
+        daemon
+    }
+
+    /// Starts the daemon, perhaps behind other words of a shell.
+    pub(crate) fn spawn(&self, flags: &[&str], before: &[&str]) -> Daemon<'_> {
+        let log = self.dir.join("daemon.log");
+        let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let binary = env!("CARGO_BIN_EXE_netwrightd");
+        let kubeconfig = self.api.kubeconfig(&self.dir);
+        let words: Vec<&str> = before.iter().copied().chain([binary]).collect();
+        let child = self
+            .lab
+            .command(words[0])
+            .args(&words[1..])
+            .args(["multinet", "-node", "n1", "-socketpath"])
+            .arg(self.socket())
+            .arg("-kubeconfig")
+            .arg(kubeconfig)
+            .arg("-confdir")
+            .arg(self.dir.join("net.d"))
+            .arg("-checkpoint")
+            .arg(self.dir.join("checkpoint"))
+            .args(flags)
+            .env("NETWRIGHT_RUN_DIR", self.dir.join("run"))
+            .env("NETWRIGHT_STATE_DIR", self.dir.join("lib"))
+            .env("NETWRIGHT_LOG", "debug")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(out)
+            .spawn()
+            .unwrap();
+        Daemon { cluster: self, child, log }
+    }
+
+    /// Asks the daemon.
+    pub(crate) fn ask(&self, request: &Request) -> std::io::Result<Answer> {
+        ask(&self.socket(), request)
+    }
+
+    pub(crate) fn plan(&self, name: &str, uid: &str) -> Result<Plan, Refusal> {
+        let request = Request::Plan(PlanRequest {
+            sandbox: sandbox(name),
+            pod: Some(pod(name, uid)),
+            ..PlanRequest::default()
+        });
+        match self.ask(&request).unwrap() {
+            Answer::Plan(plan) => Ok(plan),
+            Answer::Refused(refusal) => Err(refusal),
+            Answer::Ok => panic!("a plan was asked for"),
+        }
+    }
+
+    /// Asks until there is a plan: what was just made known may not have arrived.
+    pub(crate) fn planned(&self, name: &str, uid: &str) -> Plan {
+        wait_for("a plan", || self.plan(name, uid).ok())
+    }
+
+    pub(crate) fn annotation(&self, pod: &str, key: &str) -> Option<String> {
+        let pod = self.api.object("pods", "ns", pod)?;
+        pod["metadata"]["annotations"][key].as_str().map(str::to_owned)
+    }
+
+    pub(crate) fn status(&self, pod: &str) -> Option<Value> {
+        let text = self.annotation(pod, "k8s.v1.cni.cncf.io/network-status")?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// The messages of Events about a pod, with their reasons.
+    pub(crate) fn events(&self, pod: &str) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let events = self.api.objects("events").into_iter();
+        events
+            .filter(|event| event["involvedObject"]["name"] == pod)
+            .map(|event| (text(&event["reason"]), text(&event["message"])))
+            .collect()
+    }
+}
+
+pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&wire::write_request(request).unwrap())?;
+    let mut line = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(wire::read_answer(&line).unwrap())
+}
+
+pub(crate) fn sandbox(name: &str) -> Sandbox {
+    Sandbox { container: format!("c-{name}"), ifname: "eth0".into(), netns: String::new() }
+}
+
+pub(crate) fn pod(name: &str, uid: &str) -> Pod {
+    Pod { namespace: "ns".into(), name: name.into(), uid: uid.into() }
+}
+
+/// A daemon; killed when dropped.
+pub(crate) struct Daemon<'c> {
+    cluster: &'c Cluster,
+    pub(crate) child: Child,
+    log: PathBuf,
+}
+
+impl Daemon<'_> {
+    pub(crate) fn wait_until_listening(&mut self) {
+        let socket = self.cluster.socket();
+        wait_for("the daemon to listen", || {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("the daemon ended, {status}:\n{}", self.said());
+            }
+            ask(&socket, &Request::Status).ok()
+        });
+    }
+
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon said:\n{}", self.said());
+        }
+    }
+}
+
+/// Waits until something is there.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
