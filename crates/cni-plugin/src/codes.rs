@@ -26,3 +26,5 @@ pub const SEVERAL: u32 = 109;
 pub const DAEMON: u32 = 110;
 /// A Docker driver is not there, refused, or gave an answer that is no use.
 pub const DRIVER: u32 = 111;
+/// Open vSwitch is not there, refused, or gave an answer that is no use.
+pub const SWITCH: u32 = 112;

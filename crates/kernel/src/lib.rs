@@ -24,6 +24,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod conntrack;
+pub mod ethtool;
 pub mod events;
 pub mod heap;
 #[cfg(any(test, feature = "fuzz"))]

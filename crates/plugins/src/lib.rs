@@ -38,6 +38,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &multi::Multi,
+        &interface::ovs::Ovs,
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
         &chained::sbr::Sbr,

@@ -8,6 +8,7 @@ pub mod ipvlan;
 pub mod loopback;
 pub mod macvlan;
 pub mod on_parent;
+pub mod ovs;
 pub mod ptp;
 pub mod single;
 pub mod tap;

@@ -20,6 +20,7 @@ mod loopback;
 mod macvlan;
 mod multi;
 mod orphans;
+mod ovs;
 mod portmap;
 mod protocol;
 mod ptp;

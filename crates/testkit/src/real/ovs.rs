@@ -45,7 +45,7 @@ impl<'lab> Ovs<'lab> {
         let dir = lab.dir().join("ovs");
         fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
         let mut ovs = Ovs { lab, dir, server: None, switch: None };
-        ovs.create_database();
+        ovs.create_database(Path::new(SCHEMA));
         ovs.start_server();
         ovs
     }
@@ -164,9 +164,28 @@ impl<'lab> Ovs<'lab> {
     /// Makes the database's file anew, empty. The server is not running.
     pub fn wipe(&mut self) {
         assert!(self.server.is_none(), "the server would go on with what it has");
+        self.remove_database();
+        self.create_database(Path::new(SCHEMA));
+    }
+
+    fn remove_database(&self) {
         let _ = fs::remove_file(self.dir.join("conf.db"));
         let _ = fs::remove_file(self.dir.join(".conf.db.~lock~"));
-        self.create_database();
+    }
+
+    /// Starts the database's server on an empty database whose schema is a changed one.
+    pub fn replace_schema(&mut self, change: impl FnOnce(&mut serde_json::Value)) {
+        self.kill_server();
+        let read = fs::read(SCHEMA).unwrap_or_else(|error| panic!("{SCHEMA}: {error}"));
+        let schema = serde_json::from_slice(&read);
+        let mut schema = schema.unwrap_or_else(|error| panic!("{SCHEMA}: {error}"));
+        change(&mut schema);
+        let path = self.dir.join("schema");
+        fs::write(&path, schema.to_string())
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.remove_database();
+        self.create_database(&path);
+        self.start_server();
     }
 
     /// Leaves both programs running until the thread that started them ends, as a test's does.
@@ -187,10 +206,10 @@ impl<'lab> Ovs<'lab> {
         log
     }
 
-    fn create_database(&self) {
+    fn create_database(&self, schema: &Path) {
         let database = self.dir.join("conf.db");
         let mut command = self.command("ovsdb-tool");
-        let made = command.arg("create").arg(&database).arg(SCHEMA).status();
+        let made = command.arg("create").arg(&database).arg(schema).status();
         assert!(
             made.is_ok_and(|status| status.success()),
             "ovsdb-tool create {}",

@@ -1,0 +1,419 @@
+//! ADD and its undoing.
+
+use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig};
+use cni_plugin::{Call, codes};
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Change, LinkSet, RouteSocket};
+use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
+use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Until, Uuid, Value};
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use super::config::{Config, PortKind};
+use super::database::{ATTEMPTS, Switch, busy};
+use super::mirrors::{self, SeenMirror};
+use super::rows::{self, Owner, ids};
+use super::{NAME, interior};
+use crate::shared::container::{self, Options};
+use crate::shared::pair::{NewPair, Pair};
+use crate::shared::shared_object::file_error;
+use crate::shared::undo::Undo;
+use crate::shared::{attachment, dns, kernel_error as kernel, owner, pair};
+
+/// The datapath that reads frames as they are.
+const USER_SPACE: &str = "netdev";
+
+/// How the container's interface is configured: duplicate addresses are the address plugin's to avoid.
+pub(super) const OPTIONS: Options = Options { skip_dad: true };
+
+/// What we write down about an attachment, for DEL and GC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    /// Where the database is.
+    pub(super) socket: String,
+    pub(super) bridge: String,
+    /// The pair's end on the host; empty for a port that the switch made.
+    pub(super) host_ifname: String,
+    /// There may be a bridge or tunnels that go with the network's last port.
+    pub(super) shares: bool,
+}
+
+/// What was found in the database before anything was changed.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The bridge's datapath, if the bridge is there.
+    datapath: Option<String>,
+    /// Ports that are to go: of an earlier boot, or this attachment's own leftover.
+    stale: Vec<(Uuid, Option<String>)>,
+    tunnels: Vec<String>,
+    mirrors: Vec<SeenMirror>,
+}
+
+/// Runs ADD.
+pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
+    let config = Config::of(call)?;
+    let netns = call.open_netns()?;
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+    pair::refuse_existing(&inside, call)?;
+    let mut switch = Switch::connect(call, &config.remote)?;
+    let seen = observe(&mut switch, call, &config)?;
+
+    let mut undo = Undo::new();
+    let mut site =
+        Site { netns: &netns, host: &mut host, inside: &mut inside, switch: &mut switch };
+    let attached = attach(call, &config, seen, &mut site, &mut undo);
+    attached.map_err(|error| undo.run(error))
+}
+
+/// Where ADD works.
+pub(super) struct Site<'s> {
+    pub(super) netns: &'s Netns,
+    pub(super) host: &'s mut RouteSocket,
+    pub(super) inside: &'s mut RouteSocket,
+    pub(super) switch: &'s mut Switch,
+}
+
+/// Returns the name of the link or port that ADD would use on the host.
+pub(super) fn port_name(key: &AttachmentKey, config: &Config) -> String {
+    match config.kind {
+        PortKind::Veth => owner::host_ifname(key, 0),
+        PortKind::Internal => rows::interior_name(key),
+    }
+}
+
+/// Looks at everything that decides whether and how ADD goes on.
+pub(super) fn observe(
+    switch: &mut Switch,
+    call: &Call<'_>,
+    config: &Config,
+) -> Result<Seen, Error> {
+    let key = call.attachment();
+    let boot = state::boot_id().map_err(|error| file_error(&error))?;
+    let name = port_name(key, config);
+    let mut look = Transaction::new(DATABASE);
+    let by_name = vec![Condition::equals("name", config.bridge.as_str())];
+    let bridge = look.select(Bridge::TABLE, by_name, &["name", "datapath_type"]);
+    let same_name = vec![Condition::equals("name", name.as_str())];
+    let taken = look.select(Port::TABLE, same_name, Port::COLUMNS);
+    let network = rows::has_id(ids::NETWORK, key.network.as_str());
+    let old = vec![network, rows::lacks_id(ids::BOOT, &boot)];
+    let old = look.select(Port::TABLE, old, Port::COLUMNS);
+    let own = vec![rows::has_id(ids::OWNER, &key.hash())];
+    let own = look.select(Port::TABLE, own, Port::COLUMNS);
+    let tunnels = config.tunnel.is_some().then(|| {
+        let tunnels = vec![rows::has_id(ids::TUNNEL, key.network.as_str())];
+        look.select(Port::TABLE, tunnels, &["name"])
+    });
+    let mirrors = mirrors::look(&mut look, &config.mirrors);
+    let found = switch.transact(&look)?;
+
+    let datapath = found.rows(bridge).first().map(|row| row.text("datapath_type").to_owned());
+    if datapath.is_none() && config.create.is_none() {
+        return Err(Error::new(
+            codes::SWITCH,
+            format!("failed to find bridge {:?}", config.bridge),
+        )
+        .with_details("make it (ovs-vsctl add-br), or set \"createBridge\""));
+    }
+    let taken = found.rows(taken).first().map(Port::read);
+    if let Some(port) =
+        taken.filter(|port| rows::owner_of(&port.external_ids).as_ref() != Some(key))
+    {
+        let whose = rows::owner_of(&port.external_ids);
+        let whose = whose.map_or("somebody else's".to_owned(), |key| format!("that of {key}"));
+        return Err(Error::new(codes::EXISTS, format!("port {:?} exists already", port.name))
+            .with_details(format!("it is {whose}; nothing was changed")));
+    }
+    let mut stale: Vec<(Uuid, Option<String>)> = Vec::new();
+    for row in found.rows(old).iter().chain(found.rows(own)) {
+        let port = Port::read(row);
+        let hash = port.external_ids.get(ids::OWNER).cloned();
+        let Some(uuid) = port.uuid else { continue };
+        if stale.iter().all(|(known, _)| *known != uuid) {
+            stale.push((uuid, hash));
+        }
+    }
+    let tunnels = tunnels
+        .map(|handle| found.rows(handle).iter().map(|row| row.text("name").to_owned()).collect());
+    Ok(Seen {
+        datapath,
+        stale,
+        tunnels: tunnels.unwrap_or_default(),
+        mirrors: mirrors::seen(&found, &mirrors, &config.mirrors)?,
+    })
+}
+
+/// The transaction that makes the port, with the handle of its interface.
+fn plan(
+    config: &Config,
+    owner: &Owner<'_>,
+    seen: &Seen,
+    name: &str,
+    mac: MacAddr,
+) -> (Transaction, Handle) {
+    let network = owner.key.network.as_str();
+    let mut wanted = Transaction::new(DATABASE);
+    let bridge = || vec![Condition::equals("name", config.bridge.as_str())];
+    if seen.datapath.is_some() {
+        let row = [Row::new().with("name", config.bridge.as_str())];
+        wanted.assume(Bridge::TABLE, bridge(), &["name"], Until::Equal, &row);
+    }
+    remove_ports(&mut wanted, &seen.stale);
+    let interface = rows::write_port(&mut wanted, config, owner, name, Some(mac));
+    let mut ports = vec!["port".to_owned()];
+    if let Some(tunnel) = &config.tunnel {
+        for (number, remote) in tunnel.remotes.iter().enumerate() {
+            let tunnel_name = rows::tunnel_name(network, tunnel, remote);
+            if seen.tunnels.contains(&tunnel_name) {
+                // The last port of the network may leave meanwhile, and take them along.
+                let row = [Row::new().with("name", tunnel_name.as_str())];
+                let found = vec![Condition::equals("name", tunnel_name.as_str())];
+                wanted.assume(Port::TABLE, found, &["name"], Until::Equal, &row);
+                continue;
+            }
+            let as_name = format!("tunnel{number}");
+            rows::write_tunnel(&mut wanted, config, network, tunnel, remote, &as_name);
+            ports.push(as_name);
+        }
+    }
+    match (&seen.datapath, &config.create) {
+        (None, Some(create)) => rows::write_bridge(&mut wanted, &config.bridge, create, &ports),
+        _ => {
+            let ports = ports.into_iter().map(Atom::Named).collect();
+            let insert = [Mutation::insert("ports", Value::Set(ports))];
+            wanted.mutate(Bridge::TABLE, bridge(), &insert);
+        }
+    }
+    mirrors::join(&mut wanted, config, &seen.mirrors);
+    wanted.comment(&format!("netwright: add {}", owner.key));
+    (wanted, interface)
+}
+
+/// Takes ports from whatever bridge they are on, with what belongs to them.
+pub(super) fn remove_ports(transaction: &mut Transaction, ports: &[(Uuid, Option<String>)]) {
+    if ports.is_empty() {
+        return;
+    }
+    let uuids = Value::set(ports.iter().map(|(uuid, _)| uuid));
+    transaction.mutate(Bridge::TABLE, vec![], &[Mutation::delete("ports", uuids)]);
+    for (uuid, hash) in ports {
+        let Some(hash) = hash else { continue };
+        // Rows that stand by themselves must be let go of before they are deleted, though the port goes too.
+        let none = Row::new().with("qos", Value::Set(Vec::new()));
+        transaction.update(Port::TABLE, vec![Condition::is(uuid)], &none);
+        for table in ["QoS", "Queue"] {
+            transaction.delete(table, vec![rows::has_id(ids::OWNER, hash)]);
+        }
+    }
+}
+
+/// Writes the port down. What was read may have changed since: then it is read again.
+pub(super) fn write(
+    switch: &mut Switch,
+    call: &Call<'_>,
+    config: &Config,
+    mut seen: Seen,
+    name: &str,
+    mac: MacAddr,
+) -> Result<(Uuid, bool), Error> {
+    let boot = state::boot_id().map_err(|error| file_error(&error))?;
+    let owner = Owner { key: call.attachment(), netns: &call.env().netns, boot: &boot };
+    for _ in 0..ATTEMPTS {
+        let (wanted, interface) = plan(config, &owner, &seen, name, mac);
+        match switch.try_transact(&wanted) {
+            Ok(outcome) => {
+                let user_space = match (&seen.datapath, &config.create) {
+                    (Some(datapath), _) => datapath == USER_SPACE,
+                    (None, create) => {
+                        create.as_ref().is_some_and(|new| new.datapath_type == USER_SPACE)
+                    }
+                };
+                return Ok((outcome.inserted(interface).clone(), user_space));
+            }
+            Err(error) if error.is_conflict() || error.is_duplicate() => {
+                seen = observe(switch, call, config)?;
+            }
+            Err(error) => return Err(switch.explain(error)),
+        }
+    }
+    Err(busy())
+}
+
+/// Port, addresses, and the container's side. An address plugin that talks over the link comes when the port is there, every other
+/// before: the port's row says the address of its link.
+fn attach<'a>(
+    call: &'a Call<'_>,
+    config: &'a Config,
+    seen: Seen,
+    site: &mut Site<'_>,
+    undo: &mut Undo<'a>,
+) -> Result<AddResult, Error> {
+    let index = Index::new(call.roots());
+    let mut facts = Facts {
+        socket: config.remote.to_string(),
+        bridge: config.bridge.clone(),
+        host_ifname: String::new(),
+        shares: config.create.is_some() || config.tunnel.is_some(),
+    };
+    attachment::write_down(call, &index, NAME, &facts, site.netns.id())?;
+    undo.record("remove what was made", move || super::remove::all(call, None));
+    let first_mac = config.mac.unwrap_or_else(MacAddr::random);
+    let pair = match config.kind {
+        PortKind::Veth => {
+            let wanted = NewPair { mac: first_mac, mtu: config.mtu, master: None };
+            Some(pair::make(site.host, call, site.netns, wanted)?)
+        }
+        PortKind::Internal => None,
+    };
+    if let Some(pair) = &pair
+        && pair.host_ifname != owner::host_ifname(call.attachment(), 0)
+    {
+        facts.host_ifname.clone_from(&pair.host_ifname);
+        attachment::write_down(call, &index, NAME, &facts, site.netns.id())?;
+    }
+    let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
+    let ipam = |undo: &mut Undo<'a>| {
+        call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()
+    };
+    let mut addresses = if early { None } else { ipam(undo)? };
+    let mac = match (&config.mac, &addresses) {
+        (None, Some(result)) => derived_mac(result).unwrap_or(first_mac),
+        _ => first_mac,
+    };
+    let name = pair
+        .as_ref()
+        .map_or_else(|| port_name(call.attachment(), config), |pair| pair.host_ifname.clone());
+    site.switch.listen()?;
+    let (interface, user_space) = write(site.switch, call, config, seen, &name, mac)?;
+    let made = match pair {
+        Some(pair) => {
+            prepare(site, &pair, call, mac, user_space)?;
+            Made::Pair(pair)
+        }
+        None => {
+            site.switch.wait_for_port(&interface, &name)?;
+            Made::Interior(interior::take(call, site, &name, mac, config.mtu)?)
+        }
+    };
+    if early {
+        made.bring_up(site)?;
+        addresses = ipam(undo)?;
+    }
+    let mut result = addresses.unwrap_or_default();
+    for ip in &mut result.ips {
+        ip.interface = Some(made.position());
+    }
+    let ips: Vec<&IpConfig> = result.ips.iter().collect();
+    let (ifindex, ifname) = (made.container_index(), call.ifname().as_str());
+    container::configure(site.inside, site.netns, ifindex, ifname, &ips, &result.routes, OPTIONS)?;
+    if !early {
+        made.bring_up(site)?;
+    }
+    if let Made::Pair(pair) = &made {
+        site.switch.wait_for_port(&interface, &pair.host_ifname)?;
+    }
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        pair::wait_for_carrier(site.inside, ifindex)?;
+    }
+    Ok(report(call, result, &made, mac))
+}
+
+/// What the container has.
+#[derive(Debug)]
+enum Made {
+    Pair(Pair),
+    Interior(interior::Taken),
+}
+
+impl Made {
+    fn container_index(&self) -> u32 {
+        match self {
+            Made::Pair(pair) => pair.container_index,
+            Made::Interior(taken) => taken.ifindex,
+        }
+    }
+
+    /// Where the container's interface stands in the result: behind the host's end, if there is one.
+    fn position(&self) -> usize {
+        match self {
+            Made::Pair(_) => 1,
+            Made::Interior(_) => 0,
+        }
+    }
+
+    fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Error> {
+        let Made::Pair(pair) = self else { return Ok(()) };
+        let set = LinkSet::default().up(true);
+        site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)
+    }
+}
+
+/// Sets what a pair has beyond being one.
+fn prepare(
+    site: &mut Site<'_>,
+    pair: &Pair,
+    call: &Call<'_>,
+    mac: MacAddr,
+    user_space: bool,
+) -> Result<(), Error> {
+    let set = LinkSet { no_own_ipv6: true, ..LinkSet::default() };
+    site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)?;
+    let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
+    let ifindex = pair.container_index;
+    site.inside.apply_one(&Change::SetLink { ifindex, set }).map_err(kernel)?;
+    if user_space {
+        fill_in_checksums(site.netns, call)?;
+    }
+    Ok(())
+}
+
+/// A switch in user space passes on what is in a frame: the checksum must be there.
+pub(super) fn fill_in_checksums(netns: &Netns, call: &Call<'_>) -> Result<(), Error> {
+    kernel::ethtool::fill_in_checksums(netns, call.ifname().as_str())
+        .map_err(|error| Error::from_chain(codes::KERNEL, &error))
+}
+
+/// The hardware address that the reference gives an interface with this address: `0a:58` and the IPv4 address, or the first bytes of the
+/// IPv6 address's text's hash.
+fn derived_mac(result: &AddResult) -> Option<MacAddr> {
+    let first = result.ips.first()?.address.addr();
+    let rest = match first {
+        std::net::IpAddr::V4(address) => address.octets(),
+        std::net::IpAddr::V6(address) => {
+            let digits = cni::owner::sha512_hex(&address.to_string(), 8);
+            u32::from_str_radix(&digits, 16).ok()?.to_be_bytes()
+        }
+    };
+    let [a, b, c, d] = rest;
+    Some(MacAddr([0x0a, 0x58, a, b, c, d]))
+}
+
+fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAddr) -> AddResult {
+    let side = |name: &str, mac: MacAddr, mtu: u32| Interface {
+        name: name.to_owned(),
+        mac: mac.to_string(),
+        mtu,
+        ..Interface::default()
+    };
+    let mut interfaces = Vec::new();
+    let mtu = match made {
+        Made::Pair(pair) => {
+            interfaces.push(side(&pair.host_ifname, pair.host_mac, pair.mtu));
+            pair.mtu
+        }
+        Made::Interior(taken) => taken.mtu,
+    };
+    interfaces.push(Interface {
+        sandbox: call.env().netns.clone(),
+        ..side(call.ifname().as_str(), mac, mtu)
+    });
+    AddResult {
+        interfaces,
+        dns: dns::choose(call.common(), result.dns),
+        ips: result.ips,
+        routes: result.routes,
+    }
+}

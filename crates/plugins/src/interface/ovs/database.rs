@@ -1,0 +1,216 @@
+//! The connection to the switch's database, and waiting until the switch has done what is written there.
+
+use std::time::{Duration, Instant};
+
+use cni::{Error, code};
+use cni_plugin::{Call, codes};
+use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
+use ovsdb::{
+    Client, Event, Limits, MonitorRequest, Outcome, OvsdbError, Remote, Row, Select, Transaction,
+    Uuid,
+};
+
+/// How long the database, and then the switch, may take: both answer within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often somebody else may change what was read before it is changed.
+pub(super) const ATTEMPTS: usize = 8;
+
+/// What the client is ready to hold: a plugin asks for few rows.
+const LIMITS: Limits = Limits { message_bytes: 32 << 20, events: 10_000 };
+
+/// The lock that `ovs-vswitchd` holds while it runs (vswitchd/bridge.c `bridge_init`).
+const SWITCH_LOCK: &str = "ovs_vswitchd";
+
+/// Tables and columns this plugin writes and reads. Older databases lack some.
+const NEEDED: &[(&str, &[&str])] = &[
+    ("Open_vSwitch", &["bridges", "next_cfg", "cur_cfg"]),
+    ("Bridge", Bridge::COLUMNS),
+    ("Port", Port::COLUMNS),
+    ("Port", &["protected"]),
+    ("Interface", Interface::COLUMNS),
+    (
+        "Interface",
+        &["ofport_request", "ingress_policing_rate", "ingress_policing_burst", "mtu_request"],
+    ),
+    ("Mirror", &["name", "select_src_port", "select_dst_port", "output_port", "external_ids"]),
+    ("QoS", &["type", "queues", "other_config", "external_ids"]),
+    ("Queue", &["other_config", "external_ids"]),
+    ("Controller", &["target"]),
+];
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Switch {
+    client: Client,
+    until: Instant,
+}
+
+impl Switch {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Code 112.
+    pub(super) fn connect(call: &Call<'_>, remote: &Remote) -> Result<Self, Error> {
+        let until = Instant::now() + PATIENCE;
+        let until = call.context().deadline.map_or(until, |deadline| deadline.min(until));
+        let client = Client::connect(remote, LIMITS, until).map_err(|error| told(&error))?;
+        Ok(Switch { client, until })
+    }
+
+    /// Does a transaction.
+    ///
+    /// # Errors
+    /// What the database said; [`told`] makes an error object of it.
+    pub(super) fn try_transact(
+        &mut self,
+        transaction: &Transaction,
+    ) -> Result<Outcome, OvsdbError> {
+        self.client.transact(transaction, self.until)
+    }
+
+    /// Does a transaction.
+    ///
+    /// # Errors
+    /// Code 112.
+    pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<Outcome, Error> {
+        self.try_transact(transaction).map_err(|error| self.explain(error))
+    }
+
+    /// Tells what the database refused, with what its schema lacks if that is why.
+    pub(super) fn explain(&mut self, error: OvsdbError) -> Error {
+        if !matches!(error, OvsdbError::Operation { .. }) {
+            return told(&error);
+        }
+        match self.check_schema() {
+            Err(lacking) => lacking,
+            Ok(()) => told(&error),
+        }
+    }
+
+    /// Says whether the database has everything this plugin needs.
+    ///
+    /// # Errors
+    /// Code 112.
+    pub(super) fn check_schema(&mut self) -> Result<(), Error> {
+        let schema = self.client.schema(DATABASE, self.until).map_err(|error| told(&error))?;
+        schema
+            .require(NEEDED)
+            .map_err(|error| told(&error).with_details("Open vSwitch 2.13 and later have it"))
+    }
+
+    /// Says whether a switch is at work on the database: it holds a lock as long as it is connected.
+    ///
+    /// # Errors
+    /// Code 112.
+    pub(super) fn is_alive(&mut self) -> Result<bool, Error> {
+        let free = self.client.lock(SWITCH_LOCK, self.until).map_err(|error| told(&error))?;
+        self.client.unlock(SWITCH_LOCK, self.until).map_err(|error| told(&error))?;
+        Ok(!free)
+    }
+
+    /// Begins to listen for what becomes of interfaces.
+    ///
+    /// # Errors
+    /// Code 112.
+    pub(super) fn listen(&mut self) -> Result<(), Error> {
+        let select = Select::CHANGES;
+        let requests = [
+            MonitorRequest { table: "Interface", columns: &["name", "ofport", "error"], select },
+            MonitorRequest { table: "Open_vSwitch", columns: &["cur_cfg"], select },
+        ];
+        let listening = self.client.monitor(DATABASE, "netwright", &requests, self.until);
+        listening.map(drop).map_err(|error| told(&error))
+    }
+
+    /// Waits until the switch has taken an interface that was written down since [`Switch::listen`].
+    ///
+    /// # Errors
+    /// Code 112 with the switch's words when it could not, or when it does nothing.
+    pub(super) fn wait_for_port(&mut self, uuid: &Uuid, name: &str) -> Result<i64, Error> {
+        // What has come meanwhile is in the events; so is what comes.
+        loop {
+            let row = self.next_row("Interface", uuid)?;
+            let Some(row) = row else {
+                return Err(silent(&format!("has not taken port {name:?}")));
+            };
+            let Some(new) = row else {
+                return Err(Error::new(codes::CONFLICT, format!("somebody removed port {name:?}")));
+            };
+            let interface = Interface::read(&new);
+            match interface.ofport {
+                Some(number) if 0 < number => return Ok(number),
+                Some(_) => return Err(refused(name, &interface.error)),
+                None if !interface.error.is_empty() => return Err(refused(name, &interface.error)),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits until the switch has done everything that was written down before number `wanted` of its configuration.
+    ///
+    /// # Errors
+    /// Code 112 when it does nothing.
+    pub(super) fn wait_for_config(&mut self, root: &Uuid, wanted: i64) -> Result<(), Error> {
+        loop {
+            match self.next_row("Open_vSwitch", root)? {
+                None => return Err(silent("has not removed the port")),
+                Some(Some(row)) if row.integer("cur_cfg").is_some_and(|is| wanted <= is) => {
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Returns what becomes of a row: `None` when the time is over, `Some(None)` when it is gone.
+    fn next_row(&mut self, table: &str, uuid: &Uuid) -> Result<Option<Option<Row>>, Error> {
+        loop {
+            let event = self.client.next_event(self.until).map_err(|error| told(&error))?;
+            let Some(Event::Update { rows, .. }) = event else {
+                if event.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            // The last word counts.
+            let mut of_row = rows.into_iter().filter(|row| row.table == table && row.uuid == *uuid);
+            if let Some(row) = of_row.next_back() {
+                return Ok(Some(row.new));
+            }
+        }
+    }
+}
+
+fn refused(name: &str, why: &str) -> Error {
+    let why = if why.is_empty() { "it does not say why" } else { why };
+    Error::new(codes::SWITCH, format!("Open vSwitch cannot use port {name:?}: {why}"))
+        .with_details("the log of ovs-vswitchd says more")
+}
+
+fn silent(what: &str) -> Error {
+    Error::new(codes::SWITCH, format!("ovs-vswitchd {what} in time"))
+        .with_details("the database answers: is ovs-vswitchd running?")
+}
+
+/// Returns the error object for a conversation with the database that failed.
+pub(super) fn told(error: &OvsdbError) -> Error {
+    let hint = match error {
+        OvsdbError::Connect { .. } => {
+            "is ovsdb-server running? key \"socket_file\" says where it listens"
+        }
+        OvsdbError::Deadline { .. } => "ovsdb-server is there and does not answer",
+        OvsdbError::Nonsense { .. } | OvsdbError::TooMuch { .. } => {
+            "key \"socket_file\" must lead to Open vSwitch's database"
+        }
+        _ => "",
+    };
+    let error = Error::from_chain(codes::SWITCH, error);
+    if hint.is_empty() { error } else { error.with_details(hint) }
+}
+
+/// Somebody else kept changing what this call wanted to change.
+pub(super) fn busy() -> Error {
+    Error::new(code::TRY_AGAIN_LATER, "the bridge kept changing under this call")
+        .with_details(format!("gave up after {ATTEMPTS} attempts"))
+}

@@ -1,0 +1,113 @@
+//! Mirrors: rows of a bridge that ports join as source or as output, made by the first and removed by the last.
+
+use cni::Error;
+use cni_plugin::codes;
+use ovsdb::{Condition, Handle, Mutation, Outcome, Row, Transaction, Until, Uuid, Value};
+
+use super::config::Config;
+use super::extras::Mirror;
+use super::rows::{ids, named};
+
+/// The table.
+const TABLE: &str = "Mirror";
+
+/// The columns that make a mirror used.
+const USES: &[&str] = &["select_src_port", "select_dst_port", "output_port"];
+
+/// A mirror as it was found; `None`: there is none of that name.
+#[derive(Debug, Clone)]
+pub(super) struct SeenMirror {
+    row: Option<(Uuid, bool)>,
+}
+
+/// Reads the mirrors of these names.
+pub(super) fn look(look: &mut Transaction, mirrors: &[Mirror]) -> Vec<Handle> {
+    let columns = ["_uuid", "output_port"];
+    let select = |mirror: &Mirror| {
+        look.select(TABLE, vec![Condition::equals("name", mirror.name.as_str())], &columns)
+    };
+    mirrors.iter().map(select).collect()
+}
+
+/// Says what was found.
+///
+/// # Errors
+/// Code 108 when a mirror has another output already.
+pub(super) fn seen(
+    found: &Outcome,
+    handles: &[Handle],
+    mirrors: &[Mirror],
+) -> Result<Vec<SeenMirror>, Error> {
+    let mut all = Vec::new();
+    for (handle, mirror) in handles.iter().zip(mirrors) {
+        let row = found.rows(*handle).first();
+        let row = row.and_then(|row| Some((row.uuid("_uuid")?, row.uuid("output_port").is_some())));
+        if mirror.output && row.as_ref().is_some_and(|(_, has_output)| *has_output) {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!("mirror {:?} has an output port already", mirror.name),
+            )
+            .with_details("a mirror has one output; choose another mirror"));
+        }
+        all.push(SeenMirror { row });
+    }
+    Ok(all)
+}
+
+/// Has the transaction's port join the mirrors.
+pub(super) fn join(transaction: &mut Transaction, config: &Config, seen: &[SeenMirror]) {
+    for (number, (mirror, seen)) in config.mirrors.iter().zip(seen).enumerate() {
+        let columns = [
+            ("select_src_port", mirror.ingress),
+            ("select_dst_port", mirror.egress),
+            ("output_port", mirror.output),
+        ];
+        let columns = columns.iter().filter(|(_, joins)| *joins).map(|(column, _)| *column);
+        match &seen.row {
+            Some((uuid, _)) => {
+                let row = [Row::new().with("name", mirror.name.as_str())];
+                let this = || vec![Condition::is(uuid)];
+                transaction.assume(TABLE, this(), &["name"], Until::Equal, &row);
+                let insert: Vec<_> =
+                    columns.map(|column| Mutation::insert(column, named("port"))).collect();
+                transaction.mutate(TABLE, this(), &insert);
+            }
+            None => {
+                let row = Row::new()
+                    .with("name", mirror.name.as_str())
+                    .with("external_ids", Value::map([(ids::MADE, "true")]));
+                let row = columns.fold(row, |row, column| row.with(column, named("port")));
+                let name = format!("mirror{number}");
+                transaction.insert(TABLE, &name, &row);
+                let insert = [Mutation::insert("mirrors", named(&name))];
+                let bridge = vec![Condition::equals("name", config.bridge.as_str())];
+                transaction.mutate("Bridge", bridge, &insert);
+            }
+        }
+    }
+}
+
+/// Reads the mirrors that we have made.
+pub(super) fn look_at_made(look: &mut Transaction) -> Handle {
+    let made = vec![super::rows::has_id(ids::MADE, "true")];
+    look.select(TABLE, made, &["_uuid", "select_src_port", "select_dst_port", "output_port"])
+}
+
+/// Removes those of them that nobody uses but the ports that go. What is used by then stays.
+pub(super) fn remove_unused(transaction: &mut Transaction, made: &[Row], going: &[Uuid]) {
+    for row in made {
+        let left =
+            USES.iter().flat_map(|column| row.uuids(column)).any(|uuid| !going.contains(&uuid));
+        let (Some(uuid), false) = (row.uuid("_uuid"), left) else { continue };
+        let columns = USES.iter().fold(Row::new(), |columns, column| {
+            columns.with(column, row.get(column).cloned().unwrap_or(Value::Set(Vec::new())))
+        });
+        let this = vec![Condition::is(&uuid)];
+        transaction.assume(TABLE, this, USES, Until::Equal, &[columns]);
+        transaction.mutate(
+            "Bridge",
+            vec![],
+            &[Mutation::delete("mirrors", Value::Atom(uuid.into()))],
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! `ovs`: a port of an Open vSwitch bridge, written into its database.
+//!
+//! A veth pair whose host end is the port, or a port that Open vSwitch makes itself and that moves into the container. Everything ADD
+//! wants of the switch is one transaction; the rows carry their owner in `external_ids`, so that DEL finds them whatever else is lost.
+//!
+//! | module | what |
+//! |---|---|
+//! | `config` | what may be asked for |
+//! | `vlans` | access, trunk, native |
+//! | `extras` | shaping, tunnels, mirrors, as configured |
+//! | `defaults` | the file with defaults |
+//! | `database` | the connection, and waiting for the switch |
+//! | `rows` | what is written, as data |
+//! | `connect` | ADD |
+//! | `interior` | ports that the switch makes |
+//! | `mirrors` | joining and leaving mirrors |
+//! | `remove` | DEL and GC |
+//! | `verify` | CHECK and STATUS |
+//! | `repair` | CHECK that puts back |
+
+mod config;
+mod connect;
+mod database;
+mod defaults;
+mod extras;
+mod interior;
+mod mirrors;
+mod remove;
+mod repair;
+mod rows;
+mod verify;
+mod vlans;
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, Error};
+use cni_plugin::{Call, Plugin};
+
+/// The plugin's type.
+const NAME: &str = "ovs";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Ovs;
+
+impl Plugin for Ovs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        connect::add(call)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::run(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}

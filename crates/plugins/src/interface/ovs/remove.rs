@@ -1,0 +1,277 @@
+//! DEL, the undoing of ADD, and GC.
+
+use cni::{AttachmentKey, Error, code};
+use cni_plugin::{Call, codes};
+use kernel::netns::Netns;
+use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
+use ovsdb::{Condition, Handle, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
+use serde::Deserialize;
+use state::Index;
+
+use super::config::{Config, remote_of};
+use super::connect::{Facts, remove_ports};
+use super::database::{ATTEMPTS, Switch, busy};
+use super::rows::{self, has_id, ids};
+use super::{NAME, defaults, interior, mirrors};
+use crate::shared::attachment::{self, Left};
+use crate::shared::failures::Failures;
+use crate::shared::pair;
+
+/// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
+pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
+    attachment::del(call, |netns| all(call, netns))
+}
+
+/// Removes everything that ADD made beside the addresses' reservation.
+pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
+    of(call, call.attachment(), netns)
+}
+
+/// Removes everything of an attachment: first the port, which would complain of a link that is gone, then the link.
+fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let record = index.get(key, NAME).found;
+    let facts: Option<Facts> =
+        record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
+    let mut failures = Failures::new();
+    let recorded = match (netns, &record) {
+        (None, Some(record)) => failures
+            .note("open the container's namespace", attachment::recorded_netns(record))
+            .flatten(),
+        _ => None,
+    };
+    let netns = netns.or(recorded.as_ref());
+    match take_out(call, key, facts.as_ref()) {
+        // Nothing was written down here, so most likely nothing there. If it was, GC finds it.
+        Err(error) if record.is_none() && error.code == codes::SWITCH => {
+            call.warn(format_args!("the switch is not asked: {error}"));
+        }
+        done => {
+            failures.note("remove the port", done);
+        }
+    }
+    let name = rows::interior_name(key);
+    failures.note("remove the port's link", interior::remove_link(key, &name, netns));
+    let known = facts.map(|facts| facts.host_ifname);
+    failures.note("remove the link", pair::remove(call, key, known.as_deref(), netns));
+    if failures.is_empty() {
+        failures.note("forget the attachment", attachment::forget(&index, key, NAME));
+    }
+    failures.into_result()
+}
+
+/// Returns where the database is: as written down, as configured, or the usual place.
+fn remote(call: &Call<'_>, facts: Option<&Facts>) -> Result<Remote, Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Only {
+        #[serde(rename = "socket_file")]
+        socket_file: String,
+    }
+    if let Some(facts) = facts.filter(|facts| !facts.socket.is_empty()) {
+        return remote_of(&facts.socket);
+    }
+    // A configuration that cannot be read must not keep DEL from what is known without it.
+    let only = defaults::document(call).ok();
+    let only: Only =
+        only.and_then(|document| cni::json::from_slice(&document).ok()).unwrap_or_default();
+    remote_of(&only.socket_file)
+}
+
+/// What goes with the last port of a network, as far as it is known: the bridge's name.
+fn shared_bridge(call: &Call<'_>, facts: Option<&Facts>) -> Option<String> {
+    if let Some(facts) = facts {
+        return facts.shares.then(|| facts.bridge.clone());
+    }
+    let config = Config::of(call).ok()?;
+    (config.create.is_some() || config.tunnel.is_some()).then_some(config.bridge)
+}
+
+/// Takes the attachment's port out of the database, with what only it used.
+fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Result<(), Error> {
+    let mut switch = Switch::connect(call, &remote(call, facts)?)?;
+    for _ in 0..ATTEMPTS {
+        let found = find(&mut switch, call, key, shared_bridge(call, facts))?;
+        if found.ports.is_empty() && found.tunnels.is_empty() && found.bridge.is_none() {
+            return Ok(());
+        }
+        let (plan, newest, interior) = plan(key, &found);
+        if interior {
+            switch.listen()?;
+        }
+        match switch.try_transact(&plan) {
+            Ok(outcome) => {
+                let root = outcome.rows(newest).first();
+                let root =
+                    root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
+                if let (true, Some((root, next))) = (interior, root)
+                    && switch.is_alive()?
+                {
+                    // The switch removes the link. One that does not run leaves it to us.
+                    switch.wait_for_config(&root, next)?;
+                }
+                return Ok(());
+            }
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(switch.explain(error)),
+        }
+    }
+    Err(busy())
+}
+
+/// What an attachment has in the database, and what it is the last to use.
+#[derive(Debug, Default)]
+struct Found {
+    ports: Vec<Port>,
+    made_mirrors: Vec<Row>,
+    /// The tunnels of the network, if it has no other port.
+    tunnels: Vec<Uuid>,
+    /// The bridge that we made, if it has no other port: itself and all its ports.
+    bridge: Option<(Uuid, Vec<Uuid>)>,
+    bridge_name: String,
+}
+
+fn find(
+    switch: &mut Switch,
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    shared: Option<String>,
+) -> Result<Found, Error> {
+    let mut look = Transaction::new(DATABASE);
+    let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], Port::COLUMNS);
+    let made_mirrors = mirrors::look_at_made(&mut look);
+    let is_called = call.env().container_id == key.container_id.as_str();
+    let netns = call.netns_path().and_then(|path| path.to_str()).filter(|_| is_called);
+    let references = netns.map(|netns| {
+        let conditions = vec![
+            has_id(ids::PLUGIN, ids::REFERENCE),
+            has_id(ids::NETNS, netns),
+            has_id(ids::CONT_IFACE, key.ifname.as_str()),
+        ];
+        look.select(Port::TABLE, conditions, Port::COLUMNS)
+    });
+    let shares = shared.as_ref().map(|bridge| {
+        let of_network = |id| vec![has_id(id, key.network.as_str()), has_id(ids::BRIDGE, bridge)];
+        let made = vec![Condition::equals("name", bridge.as_str()), has_id(ids::MADE, "true")];
+        (
+            look.select(Port::TABLE, of_network(ids::NETWORK), &["_uuid"]),
+            look.select(Port::TABLE, of_network(ids::TUNNEL), &["_uuid"]),
+            look.select(Bridge::TABLE, made, &["_uuid", "ports"]),
+        )
+    });
+    let outcome = switch.transact(&look)?;
+    let mut ports: Vec<Port> = outcome.rows(own).iter().map(Port::read).collect();
+    // The reference's own, of a container that was there before us. One that says it is ours was found by that.
+    let references = references.map(|handle| outcome.rows(handle)).unwrap_or_default();
+    let references = references.iter().map(Port::read);
+    ports.extend(references.filter(|port| !port.external_ids.contains_key(ids::OWNER)));
+    let going: Vec<Uuid> = ports.iter().filter_map(|port| port.uuid.clone()).collect();
+    let mut found = Found {
+        ports,
+        made_mirrors: outcome.rows(made_mirrors).to_vec(),
+        bridge_name: shared.unwrap_or_default(),
+        ..Found::default()
+    };
+    if let Some((others, tunnels, made)) = shares {
+        let stays = |uuid: &Uuid| !going.contains(uuid);
+        let mut others = outcome.rows(others).iter().filter_map(|row| row.uuid("_uuid"));
+        if !others.any(|uuid| stays(&uuid)) {
+            let tunnels = outcome.rows(tunnels).iter().filter_map(|row| row.uuid("_uuid"));
+            found.tunnels = tunnels.collect();
+        }
+        let made = outcome.rows(made).first();
+        let made = made.and_then(|row| Some((row.uuid("_uuid")?, row.uuids("ports"))));
+        found.bridge = made.filter(|(_, ports)| {
+            let left = ports.iter().filter(|uuid| stays(uuid) && !found.tunnels.contains(uuid));
+            // The one that every bridge has.
+            left.count() <= 1
+        });
+    }
+    Ok(found)
+}
+
+/// The transaction that removes it, where its number among the switch's configurations is found, and whether a link goes with it
+/// that the switch made.
+fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
+    let mut plan = Transaction::new(DATABASE);
+    let own: Vec<(Uuid, Option<String>)> = found
+        .ports
+        .iter()
+        .filter_map(|port| Some((port.uuid.clone()?, Some(key.hash()))))
+        .collect();
+    let going: Vec<Uuid> = own.iter().map(|(uuid, _)| uuid.clone()).collect();
+    if let Some((bridge, ports)) = &found.bridge {
+        let as_read = [Row::new().with("ports", Value::set(ports.iter()))];
+        let this = vec![Condition::is(bridge)];
+        plan.assume(Bridge::TABLE, this, &["ports"], Until::Equal, &as_read);
+    } else if !found.tunnels.is_empty() {
+        let names = found.ports.iter().map(|port| Row::new().with("name", port.name.as_str()));
+        let names: Vec<Row> = names.collect();
+        let of_network = vec![
+            has_id(ids::NETWORK, key.network.as_str()),
+            has_id(ids::BRIDGE, &found.bridge_name),
+        ];
+        plan.assume(Port::TABLE, of_network, &["name"], Until::Equal, &names);
+    }
+    mirrors::remove_unused(&mut plan, &found.made_mirrors, &going);
+    remove_ports(&mut plan, &own);
+    let tunnels: Vec<_> = found.tunnels.iter().map(|uuid| (uuid.clone(), None)).collect();
+    remove_ports(&mut plan, &tunnels);
+    if let Some((bridge, _)) = &found.bridge {
+        let bridge = Value::Atom(bridge.into());
+        plan.mutate("Open_vSwitch", vec![], &[Mutation::delete("bridges", bridge)]);
+    }
+    let interior = found.ports.iter().any(|port| port.name == rows::interior_name(key));
+    plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
+    let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
+    plan.comment(&format!("netwright: remove {key}"));
+    (plan, newest, interior)
+}
+
+/// Runs GC: everything of this network that is written down, marked, or in the database, and not valid.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let mut failures = Failures::new();
+    let records = attachment::stale_records(call, &index, NAME);
+    let mut stale: Vec<AttachmentKey> =
+        records.into_iter().map(|record| record.attachment).collect();
+    if let Some(marked) = failures.note("list links", pair::marked(call)) {
+        stale.extend(marked);
+    }
+    if let Some(keys) = failures.note("list ports", in_database(call)) {
+        stale.extend(keys);
+    }
+    stale.sort();
+    stale.dedup();
+    stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
+    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
+    for key in stale {
+        let collected = of(call, &key, None);
+        if failures.note(format_args!("collect {key}"), collected).is_none()
+            && let Left::LinksOf(keys) = &mut left
+        {
+            keys.push(key);
+        }
+    }
+    attachment::collect_addresses(call, &left, &mut failures);
+    failures.into_result()
+}
+
+/// Lists the attachments of this network that ports are marked with.
+fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
+    let mut switch = Switch::connect(call, &remote(call, None)?)?;
+    let mut look = Transaction::new(DATABASE);
+    let of_network = vec![has_id(ids::NETWORK, call.network().as_str())];
+    let ports = look.select(Port::TABLE, of_network, &["external_ids"]);
+    let outcome = switch.transact(&look)?;
+    let keys = outcome.rows(ports).iter();
+    Ok(keys.filter_map(|row| rows::owner_of(&row.map("external_ids"))).collect())
+}
+
+/// STATUS's answer where the switch is the reason.
+pub(super) fn unavailable(error: Error) -> Error {
+    match error.code {
+        codes::SWITCH => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
+        _ => attachment::unavailable(error),
+    }
+}

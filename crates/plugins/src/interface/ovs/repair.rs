@@ -1,0 +1,129 @@
+//! Putting back, under a running container: its port in the database, the link of a port that the switch made anew, and its interface.
+
+use cni::{AddResult, Error};
+use cni_plugin::Call;
+use kernel::mac::MacAddr;
+use kernel::netns::Netns;
+use kernel::route::{Change, LinkSet, RouteSocket};
+
+use super::config::{Config, PortKind};
+use super::connect::{self, OPTIONS};
+use super::database::Switch;
+use super::{NAME, interior, rows, verify};
+use crate::shared::kernel_error as kernel;
+use crate::shared::repair::{self, Inside, Repair};
+
+/// Runs the repair. The addresses' reservation comes before the addresses, the port before the container's side.
+pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
+    repair::of_record(call, NAME, |_, repair| {
+        let config = Config::of(call)?;
+        let result = call.require_prev_result("Required prevResult missing")?;
+        let addresses = repair.addresses(call);
+        let netns = call.open_netns()?;
+        let mut host = RouteSocket::open().map_err(kernel)?;
+        let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+        let kinds: &[&str] = match config.kind {
+            PortKind::Veth => {
+                veth(call, &config, &result, &mut host, &mut inside, repair)?;
+                &["veth"]
+            }
+            PortKind::Internal => {
+                internal(call, &config, &result, &netns, &mut host, &mut inside, repair)?;
+                interior::KINDS
+            }
+        };
+        let wanted =
+            Inside { kinds, options: OPTIONS, addresses, ways: &[], no_prefix_routes: false };
+        repair::container_side(call, &netns, &mut inside, &result, wanted, repair).map(drop)
+    })
+}
+
+/// The pair's end on the host, and its port. A pair that is gone cannot be put back under a container.
+fn veth(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let link = inside.link_by_name(call.ifname().as_str()).map_err(kernel)?;
+    let Some((peer, mac)) = link.and_then(|link| Some((link.peer_index?, link.mac?))) else {
+        return Ok(());
+    };
+    let Some(end) = host.link_by_index(peer).map_err(kernel)? else { return Ok(()) };
+    let reported = |name: &str| {
+        result.interfaces.iter().any(|link| link.name == name && link.sandbox.is_empty())
+    };
+    if !reported(&end.name) {
+        return Ok(());
+    }
+    if !end.up() {
+        let change = Change::SetLink { ifindex: end.index, set: LinkSet::default().up(true) };
+        repair.apply(host, format_args!("link {:?} up", end.name), &change);
+    }
+    port(call, config, &end.name, mac, repair).map(drop)
+}
+
+/// Puts the port's rows back, if something about them is not as ADD left it. Returns whether it did.
+fn port(
+    call: &Call<'_>,
+    config: &Config,
+    name: &str,
+    mac: MacAddr,
+    repair: &mut Repair,
+) -> Result<bool, Error> {
+    let mut switch = Switch::connect(call, &config.remote)?;
+    let seen = verify::look(&mut switch, config, name)?;
+    let Some(what) = verify::judge(call, config, name, &seen) else { return Ok(false) };
+    if seen.bridge.is_none() && config.create.is_none() {
+        return Err(Error::new(cni_plugin::codes::SWITCH, what)
+            .with_details("whoever made the bridge must make it again"));
+    }
+    let put_back = write_again(&mut switch, call, config, name, mac);
+    let done = put_back.is_ok();
+    repair.note(what, put_back);
+    Ok(done)
+}
+
+/// What is there of ours goes and comes again, in one transaction.
+fn write_again(
+    switch: &mut Switch,
+    call: &Call<'_>,
+    config: &Config,
+    name: &str,
+    mac: MacAddr,
+) -> Result<(), Error> {
+    switch.listen()?;
+    let seen = connect::observe(switch, call, config)?;
+    let (interface, _) = connect::write(switch, call, config, seen, name, mac)?;
+    switch.wait_for_port(&interface, name).map(drop)
+}
+
+/// A switch that was started anew has made a new link for the port; the one in the container has no other end any more.
+fn internal(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    netns: &Netns,
+    host: &mut RouteSocket,
+    inside: &mut RouteSocket,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let ifname = call.ifname().as_str();
+    let name = rows::interior_name(call.attachment());
+    let reported = result.container_interface(ifname);
+    let Some(mac) = reported.and_then(|reported| reported.mac.parse::<MacAddr>().ok()) else {
+        return Ok(());
+    };
+    port(call, config, &name, mac, repair)?;
+    if host.link_index(&name).map_err(kernel)?.is_none() {
+        return Ok(());
+    }
+    let what = format!("link of port {name:?} as interface {ifname:?}");
+    let moved = interior::remove_dead(inside, call).and_then(|()| {
+        interior::move_in(call, netns, host, inside, &name, mac, config.mtu).map(drop)
+    });
+    repair.note(what, moved);
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Which VLANs a port carries.
+
+use std::collections::BTreeSet;
+
+use cni::Error;
+use serde::Deserialize;
+
+use super::config::invalid;
+
+/// The highest VLAN ID the database takes.
+const VLAN_MAX: i64 = 4095;
+
+/// How VLANs were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Vlans {
+    /// The port's `vlan_mode`.
+    pub(super) mode: &'static str,
+    /// The access or native VLAN.
+    pub(super) tag: Option<u16>,
+    /// The VLANs a trunk carries; none for all.
+    pub(super) trunks: BTreeSet<u16>,
+}
+
+/// An entry of the key `trunk`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawTrunk {
+    id: Option<i64>,
+    #[serde(rename = "minID")]
+    min_id: Option<i64>,
+    #[serde(rename = "maxID")]
+    max_id: Option<i64>,
+}
+
+impl Vlans {
+    /// Reads the keys `vlan`, `trunk` and `vlanMode`. Without the last, a trunk is a trunk whatever `vlan` says, as the reference
+    /// has it.
+    ///
+    /// # Errors
+    /// Code 7, naming the key.
+    pub(super) fn parse(
+        vlan: Option<i64>,
+        trunk: Option<&[RawTrunk]>,
+        mode: &str,
+    ) -> Result<Self, Error> {
+        let tag = vlan.map(|id| vlan_id(id, "vlan")).transpose()?;
+        let trunks = trunk_of(trunk.unwrap_or_default())?;
+        let needs_tag = |mode: &'static str| match tag {
+            Some(_) => Ok(mode),
+            None => Err(invalid(
+                format!("vlanMode {mode:?} needs a \"vlan\""),
+                "give the network a \"vlan\"",
+            )),
+        };
+        let (mode, tag) = match mode {
+            "" if !trunks.is_empty() || tag.is_none() => ("trunk", None),
+            "trunk" => ("trunk", None),
+            "" | "access" => (needs_tag("access")?, tag),
+            "native-tagged" => (needs_tag("native-tagged")?, tag),
+            "native-untagged" => (needs_tag("native-untagged")?, tag),
+            "dot1q-tunnel" => (needs_tag("dot1q-tunnel")?, tag),
+            other => {
+                return Err(invalid(
+                    format!("unknown vlanMode {other:?}"),
+                    "it is access, trunk, native-tagged, native-untagged or dot1q-tunnel",
+                ));
+            }
+        };
+        if mode == "access" && !trunks.is_empty() {
+            return Err(invalid(
+                "vlanMode \"access\" and \"trunk\" exclude each other",
+                "an access port has its one VLAN",
+            ));
+        }
+        Ok(Vlans { mode, tag, trunks })
+    }
+}
+
+fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Error> {
+    let mut ids = BTreeSet::new();
+    for entry in entries {
+        match (entry.min_id, entry.max_id) {
+            (Some(low), Some(high)) => {
+                let (low, high) = (vlan_id(low, "trunk minID")?, vlan_id(high, "trunk maxID")?);
+                if high < low {
+                    return Err(invalid(
+                        "minID is greater than maxID in trunk parameter",
+                        format!("trunk {low} to {high} is empty"),
+                    ));
+                }
+                ids.extend(low..=high);
+            }
+            (None, None) if entry.id.is_some() => {}
+            _ => {
+                return Err(invalid(
+                    "incorrect trunk parameter",
+                    "an entry of \"trunk\" has an id, or a minID and a maxID",
+                ));
+            }
+        }
+        if let Some(id) = entry.id {
+            ids.insert(vlan_id(id, "trunk id")?);
+        }
+    }
+    Ok(ids)
+}
+
+fn vlan_id(id: i64, what: &str) -> Result<u16, Error> {
+    let valid = (0..=VLAN_MAX).contains(&id).then(|| u16::try_from(id).ok()).flatten();
+    valid.ok_or_else(|| {
+        invalid(
+            format!("incorrect {what} parameter: {id}"),
+            format!("a VLAN ID is a number from 0 to {VLAN_MAX}"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        vlan: Option<i64>,
+        trunk: Option<Vec<RawTrunk>>,
+        mode: String,
+    }
+
+    fn check(json: &str, expected: Expect) {
+        let keys: Keys = cni::json::from_str(json).unwrap();
+        let text = match Vlans::parse(keys.vlan, keys.trunk.as_deref(), &keys.mode) {
+            Ok(vlans) => format!("{vlans:?}"),
+            Err(error) => format!("{} {error}", error.code),
+        };
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn forms_of_vlans() {
+        check("{}", expect![[r#"Vlans { mode: "trunk", tag: None, trunks: {} }"#]]);
+        check(
+            r#"{"vlan":100}"#,
+            expect![[r#"Vlans { mode: "access", tag: Some(100), trunks: {} }"#]],
+        );
+        check(r#"{"vlan":0}"#, expect![[r#"Vlans { mode: "access", tag: Some(0), trunks: {} }"#]]);
+        check(
+            r#"{"vlan":5,"trunk":[{"id":42},{"minID":10,"maxID":12}]}"#,
+            expect![[r#"Vlans { mode: "trunk", tag: None, trunks: {10, 11, 12, 42} }"#]],
+        );
+        check(
+            r#"{"vlan":5,"trunk":[{"id":42}],"mode":"native-untagged"}"#,
+            expect![[r#"Vlans { mode: "native-untagged", tag: Some(5), trunks: {42} }"#]],
+        );
+    }
+
+    #[test]
+    fn what_is_no_vlan() {
+        check(
+            r#"{"vlan":4096}"#,
+            expect!["7 incorrect vlan parameter: 4096; a VLAN ID is a number from 0 to 4095"],
+        );
+        check(
+            r#"{"vlan":-1}"#,
+            expect!["7 incorrect vlan parameter: -1; a VLAN ID is a number from 0 to 4095"],
+        );
+        check(
+            r#"{"trunk":[{"minID":6,"maxID":5}]}"#,
+            expect!["7 minID is greater than maxID in trunk parameter; trunk 6 to 5 is empty"],
+        );
+        check(
+            r#"{"trunk":[{"minID":6}]}"#,
+            expect![
+                "7 incorrect trunk parameter; an entry of \"trunk\" has an id, or a minID and a maxID"
+            ],
+        );
+        check(
+            r#"{"trunk":[{"id":5000}]}"#,
+            expect!["7 incorrect trunk id parameter: 5000; a VLAN ID is a number from 0 to 4095"],
+        );
+        check(
+            r#"{"mode":"native-tagged"}"#,
+            expect![[r#"7 vlanMode "native-tagged" needs a "vlan"; give the network a "vlan""#]],
+        );
+        check(
+            r#"{"vlan":5,"trunk":[{"id":1}],"mode":"access"}"#,
+            expect![[
+                r#"7 vlanMode "access" and "trunk" exclude each other; an access port has its one VLAN"#
+            ]],
+        );
+        check(
+            r#"{"mode":"hybrid"}"#,
+            expect![[
+                r#"7 unknown vlanMode "hybrid"; it is access, trunk, native-tagged, native-untagged or dot1q-tunnel"#
+            ]],
+        );
+    }
+}

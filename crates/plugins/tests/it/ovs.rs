@@ -1,0 +1,61 @@
+//! `ovs`: ports of a real Open vSwitch, whose datapath is the one in user space.
+
+mod bad;
+mod database;
+mod internal;
+mod lifecycle;
+mod matrix;
+mod port;
+mod tunnel;
+
+use serde_json::{Value, json};
+use testkit::real::Ovs;
+use testkit::{Container, traffic};
+
+use crate::support::{Node, Run};
+
+/// What a test needs that wants a switch.
+macro_rules! require_switch {
+    () => {
+        testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server")
+    };
+}
+pub(crate) use require_switch;
+
+/// A switch with bridge `br0`.
+fn switch(node: &Node) -> Ovs<'_> {
+    let ovs = Ovs::start(&node.lab);
+    ovs.add_bridge("br0");
+    ovs
+}
+
+/// A configuration for bridge `br0` with addresses of 10.1.0.0/24 and more keys.
+fn keys(node: &Node, ovs: &Ovs<'_>, more: Value) -> Value {
+    let mut keys = json!({
+        "bridge": "br0",
+        "socket_file": ovs.remote(),
+        "ipam": { "type": "host-local", "dataDir": node.dir("ipam"), "subnet": "10.1.0.0/24" },
+    });
+    keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    keys
+}
+
+/// ADD to a container.
+fn add<'n>(node: &'n Node, to: &Container, keys: &Value) -> Run<'n> {
+    node.run("ovs", "ADD").to(to).config(keys.clone())
+}
+
+/// The container's first address in a result, without its length.
+fn address(result: &Value) -> String {
+    let address = result["ips"][0]["address"].as_str().unwrap();
+    address.split('/').next().unwrap().to_owned()
+}
+
+/// Ping and TCP from one container to another.
+fn assert_reaches(from: &Container, to: &Container, address: &str) {
+    traffic::assert_pings(from, address);
+    let server = traffic::Server::tcp(to, &format!("{address}:7000"), "here");
+    let answer = traffic::assert_tcp(from, &format!("{address}:7000"));
+    assert_eq!(answer.server, "here");
+    drop(server);
+}

@@ -1,0 +1,201 @@
+//! Bad input, and a database that is bad: a clear error, nothing changed, no hang.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+
+use serde_json::{Value, json};
+use testkit::Snapshot;
+
+use super::{keys, require_switch, switch};
+use crate::support::Node;
+
+/// What is refused before anything is asked of anybody: the key is named.
+#[test]
+fn mistakes_in_the_configuration_are_named() {
+    let cases = [
+        (json!({}), 7, "failed to get bridge name"),
+        (json!({ "bridge": "b", "vlan": 4096 }), 7, "incorrect vlan parameter: 4096"),
+        (json!({ "bridge": "b", "vlan": -1 }), 7, "incorrect vlan parameter: -1"),
+        (
+            json!({ "bridge": "b", "trunk": [{ "minID": 6, "maxID": 5 }] }),
+            7,
+            "minID is greater than maxID",
+        ),
+        (json!({ "bridge": "b", "trunk": [{}] }), 7, "incorrect trunk parameter"),
+        (json!({ "bridge": "b", "vlanMode": "access" }), 7, "vlanMode \"access\" needs a \"vlan\""),
+        (json!({ "bridge": "b", "mtu": -1 }), 7, "invalid MTU -1"),
+        (json!({ "bridge": "b", "ofport_request": 65280 }), 7, "invalid ofport_request 65280"),
+        (json!({ "bridge": "b", "socket_file": "udp:1" }), 7, "invalid socket_file"),
+        (
+            json!({ "bridge": "b", "configuration_path": "/nonexistent" }),
+            7,
+            "failed to read configuration_path",
+        ),
+        (json!({ "bridge": "b", "port": "tap" }), 7, "unknown port \"tap\""),
+        (json!({ "bridge": "b", "interface_type": "dpdk" }), 7, "interface_type \"dpdk\""),
+        (json!({ "bridge": "b", "deviceID": "0000:00:00.1" }), 2, "deviceID is not supported"),
+        (
+            json!({ "bridge": "b", "failMode": "secure" }),
+            7,
+            "failMode is for a bridge that is made",
+        ),
+        (json!({ "bridge": "b", "createBridge": true, "failMode": "x" }), 7, "unknown failMode"),
+        (json!({ "bridge": "a/b", "createBridge": true }), 7, "invalid bridge name"),
+        (json!({ "bridge": "b", "externalIds": { "netwright-owner": "x" } }), 7, "which is ours"),
+        (
+            json!({ "bridge": "b", "tunnel": { "vni": 16_777_216, "remotes": ["192.0.2.1"] } }),
+            7,
+            "invalid tunnel vni",
+        ),
+        (
+            json!({ "bridge": "b", "tunnel": { "vni": 1, "remotes": ["host"] } }),
+            7,
+            "invalid tunnel.remotes",
+        ),
+        (json!({ "bridge": "b", "tunnel": { "vni": 1 } }), 7, "tunnel.remotes has 0 hosts"),
+        (json!({ "bridge": "b", "mirrors": [{ "name": "m" }] }), 7, "neither takes nor gives"),
+        (json!({ "bridge": "b", "qos": { "ingressRate": -1 } }), 7, "invalid qos.ingressRate -1"),
+        (json!({ "bridge": "b", "runtimeConfig": { "mac": "x" } }), 7, "invalid MAC address"),
+        (json!({ "bridge": 5 }), 6, "failed to load netconf"),
+    ];
+    testkit::require!("root");
+    let node = Node::new("ovs-mistakes");
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    for (keys, code, said) in cases {
+        let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
+        assert_eq!(error.code, code, "{keys}: {error:?}");
+        assert!(error.msg.contains(said), "{keys}: {error:?}");
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// ADD fails so, STATUS says 50, a DEL afterwards succeeds, and nothing is left.
+fn fails(node: &Node, keys: &Value, code: u32, said: &str) {
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
+    assert_eq!(error.code, code, "{error:?}");
+    assert!(error.msg.contains(said), "{error:?}");
+    let status = node.run("ovs", "STATUS").config(keys.clone()).env(|env| {
+        env.container_id.clear();
+        env.ifname.clear();
+    });
+    assert_eq!(status.call().error().code, 50);
+    node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+#[test]
+fn a_bridge_that_is_missing() {
+    require_switch!();
+    let node = Node::new("ovs-no-bridge");
+    let ovs = switch(&node);
+    fails(
+        &node,
+        &keys(&node, &ovs, json!({ "bridge": "br9" })),
+        112,
+        "failed to find bridge \"br9\"",
+    );
+}
+
+#[test]
+fn a_port_name_that_is_taken() {
+    require_switch!();
+    let node = Node::new("ovs-taken");
+    let ovs = switch(&node);
+    let keys = keys(&node, &ovs, json!({}));
+    // Its name follows from the attachment.
+    let c1 = node.container("c1");
+    let result = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().ok();
+    node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
+    let port = result["interfaces"][0]["name"].as_str().unwrap();
+    ovs.vsctl(&["--no-wait", "add-port", "br0", port]);
+    let before = ovs.content();
+    let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
+    assert_eq!((error.code, error.msg), (106, format!("port {port:?} exists already")));
+    node.run("ovs", "DEL").to(&c1).config(keys).call().silent();
+    assert_eq!(before, ovs.content());
+}
+
+#[test]
+fn a_switch_that_is_not_running() {
+    require_switch!();
+    let node = Node::new("ovs-dead");
+    let mut ovs = switch(&node);
+    ovs.kill_switch();
+    let before = ovs.try_vsctl(&["--no-wait", "list-ports", "br0"]).stdout;
+    let keys = keys(&node, &ovs, json!({}));
+    let c1 = node.container("c1");
+    let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
+    assert_eq!(error.code, 112, "{error:?}");
+    assert!(error.msg.contains("ovs-vswitchd"), "{error:?}");
+    assert_eq!(before, ovs.try_vsctl(&["--no-wait", "list-ports", "br0"]).stdout);
+    assert_eq!(node.sh("ls /sys/class/net | grep -c veth || true").trim(), "0");
+}
+
+#[test]
+fn a_database_that_is_not_there() {
+    testkit::require!("root");
+    let node = Node::new("ovs-no-database");
+    let keys = json!({ "bridge": "br0", "socket_file": "/nonexistent/db.sock" });
+    fails(&node, &keys, 112, "connect to unix:/nonexistent/db.sock");
+    let keys = json!({ "bridge": "br0", "socket_file": "tcp:127.0.0.1:1" });
+    fails(&node, &keys, 112, "connect to tcp:127.0.0.1:1");
+    let keys = json!({ "bridge": "br0", "socket_file": "ssl:127.0.0.1:1" });
+    fails(&node, &keys, 112, "connect to ssl:127.0.0.1:1");
+}
+
+/// A server that answers every connection's first words with these bytes. It ends with its socket's folder.
+fn liar(path: &Path, answer: &'static str, connections: usize) -> JoinHandle<()> {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for _ in 0..connections {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 65536]);
+            let _ = stream.write_all(answer.as_bytes());
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    })
+}
+
+fn lies(name: &str, answer: &'static str, said: &str) {
+    testkit::require!("root");
+    let node = Node::new(name);
+    let socket = node.dir("liar").join("db.sock");
+    // ADD, STATUS, DEL.
+    let liar = liar(&socket, answer, 3);
+    fails(&node, &json!({ "bridge": "br0", "socket_file": socket }), 112, said);
+    liar.join().unwrap();
+}
+
+#[test]
+fn a_database_that_answers_nonsense() {
+    lies("ovs-nonsense", "SSH-2.0-OpenSSH\r\n", "answers nonsense");
+}
+
+#[test]
+fn a_database_that_answers_something_else() {
+    lies("ovs-other", r#"{"id":1,"result":{},"error":null}"#, "answers nonsense");
+}
+
+#[test]
+fn a_database_of_another_kind() {
+    lies(
+        "ovs-unknown",
+        r#"{"id":1,"result":null,"error":{"error":"unknown database"}}"#,
+        "was refused",
+    );
+}
+
+#[test]
+fn a_database_that_answers_half() {
+    lies("ovs-half", r#"{"id":1,"result":[{"rows":["#, "did not answer");
+}
+
+#[test]
+fn a_database_that_is_silent() {
+    lies("ovs-silent", "", "did not answer");
+}

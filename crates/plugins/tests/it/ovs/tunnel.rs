@@ -1,0 +1,69 @@
+//! Networks that reach over two hosts.
+
+use serde_json::json;
+
+use super::{add, address, assert_reaches, keys, require_switch, switch};
+use crate::support::Node;
+
+fn over(kind: &str, vlan: u16) {
+    let (one, two) = (Node::new("ovs-tunnel1"), Node::new("ovs-tunnel2"));
+    // The cable between both hosts: its ends' namespaces are named by what the labs keep open.
+    one.sh(&format!("ip link add up0 type veth peer name up0 netns {}", namespace_of(&two)));
+    let (ovs1, ovs2) = (switch(&one), switch(&two));
+    // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+    for (node, ovs, end) in [(&one, &ovs1, 1), (&two, &ovs2, 2)] {
+        ovs.add_bridge("br-up");
+        ovs.vsctl(&["add-port", "br-up", "up0"]);
+        node.sh(&format!(
+            "ip link set up0 addrgenmode none && ip link set up0 up && \
+             ip addr add 192.0.2.{end}/24 dev br-up && ip link set br-up up"
+        ));
+    }
+    let before = ovs1.content();
+    let hosts = ["192.0.2.1", "192.0.2.2"];
+    let network = |node: &Node, ovs: &testkit::real::Ovs<'_>, end: usize| {
+        let range = json!({
+            "type": "host-local", "dataDir": node.dir("ipam"), "subnet": "10.1.0.0/24",
+            "rangeStart": format!("10.1.0.{end}0"), "rangeEnd": format!("10.1.0.{end}9"),
+        });
+        let tunnel =
+            json!({ "type": kind, "vni": 5000, "remotes": hosts, "local": hosts[end - 1] });
+        keys(node, ovs, json!({ "vlan": vlan, "tunnel": tunnel, "ipam": range, "mtu": 1400 }))
+    };
+    let (c1, c2) = (one.container("c1"), two.container("c2"));
+    let c3 = one.container("c3");
+    let first = add(&one, &c1, &network(&one, &ovs1, 1)).call().ok();
+    let second = add(&two, &c2, &network(&two, &ovs2, 2)).call().ok();
+    assert_reaches(&c1, &c2, &address(&second));
+    assert_reaches(&c2, &c1, &address(&first));
+    // A second container of the host shares the tunnel, which goes with the last.
+    add(&one, &c3, &network(&one, &ovs1, 1)).call().ok();
+    assert_reaches(&c3, &c2, &address(&second));
+    let tunnels = |ovs: &testkit::real::Ovs<'_>| {
+        ovs.vsctl(&["--columns=name", "find", "interface", &format!("type={kind}")]).lines().count()
+    };
+    assert_eq!(tunnels(&ovs1), 1);
+    one.run("ovs", "DEL").to(&c1).config(network(&one, &ovs1, 1)).call().silent();
+    assert_eq!(tunnels(&ovs1), 1);
+    one.run("ovs", "DEL").to(&c3).config(network(&one, &ovs1, 1)).call().silent();
+    assert_eq!(before, ovs1.content());
+}
+
+/// The lab's thread: whoever has its number can name its namespace.
+fn namespace_of(node: &Node) -> String {
+    let path = node.lab.netns_path();
+    let tid = path.components().nth(2).unwrap().as_os_str().to_str().unwrap();
+    tid.to_owned()
+}
+
+#[test]
+fn vxlan_joins_two_hosts() {
+    require_switch!();
+    over("vxlan", 100);
+}
+
+#[test]
+fn geneve_joins_two_hosts() {
+    require_switch!();
+    over("geneve", 200);
+}
