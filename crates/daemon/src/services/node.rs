@@ -14,7 +14,7 @@ use super::arguments::{Arguments, FlagError};
 use super::start::Surroundings;
 
 /// As for the command line: with this file plugins are not run which somebody else than root can change.
-const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
+pub(super) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// Where distributions put plugins.
 const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";

@@ -1,5 +1,6 @@
 //! The daemon between the plugin and the API server.
 
+mod hotplug;
 mod rig;
 
 use std::time::Duration;

@@ -187,7 +187,6 @@ impl Api {
     }
 
     /// Returns a node's labels.
-    #[allow(dead_code, reason = "labels of the node will use it")]
     pub(super) async fn labels(&self, node: &str) -> Result<BTreeMap<String, String>, ApiError> {
         let nodes: Collection<Node> = Collection::all(self.client.clone());
         let node = within(nodes.get_metadata(node)).await?;
@@ -195,7 +194,6 @@ impl Api {
     }
 
     /// Sets labels of a node, and removes those that are `None`.
-    #[allow(dead_code, reason = "labels of the node will use it")]
     pub(super) async fn label(
         &self,
         node: &str,

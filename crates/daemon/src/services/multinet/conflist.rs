@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use state::Durability;
 
+use super::hotplug::PLUGIN;
 use super::service::Service;
 
 /// The pause between looks.
@@ -55,14 +56,27 @@ fn write(path: &Path, text: &[u8]) -> Result<(), state::FileError> {
 
 /// The configuration, with the capabilities of the default network.
 fn content(service: &Service) -> Vec<u8> {
-    let defaults = &service.flags.defaults;
-    let name = defaults.cluster_network.clone().unwrap_or_default();
-    let plugins = capabilities(service);
+    let mut plugin = plugin(service);
     let has: Map<String, Value> =
-        plugins.into_iter().map(|capability| (capability, json!(true))).collect();
-    let mut plugin = json!({"type": "netwright-multi", "clusterNetwork": name});
+        capabilities(service).into_iter().map(|capability| (capability, json!(true))).collect();
     if !has.is_empty() {
         plugin["capabilities"] = Value::Object(has);
+    }
+    let list = json!({
+        // CNI 1.1.0 "cniVersions": older runtimes take the first, newer ones the best they know.
+        "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],
+        "name": PLUGIN, "plugins": [plugin],
+    });
+    let mut text = serde_json::to_vec_pretty(&list).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+/// The plugin's configuration, without what the default network brings.
+pub(super) fn plugin(service: &Service) -> Value {
+    let mut plugin = json!({"type": PLUGIN});
+    if let Some(name) = &service.flags.defaults.cluster_network {
+        plugin["clusterNetwork"] = json!(name);
     }
     if service.flags.conf_dir != Path::new("/etc/cni/multus/net.d") {
         plugin["confDir"] = json!(service.flags.conf_dir);
@@ -70,14 +84,7 @@ fn content(service: &Service) -> Vec<u8> {
     if service.flags.socket != Path::new(npwg::wire::SOCKET) {
         plugin["socket"] = json!(service.flags.socket);
     }
-    let list = json!({
-        // CNI 1.1.0 "cniVersions": older runtimes take the first, newer ones the best they know.
-        "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],
-        "name": "netwright-multi", "plugins": [plugin],
-    });
-    let mut text = serde_json::to_vec_pretty(&list).unwrap_or_default();
-    text.push(b'\n');
-    text
+    plugin
 }
 
 fn capabilities(service: &Service) -> Vec<String> {

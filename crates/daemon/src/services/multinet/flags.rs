@@ -29,7 +29,6 @@ docs/multi-network.md.
   -label-node               label this node with the networks that it can serve
   -multus-namespace NAME    where definitions named without a namespace above are (default kube-system)
   -namespace-isolation      pods may use definitions of their own namespace, of default, and of global namespaces only
-  -netwright FILE           the executable whose plugins are called in this process (default: netwright beside this one)
   -node NAME                this node's name (default: $NODE_NAME)
   -path DIR[:DIR…]          where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
   -socketpath PATH          where to listen (default /run/netwright/multinet.sock)
@@ -49,7 +48,6 @@ pub(crate) struct Flags {
     pub(super) checkpoint: PathBuf,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) label_node: bool,
-    pub(super) netwright: Option<PathBuf>,
     pub(super) node: String,
     pub(super) path: String,
     pub(super) socket: PathBuf,
@@ -77,7 +75,6 @@ impl Default for Flags {
             checkpoint: super::devices::CHECKPOINT.into(),
             kubeconfig: None,
             label_node: false,
-            netwright: None,
             node: String::new(),
             path: PLUGIN_DIRS.to_owned(),
             socket: npwg::wire::SOCKET.into(),
@@ -138,7 +135,6 @@ impl Flags {
                 "namespace-isolation" => {
                     self.defaults.policy.namespace_isolation = arguments.switch()?;
                 }
-                "netwright" => self.netwright = Some(arguments.value()?.into()),
                 "node" => self.node = arguments.value()?,
                 "path" => self.path = arguments.value()?,
                 "socketpath" => self.socket = arguments.value()?.into(),

@@ -38,11 +38,24 @@ impl Held {
         Ok(())
     }
 
+    /// Writes down what a sandbox has by now, if it is still there; says whether it is.
+    pub(super) fn replace(&self, attached: &Attached) -> Result<bool, FileError> {
+        // Forgetting takes this lock too: a sandbox that is gone does not come back.
+        let name = file_name(&attached.sandbox);
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if !index.values().flatten().any(|known| *known == name) {
+            return Ok(false);
+        }
+        let text = serde_json::to_vec(attached).unwrap_or_default();
+        state::write_atomic(&self.folder.join(&name), &text, 0o600, Durability::Volatile)?;
+        Ok(true)
+    }
+
     /// Forgets a sandbox.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), FileError> {
         let name = file_name(sandbox);
-        state::remove_file(&self.folder.join(&name))?;
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        state::remove_file(&self.folder.join(&name))?;
         index.retain(|_, names| {
             names.retain(|known| *known != name);
             !names.is_empty()
@@ -51,7 +64,6 @@ impl Held {
     }
 
     /// What the sandboxes of a pod have.
-    #[allow(dead_code, reason = "attaching while a pod runs will use it")]
     pub(super) fn of_pod(&self, id: &str) -> Vec<Attached> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let names = index.get(id).cloned().unwrap_or_default();
@@ -60,7 +72,6 @@ impl Held {
     }
 
     /// All pods that have sandboxes.
-    #[allow(dead_code, reason = "attaching while a pod runs will use it")]
     pub(super) fn pods(&self) -> Vec<String> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }

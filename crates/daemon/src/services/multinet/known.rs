@@ -70,7 +70,6 @@ impl<T: Fact> Known<T> {
         self.lock().objects.get(id).cloned()
     }
 
-    #[allow(dead_code, reason = "labels of the node will use it")]
     pub(super) fn all(&self) -> Vec<T> {
         self.lock().objects.values().cloned().collect()
     }

@@ -15,6 +15,8 @@
 //! | `held` | what each sandbox has |
 //! | `outbox` | what is to be written to the API server |
 //! | `events` | Events of pods |
+//! | `diff`, `hotplug` | what changes while a pod runs |
+//! | `labels` | which networks the node can serve |
 //! | `conflist` | the CNI configuration by which runtimes find the plugin |
 //!
 //! This service is asynchronous, on one thread: it waits for a server that is far. No plugin runs for ADD or DEL here: they run
@@ -23,11 +25,14 @@
 mod api;
 mod conflist;
 mod devices;
+mod diff;
 mod events;
 mod facts;
 mod flags;
 mod held;
+mod hotplug;
 mod known;
+mod labels;
 mod outbox;
 mod plan;
 mod serve;
@@ -36,8 +41,10 @@ mod todo;
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use cni_invoke::Exec;
 use npwg::wire;
 use tokio::sync::mpsc;
 
@@ -45,10 +52,11 @@ use self::api::{Api, Change};
 use self::facts::Fact;
 use self::flags::Flags;
 pub(crate) use self::flags::HELP;
-use self::known::Known;
+use self::hotplug::Plugger;
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
+use super::node::REQUIRE_TRUSTED_PLUGINS;
 use super::start::{Surroundings, failed, stop_signals};
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
@@ -111,11 +119,29 @@ async fn serve(
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);
     tokio::spawn(async move { of.api.follow_pods(&of.flags.node, pods).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "pods", |service| &service.pods));
+    tokio::spawn(take(Arc::clone(&service), changes, "pods", |service, change| {
+        let changed = service.pods.take(change);
+        service.look_after(changed);
+    }));
     let (definitions, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);
     tokio::spawn(async move { of.api.follow_definitions(definitions).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "definitions", |all| &all.definitions));
+    tokio::spawn(take(Arc::clone(&service), changes, "definitions", |service, change| {
+        if !service.definitions.take(change).is_empty() {
+            // Whoever waits for one of them.
+            service.look_after(service.held.pods());
+        }
+    }));
+    let path: Vec<PathBuf> = std::env::split_paths(&service.flags.path).collect();
+    if service.flags.label_node {
+        tokio::spawn(labels::run(Arc::clone(&service), path.clone()));
+    }
+    let exec = Exec::new(surroundings.environment.iter().cloned());
+    let exec = exec.refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
+    let plugger = Arc::new(Plugger { exec, path });
+    // What changed while there was no daemon.
+    service.look_after(service.held.pods());
+    tokio::spawn(hotplug::run(Arc::clone(&service), plugger));
     if let Some(path) = service.flags.conflist.clone() {
         tokio::spawn(conflist::run(Arc::clone(&service), path));
     }
@@ -143,7 +169,7 @@ async fn take<T: Fact>(
     service: Arc<Service>,
     mut changes: mpsc::Receiver<Change<T>>,
     what: &'static str,
-    known: impl Fn(&Service) -> &Known<T> + Copy + Send + 'static,
+    known: impl Fn(&Service, Change<T>) + Copy + Send + 'static,
 ) {
     let mut lost = false;
     while let Some(change) = changes.recv().await {
@@ -162,11 +188,7 @@ async fn take<T: Fact>(
         }
         let service = Arc::clone(&service);
         // Files are written: not on the thread that answers.
-        let taken = tokio::task::spawn_blocking(move || {
-            if !known(&service).take(change).is_empty() {
-                service.news.notify_one();
-            }
-        });
+        let taken = tokio::task::spawn_blocking(move || known(&service, change));
         if taken.await.is_err() {
             return;
         }

@@ -1,7 +1,7 @@
 //! What the plugin is answered, and what follows from what it tells.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cni_runtime::ConfigFolder;
@@ -31,8 +31,8 @@ const QUESTIONS: usize = 16;
 const PLANS: usize = 64;
 
 /// The reasons of Events.
-const ADDED: &str = "AddedInterface";
-const FAILED: &str = "NetworkFailed";
+pub(super) const ADDED: &str = "AddedInterface";
+pub(super) const FAILED: &str = "NetworkFailed";
 
 /// The service.
 #[derive(Debug)]
@@ -44,8 +44,9 @@ pub(super) struct Service {
     pub(super) held: Held,
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Events,
-    /// Something is known, or held, that was not before.
+    /// There are pods to be looked after.
     pub(super) news: Notify,
+    changed: Mutex<BTreeSet<String>>,
     questions: Semaphore,
     plans: Semaphore,
 }
@@ -61,11 +62,23 @@ impl Service {
             outbox: Arc::new(Outbox::open(run.join("outbox"))?),
             events: Events::new(&flags.node),
             news: Notify::new(),
+            changed: Mutex::default(),
             questions: Semaphore::new(QUESTIONS),
             plans: Semaphore::new(PLANS),
             flags,
             api,
         })
+    }
+
+    /// Has pods looked after: what they are to have may have changed.
+    pub(super) fn look_after(&self, pods: impl IntoIterator<Item = String>) {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(pods);
+        self.news.notify_one();
+    }
+
+    /// The pods that are to be looked after.
+    pub(super) fn changed(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Answers the plugin.
@@ -265,7 +278,7 @@ impl Service {
             self.tell(&pod, Tone::Normal, ADDED, &added(result));
         }
         // The annotation may have changed since the plan was made.
-        self.news.notify_one();
+        self.look_after([pod.id()]);
         Ok(())
     }
 

@@ -1,0 +1,238 @@
+//! Attaches and detaches while pods run: when an annotation changes, or a definition comes.
+//!
+//! The plugin does it, called as a runtime calls it; it knows what belongs to a sandbox, and its DEL takes everything away. Each
+//! step is written down after it is done; one that was done and not written down is done again: before an interface is
+//! attached, what a daemon that was killed may have attached there is detached.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cni::CallEnv;
+use cni::json::Object;
+use cni_invoke::{Exec, Executor as _};
+use npwg::wire::{self, Attached, NetworkResult, PlanRequest, PlannedNetwork};
+
+use super::diff::difference;
+use super::events::Tone;
+use super::service::{FAILED, Service, added, facts};
+
+/// The plugin's type, and the network's name in the configuration that is written here.
+pub(super) const PLUGIN: &str = "netwright-multi";
+/// How long the plugin may take for one network.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// When what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(15);
+/// What the pod's Event says when an interface goes.
+const REMOVED: &str = "RemovedInterface";
+
+/// Calls the plugin.
+#[derive(Debug)]
+pub(super) struct Plugger {
+    pub(super) exec: Exec,
+    pub(super) path: Vec<PathBuf>,
+}
+
+/// Looks after the pods that something changed for, for ever.
+pub(super) async fn run(service: Arc<Service>, plugger: Arc<Plugger>) {
+    let mut later: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        let due = later.values().min().map(|at| at.saturating_duration_since(Instant::now()));
+        let _ = tokio::time::timeout(due.unwrap_or(AGAIN), service.news.notified()).await;
+        let mut changed = service.changed();
+        let now = Instant::now();
+        changed.extend(later.iter().filter(|(_, at)| **at <= now).map(|(id, _)| id.clone()));
+        for id in changed {
+            later.remove(&id);
+            if !look_after(&service, &plugger, &id).await {
+                later.insert(id, Instant::now() + AGAIN);
+            }
+        }
+    }
+}
+
+/// Makes a pod's networks what they are to be; says whether there is nothing left to try.
+async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) -> bool {
+    let Some(pod) = service.pods.get(id) else { return true };
+    let mut done = true;
+    for attached in service.held.of_pod(id) {
+        if attached.pod.uid != pod.uid || attached.sandbox.netns.is_empty() {
+            continue;
+        }
+        let request = PlanRequest { sandbox: attached.sandbox.clone(), ..PlanRequest::default() };
+        let wanted = match service.networks(&request, Some(&pod)).await {
+            Ok(wanted) => wanted,
+            Err(no_plan) => {
+                // It keeps what it has.
+                if let Some(reason) = no_plan.event {
+                    service.tell(&pod, Tone::Warning, reason, &no_plan.refusal.msg);
+                }
+                done &= !no_plan.refusal.retry;
+                continue;
+            }
+        };
+        let to_do = difference(&attached.results, &wanted);
+        if to_do.detach.is_empty() && to_do.attach.is_empty() {
+            continue;
+        }
+        let (service, plugger) = (Arc::clone(service), Arc::clone(plugger));
+        let changed = tokio::task::spawn_blocking(move || {
+            let mut all = true;
+            let mut attached = attached;
+            for ifname in &to_do.detach {
+                all &= detach(&service, &plugger, &mut attached, ifname);
+            }
+            for network in &to_do.attach {
+                all &= attach(&service, &plugger, &mut attached, network);
+            }
+            all
+        });
+        done &= changed.await.unwrap_or(true);
+    }
+    done
+}
+
+fn detach(service: &Service, plugger: &Plugger, attached: &mut Attached, ifname: &str) -> bool {
+    let pod = facts(&attached.pod);
+    if let Err(error) = plugger.detach(service, attached, ifname) {
+        let text = format!("detach {ifname}: {}", error.context_text());
+        service.tell(&pod, Tone::Warning, FAILED, &text);
+        return false;
+    }
+    let gone = attached.results.iter().position(|one| one.ifname == ifname);
+    let name = gone.map(|place| attached.results.remove(place).name).unwrap_or_default();
+    let kept = keep(service, attached);
+    if kept == Some(true) {
+        service.tell(&pod, Tone::Normal, REMOVED, &format!("Remove {ifname} from {name}"));
+    }
+    kept.is_some()
+}
+
+fn attach(
+    service: &Service,
+    plugger: &Plugger,
+    attached: &mut Attached,
+    network: &PlannedNetwork,
+) -> bool {
+    let pod = facts(&attached.pod);
+    let ifname = network.ifname.clone().unwrap_or_default();
+    let taken = attached.results.iter().any(|one| one.ifname == ifname);
+    let made = if taken {
+        // What is to go there first did not.
+        return false;
+    } else {
+        plugger
+            .detach(service, attached, &ifname)
+            .and_then(|()| plugger.attach(service, attached, network))
+    };
+    let result = match made {
+        Ok(result) => result,
+        Err(error) => {
+            let text = format!("attach {ifname} to {:?}: {}", network.name, error.context_text());
+            service.tell(&pod, Tone::Warning, FAILED, &text);
+            return false;
+        }
+    };
+    let one = NetworkResult { name: network.name.clone(), ifname, result, ..Default::default() };
+    let text = added(&one);
+    attached.results.push(one);
+    match keep(service, attached) {
+        Some(true) => service.tell(&pod, Tone::Normal, super::service::ADDED, &text),
+        // The sandbox went meanwhile: its DEL may have come before our ADD.
+        Some(false) => {
+            let ifname = network.ifname.as_deref().unwrap_or_default();
+            return plugger.detach(service, attached, ifname).is_ok();
+        }
+        None => return false,
+    }
+    true
+}
+
+/// Writes down what a sandbox has by now, and has its status written; whether it is still there. Nothing when that failed.
+fn keep(service: &Service, attached: &Attached) -> Option<bool> {
+    let kept = service.held.replace(attached).and_then(|there| {
+        if there {
+            service.write_status(attached)?;
+        }
+        Ok(there)
+    });
+    kept.inspect_err(|error| tracing::error!(%error, "cannot be written down")).ok()
+}
+
+impl Plugger {
+    fn attach(
+        &self,
+        service: &Service,
+        attached: &Attached,
+        network: &PlannedNetwork,
+    ) -> Result<Object, cni::Error> {
+        let mut config = Self::config(service);
+        config.set_value(wire::ATTACH, network);
+        let said = self.call("ADD", attached, &config)?;
+        Object::parse(&said)
+            .map_err(|error| cni::Error::new(cni::code::DECODE_FAILURE, error.to_string()))
+    }
+
+    fn detach(
+        &self,
+        service: &Service,
+        attached: &Attached,
+        ifname: &str,
+    ) -> Result<(), cni::Error> {
+        let mut config = Self::config(service);
+        config.set_value(wire::DETACH, ifname);
+        self.call("DEL", attached, &config).map(drop)
+    }
+
+    /// The plugin's configuration as [`super::conflist`] writes it.
+    fn config(service: &Service) -> Object {
+        let text = super::conflist::plugin(service);
+        let mut config = Object::parse(text.to_string().as_bytes()).unwrap_or_default();
+        config.set_value("cniVersion", "1.0.0");
+        config.set_value("name", PLUGIN);
+        config
+    }
+
+    fn call(
+        &self,
+        verb: &str,
+        attached: &Attached,
+        config: &Object,
+    ) -> Result<Vec<u8>, cni::Error> {
+        let executable = cni_invoke::find(PLUGIN, &self.path).map_err(|error| error.to_cni())?;
+        let path: Vec<_> = self.path.iter().map(|dir| dir.to_string_lossy()).collect();
+        let (sandbox, pod) = (&attached.sandbox, &attached.pod);
+        let env = CallEnv {
+            command: verb.to_owned(),
+            container_id: sandbox.container.clone(),
+            netns: sandbox.netns.clone(),
+            ifname: sandbox.ifname.clone(),
+            args: format!(
+                "IgnoreUnknown=true;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+                pod.namespace, pod.name, sandbox.container, pod.uid
+            ),
+            path: path.join(":"),
+            ..CallEnv::default()
+        };
+        let request = cni_invoke::Request { env, stdin: config.to_vec() };
+        let deadline = Instant::now().checked_add(PATIENCE);
+        let output = self.exec.call(&executable, &request, deadline);
+        output.map_err(|error| error.to_cni())?.into_stdout()
+    }
+}
+
+/// An error as one line.
+trait Text {
+    fn context_text(&self) -> String;
+}
+
+impl Text for cni::Error {
+    fn context_text(&self) -> String {
+        if self.details.is_empty() {
+            self.msg.clone()
+        } else {
+            format!("{}: {}", self.msg, self.details)
+        }
+    }
+}

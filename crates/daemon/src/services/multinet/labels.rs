@@ -1,0 +1,140 @@
+//! Labels of this node: which networks it can serve, so that a scheduler places pods where they are.
+//!
+//! `networks.netwright/NAMESPACE.NAME: "true"` says that every plugin of the definition is here, and every link that it names as its
+//! parent. A definition without a configuration is served where the node has its network.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use npwg::definition::Definition;
+
+use super::facts::DefinitionFacts;
+use super::service::Service;
+
+/// What our labels begin with.
+pub(super) const PREFIX: &str = "networks.netwright/";
+/// The longest name behind it (API, "Labels and Selectors").
+const LONGEST: usize = 63;
+/// How often the node is looked at though nothing was heard: links come and go.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Where links are.
+const LINKS: &str = "/sys/class/net";
+/// The keys by which plugins name their parent.
+const PARENTS: [&str; 3] = ["master", "device", "linkInContainer"];
+
+/// Keeps the labels, for ever.
+pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
+    let mut written: Option<BTreeMap<String, String>> = None;
+    loop {
+        let wanted = wanted(&service, &path);
+        // Nobody else is to write them: they are read once.
+        if written.as_ref() != Some(&wanted) && service.definitions.is_usable() {
+            match write(&service, &wanted).await {
+                Ok(()) => {
+                    tracing::info!(networks = wanted.len(), "labelled the node");
+                    written = Some(wanted);
+                }
+                Err(error) => tracing::warn!(%error, "the node is not labelled"),
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn wanted(service: &Service, path: &[PathBuf]) -> BTreeMap<String, String> {
+    let served = |definition: &DefinitionFacts| {
+        serves(definition, path, Path::new(LINKS), |name| service.is_on_node(name))
+    };
+    let all = service.definitions.all();
+    let labels = all.iter().filter(|one| served(one)).filter_map(label);
+    labels.map(|label| (label, "true".to_owned())).collect()
+}
+
+fn label(definition: &DefinitionFacts) -> Option<String> {
+    let name = format!("{}.{}", definition.namespace, definition.name);
+    (name.len() <= LONGEST).then(|| format!("{PREFIX}{name}"))
+}
+
+async fn write(
+    service: &Service,
+    wanted: &BTreeMap<String, String>,
+) -> Result<(), super::api::ApiError> {
+    let node = &service.flags.node;
+    let has = service.api.labels(node).await?;
+    let ours = has.iter().filter(|(key, _)| key.starts_with(PREFIX));
+    let mut change: BTreeMap<String, Option<String>> = ours
+        .filter(|(key, _)| !wanted.contains_key(*key))
+        .map(|(key, _)| (key.clone(), None))
+        .collect();
+    let missing = wanted.iter().filter(|(key, value)| has.get(*key) != Some(*value));
+    change.extend(missing.map(|(key, value)| (key.clone(), Some(value.clone()))));
+    if change.is_empty() {
+        return Ok(());
+    }
+    service.api.label(node, &change).await
+}
+
+/// Whether a definition's plugins and parents are here.
+fn serves(
+    definition: &DefinitionFacts,
+    path: &[PathBuf],
+    links: &Path,
+    is_on_node: impl Fn(&str) -> bool,
+) -> bool {
+    let list = match Definition::of(&definition.name, Some(&definition.config)) {
+        Ok(Definition::OnNode(name)) => return is_on_node(&name),
+        Ok(Definition::Here(list)) => cni::NetworkList::parse(&list.to_vec()),
+        Err(_) => return false,
+    };
+    let has_all = |plugin: &cni::PluginConfig| {
+        let parent = |key: &str| {
+            let raw = plugin.object.get_ignore_case(key)?;
+            serde_json::from_str::<String>(raw.get()).ok().filter(|name| !name.is_empty())
+        };
+        let mut parents = PARENTS.iter().filter_map(|key| parent(key));
+        cni_invoke::find(&plugin.plugin_type, path).is_ok()
+            && parents.all(|name| !name.contains('/') && links.join(name).exists())
+    };
+    list.is_ok_and(|list| list.plugins.iter().all(has_all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_served_where_its_plugins_and_parents_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (bin, links) = (dir.path().join("bin"), dir.path().join("net"));
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::create_dir_all(links.join("eth1")).unwrap();
+        std::fs::write(bin.join("macvlan"), "").unwrap();
+        let serves = |config: &str| {
+            let definition = DefinitionFacts {
+                namespace: "ns".to_owned(),
+                name: "a".to_owned(),
+                config: config.to_owned(),
+                resource: None,
+            };
+            serves(&definition, std::slice::from_ref(&bin), &links, |name| name == "a")
+        };
+        assert!(serves(r#"{"type":"macvlan","master":"eth1"}"#));
+        assert!(serves(r#"{"type":"macvlan"}"#));
+        assert!(!serves(r#"{"type":"macvlan","master":"eth2"}"#));
+        assert!(!serves(r#"{"plugins":[{"type":"macvlan"},{"type":"tuning"}]}"#));
+        assert!(!serves("{"));
+        assert!(serves(""), "the node has it");
+    }
+
+    #[test]
+    fn labels_are_as_long_as_labels_may_be() {
+        let of = |name: &str| {
+            let (namespace, name) = ("ns".to_owned(), name.to_owned());
+            label(&DefinitionFacts { namespace, name, ..DefinitionFacts::default() })
+        };
+        assert_eq!(of("a").as_deref(), Some("networks.netwright/ns.a"));
+        assert_eq!(of(&"a".repeat(61)), None);
+    }
+}

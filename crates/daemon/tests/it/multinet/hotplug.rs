@@ -1,0 +1,140 @@
+//! What changes while a pod runs, with a plugin that writes down how it was called.
+
+use std::os::unix::fs::PermissionsExt;
+
+use npwg::wire::{Answer, Detached, Request};
+use serde_json::{Value, json};
+
+use super::rig::{Cluster, sandbox, wait_for};
+use super::{BRIDGE, attached};
+
+/// Answers as the plugin does; fails for an interface called `bad0`.
+const PLUGIN: &str = r#"#!/bin/sh
+config=$(cat)
+printf '%s %s %s\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$config" >>"${0%/*}/calls"
+case $config in
+*'"netwright/attach"'*'"bad0"'*) echo '{"cniVersion":"1.0.0","code":7,"msg":"no such parent"}'; exit 1 ;;
+*'"netwright/attach"'*) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"x","sandbox":"/run/netns/p"}],"ips":[{"address":"198.51.100.9/24","interface":0}]}' ;;
+esac
+"#;
+
+struct Calls<'c>(&'c Cluster);
+
+impl<'c> Calls<'c> {
+    fn new(cluster: &'c Cluster) -> Self {
+        let bin = cluster.dir.join("bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        let plugin = bin.join("netwright-multi");
+        std::fs::write(&plugin, PLUGIN).unwrap();
+        std::fs::set_permissions(&plugin, PermissionsExt::from_mode(0o755)).unwrap();
+        Calls(cluster)
+    }
+
+    /// Each call: the verb, the container, and what was asked for.
+    fn all(&self) -> Vec<(String, String, Value)> {
+        let text = std::fs::read_to_string(self.0.dir.join("bin/calls")).unwrap_or_default();
+        let call = |line: &str| {
+            let mut words = line.splitn(3, ' ');
+            let mut next = || words.next().unwrap().to_owned();
+            (next(), next(), serde_json::from_str(&next()).unwrap())
+        };
+        text.lines().map(call).collect()
+    }
+}
+
+fn annotate(cluster: &Cluster, networks: &str) {
+    let key = "k8s.v1.cni.cncf.io/networks";
+    cluster.api.change("pods", "ns", "p", &json!({"metadata": {"annotations": {key: networks}}}));
+}
+
+fn interfaces(cluster: &Cluster) -> Vec<String> {
+    let status = cluster.status("p").unwrap_or_default();
+    let list = status.as_array().cloned().unwrap_or_default();
+    list.iter().map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn an_annotation_that_changes_attaches_and_detaches() {
+    let cluster = Cluster::new("mn-plug");
+    let calls = Calls::new(&cluster);
+    for name in ["a", "b", "c"] {
+        cluster.define("ns", name, BRIDGE);
+    }
+    let uid = cluster.pod("p", Some("a"));
+    let bin = cluster.dir.join("bin");
+    let flags = ["-cluster-network", "cluster", "-path", bin.to_str().unwrap()];
+    let daemon = cluster.daemon_with(&flags);
+    cluster.planned("p", &uid);
+    let mut told = attached("p", &uid);
+    told.sandbox.netns = "/run/netns/p".into();
+    assert_eq!(cluster.ask(&Request::Attached(told.clone())).unwrap(), Answer::Ok);
+    wait_for("the status", || (interfaces(&cluster) == ["cluster", "ns/a"]).then_some(()));
+    assert!(calls.all().is_empty(), "nothing is to change");
+
+    annotate(&cluster, "a,b@data0");
+    wait_for("one more", || (interfaces(&cluster) == ["cluster", "ns/a", "ns/b"]).then_some(()));
+    let all = calls.all();
+    let verbs: Vec<_> = all.iter().map(|call| call.0.as_str()).collect();
+    assert_eq!(verbs, ["DEL", "ADD"], "what a killed daemon may have attached goes first");
+    assert_eq!(all[1].1, "c-p");
+    assert_eq!(all[1].2["netwright/attach"]["ifname"], "data0");
+    assert_eq!(all[1].2["type"], "netwright-multi");
+    let added = ("AddedInterface".to_owned(), "Add data0 [198.51.100.9/24] from ns/b".to_owned());
+    wait_for("the event", || cluster.events("p").contains(&added).then_some(()));
+
+    annotate(&cluster, "b@data0");
+    wait_for("one less", || (interfaces(&cluster) == ["cluster", "ns/b"]).then_some(()));
+    assert_eq!(calls.all().last().unwrap().2["netwright/detach"], "net1");
+
+    // A malformed one changes nothing, and is told.
+    annotate(&cluster, "b@data0,,");
+    wait_for("the event", || {
+        cluster.events("p").iter().any(|event| event.0 == "NetworkRefused").then_some(())
+    });
+    // What fails is told, and keeps the others as they are.
+    annotate(&cluster, "b@data0,c@bad0");
+    wait_for("the failure", || {
+        let failed = "attach bad0 to \"ns/c\": no such parent";
+        cluster.events("p").iter().any(|event| event.1.contains(failed)).then_some(())
+    });
+    assert_eq!(interfaces(&cluster), ["cluster", "ns/b"]);
+
+    // What changed while there was no daemon is done by the next.
+    daemon.kill();
+    annotate(&cluster, "b@data0,c");
+    let _daemon = cluster.daemon_with(&flags);
+    wait_for("one more", || (interfaces(&cluster) == ["cluster", "ns/b", "ns/c"]).then_some(()));
+    assert_eq!(calls.all().last().unwrap().2["netwright/attach"]["ifname"], "net1");
+
+    // A sandbox that is gone has nothing attached any more.
+    let detached = Detached { sandbox: sandbox("p"), pod: None };
+    assert_eq!(cluster.ask(&Request::Detached(detached)).unwrap(), Answer::Ok);
+    let before = calls.all().len();
+    annotate(&cluster, "a,b@data0,c");
+    cluster.define("ns", "later", BRIDGE);
+    wait_for("the news to have arrived", || {
+        cluster.dir.join("lib/multinet/definitions/ns%2Flater.json").exists().then_some(())
+    });
+    assert_eq!(calls.all().len(), before);
+}
+
+#[test]
+fn a_node_says_which_networks_it_can_serve() {
+    let cluster = Cluster::new("mn-label");
+    Calls::new(&cluster);
+    cluster.define("ns", "here", r#"{"cniVersion":"1.0.0","type":"dummy0"}"#);
+    cluster.define("ns", "gone", r#"{"cniVersion":"1.0.0","type":"nowhere"}"#);
+    cluster.define("ns", "cluster", "");
+    let bin = cluster.dir.join("bin");
+    std::fs::write(bin.join("dummy0"), "").unwrap();
+    let old = json!({"metadata": {"labels": {"networks.netwright/ns.old": "true", "other": "1"}}});
+    cluster.api.change("nodes", "", "n1", &old);
+    let flags = ["-cluster-network", "cluster", "-label-node", "-path", bin.to_str().unwrap()];
+    let _daemon = cluster.daemon_with(&flags);
+    let wanted = json!({
+        "networks.netwright/ns.cluster": "true", "networks.netwright/ns.here": "true", "other": "1",
+    });
+    cluster.api.wait_until("the labels", |api| {
+        api.object("nodes", "", "n1").unwrap()["metadata"]["labels"] == wanted
+    });
+}
