@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use testkit::driver::Driver;
 use testkit::fault::{self, Blow, Moment, failures};
+use testkit::real::Ovs;
 use testkit::{Lab, Place as _, Tally, feature};
 
 use crate::scenario::Scenario;
@@ -94,9 +95,15 @@ fn run(
 ) -> (usize, usize) {
     let lab = Lab::new("torture");
     let driver = scenario.drives.then(|| Driver::start(&lab, "weft"));
+    let switch = scenario.switches.then(|| {
+        let ovs = Ovs::start(&lab);
+        ovs.add_bridge("br0");
+        ovs.at_its_usual_place();
+        ovs
+    });
     lab.enter(|| {
         let world = World::enter(&lab);
-        let mut torture = Torture::prepare(&world, scenario, beside, tally);
+        let mut torture = Torture::prepare(&world, scenario, switch.as_ref(), beside, tally);
         let moments = torture.moments(verb);
         let tries = choose(tries(scenario, verb, &moments, beside));
         for (number, (moment, blow, after)) in tries.iter().enumerate().skip(done) {
@@ -207,6 +214,18 @@ fn host_device() {
 fn cnm() {
     testkit::require!("root", "ptrace", "program:python3");
     everywhere(&[Scenario::cnm()]);
+}
+
+#[test]
+fn ovs() {
+    testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
+    everywhere(&families(Scenario::ovs("ovs", "veth")));
+}
+
+#[test]
+fn ovs_internal() {
+    testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
+    everywhere(&[Scenario::ovs("ovs internal", "internal")]);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Scenario {
     pub(crate) lends: bool,
     /// A Docker driver is on the host.
     pub(crate) drives: bool,
+    /// Open vSwitch runs on the host; what its database holds is compared too.
+    pub(crate) switches: bool,
 }
 
 fn ipam() -> Value {
@@ -63,7 +65,16 @@ const PARENT: &str = "ip link add p0 type veth peer name p1 && ip link set p0 ad
 impl Scenario {
     fn of(name: &'static str, plugins: Vec<Value>) -> Self {
         let victim = plugins.len() - 1;
-        Scenario { name, host: "true", plugins, victim, family: "", lends: false, drives: false }
+        Scenario {
+            name,
+            host: "true",
+            plugins,
+            victim,
+            family: "",
+            lends: false,
+            drives: false,
+            switches: false,
+        }
     }
 
     /// The same with addresses of one family only: `v4` or `v6`.
@@ -111,6 +122,13 @@ impl Scenario {
         let plugin =
             json!({ "type": "cnm", "driver": "weft", "ipamDriver": "weft", "subnets": subnets });
         Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
+    }
+
+    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows that no port takes along.
+    pub(crate) fn ovs(name: &'static str, port: &str) -> Self {
+        let plugin = json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port,
+                             "qos": { "egressRate": 8_000_000 }, "ipam": ipam() });
+        Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 
     pub(crate) fn loopback() -> Self {

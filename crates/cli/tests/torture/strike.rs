@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use testkit::fault::{self, Blow, Moment, failures};
+use testkit::real::Ovs;
 use testkit::{Glance, Tally};
 
 use crate::scenario::Scenario;
@@ -33,6 +34,8 @@ pub(crate) struct Torture<'w> {
     resident: Option<Pod>,
     pod: Option<Pod>,
     before: Glance,
+    /// Open vSwitch, and what its database holds.
+    switch: Option<(&'w Ovs<'w>, String)>,
     tally: &'w mut Tally,
     /// The host is not as it was: nothing that follows would say anything.
     pub(crate) spoilt: bool,
@@ -42,14 +45,23 @@ impl<'w> Torture<'w> {
     pub(crate) fn prepare(
         world: &'w World<'w>,
         scenario: &'w Scenario,
+        switch: Option<&'w Ovs<'w>>,
         beside: bool,
         tally: &'w mut Tally,
     ) -> Self {
         world.sh(scenario.host);
         let resident = (beside && !scenario.lends).then(|| world.pod("resident"));
         let before = world.look();
-        let mut torture =
-            Torture { world, scenario, resident, pod: None, before, tally, spoilt: false };
+        let mut torture = Torture {
+            world,
+            scenario,
+            resident,
+            pod: None,
+            before,
+            switch: None,
+            tally,
+            spoilt: false,
+        };
         // What a network's first container leaves for the next is there then.
         torture.fresh();
         let last = torture.add_all(torture.pod());
@@ -59,6 +71,7 @@ impl<'w> Torture<'w> {
             torture.add_all(resident);
         }
         torture.before = world.look();
+        torture.switch = switch.map(|switch| (switch, switch.content()));
         torture
     }
 
@@ -226,6 +239,12 @@ impl<'w> Torture<'w> {
         }
         wrong.extend(self.afterwards(verb, &said, last.as_ref(), after));
         wrong.extend(self.world.left(&self.before));
+        if let Some((switch, before)) = &self.switch {
+            let after = switch.content();
+            if after != *before {
+                wrong.push(format!("the switch's database was\n{before}\nand is\n{after}"));
+            }
+        }
         wrong.extend(self.pod().left().into_iter().map(|line| format!("in the container: {line}")));
         (ended.moments, wrong)
     }

@@ -68,6 +68,16 @@ impl<'lab> Ovs<'lab> {
         &self.dir
     }
 
+    /// Lets the lab find the database at the place where everybody looks.
+    pub fn at_its_usual_place(&self) {
+        let socket = self.socket();
+        self.lab.sh(&format!(
+            "mkdir -p /run/openvswitch && ln -sf {} /run/openvswitch/db.sock && \
+             test -S /var/run/openvswitch/db.sock",
+            socket.display()
+        ));
+    }
+
     /// Makes a bridge with the datapath in user space, as an administrator would.
     pub fn add_bridge(&self, name: &str) {
         self.vsctl(&["add-br", name, "--", "set", "bridge", name, "datapath_type=netdev"]);
