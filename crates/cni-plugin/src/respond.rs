@@ -105,10 +105,11 @@ fn run(
         Command::Gc | Command::Status | Command::Version => None,
     };
     let netns = match command {
-        Command::Add | Command::Del => guard_netns(env)?,
+        Command::Add | Command::Del => container_netns(env),
         _ => None,
     };
     let _held = netns.as_ref().map(kernel::netns::hold);
+    netns.as_ref().map_or(Ok(()), |netns| guard_netns(env, netns))?;
     let trace = env.trace.iter().find(|(name, _)| name == "TRACEPARENT").map(|(_, value)| value);
     let roots = context.roots.for_one_call();
     let context = &Context { roots: &roots, ..*context };
@@ -410,22 +411,25 @@ fn check_version(
 
 /// Refuses to work on the plugin's own namespace; returns the container's. A path that cannot be opened is left to the
 /// verb.
-fn guard_netns(env: &CallEnv) -> Result<Option<Netns>, Error> {
+fn container_netns(env: &CallEnv) -> Option<Netns> {
     if env.netns.is_empty() || env.overrides_netns() {
-        return Ok(None);
+        return None;
     }
-    let Ok(container) = Netns::open(Path::new(&env.netns)) else { return Ok(None) };
+    Netns::open(Path::new(&env.netns)).ok()
+}
+
+fn guard_netns(env: &CallEnv, container: &Netns) -> Result<(), Error> {
     let own =
         Netns::current_id().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
-    if container.id() == own {
-        return Err(Error::new(
-            code::INVALID_NETNS,
-            "plugin's netns and netns from CNI_NETNS should not be the same",
-        )
-        .with_details(format!(
-            "{} is the namespace the plugin runs in; nothing was changed",
-            env.netns
-        )));
+    if container.id() != own {
+        return Ok(());
     }
-    Ok(Some(container))
+    Err(Error::new(
+        code::INVALID_NETNS,
+        "plugin's netns and netns from CNI_NETNS should not be the same",
+    )
+    .with_details(format!(
+        "{} is the namespace the plugin runs in; nothing was changed",
+        env.netns
+    )))
 }

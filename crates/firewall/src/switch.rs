@@ -68,12 +68,12 @@ impl Switches for HostSwitches {
         if !matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_)) {
             return Ok(());
         }
-        if !index.has_note(&shared.object()) {
+        let object = shared.object();
+        let refused = |source| FirewallError::State { object: object.clone(), source };
+        if !index.has_note(&object).map_err(refused)? {
             return Ok(());
         }
         // A garbled note was of a first change, and the kernel's own value is off.
-        let object = shared.object();
-        let refused = |source| FirewallError::State { object: object.clone(), source };
         let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
         match shared {
             Shared::Localnet(ifname) => {

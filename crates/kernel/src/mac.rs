@@ -1,6 +1,7 @@
 //! Ethernet addresses.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -40,6 +41,14 @@ impl MacAddr {
         assert_eq!(filled, Ok(octets.len()), "the kernel gives random bytes");
         octets[0] = octets[0] & 0xfe | 0x02;
         Self(octets)
+    }
+
+    /// The link-local IPv6 address of an interface with this address (RFC 4291 §2.5.6 and appendix A).
+    #[must_use]
+    pub fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        // The bit for "locally administered" is turned over: RFC 4291 §2.5.1.
+        Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
     /// Whether the address names one host: neither a group (multicast, broadcast) nor all zero.
@@ -120,6 +129,14 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         assert_eq!(expected.to_string(), "02:00:5e:10:ab:cd");
+    }
+
+    #[test]
+    fn its_link_local_address() {
+        let mac: MacAddr = "02:00:5e:10:ab:cd".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::5eff:fe10:abcd");
+        let mac: MacAddr = "34:56:78:9a:bc:de".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::3656:78ff:fe9a:bcde");
     }
 
     #[test]

@@ -200,11 +200,18 @@ impl Netns {
         Ok(Self { fd: Arc::new(fd), id, path: None })
     }
 
-    /// Tells what distinguishes the calling thread's namespace, without opening it.
+    /// Tells what distinguishes the calling thread's namespace. Within the life of [`hold`] it is opened, once, and kept for
+    /// [`within`] to come back to; otherwise it is only looked at.
     ///
     /// # Errors
     /// [`NetnsError::Open`]; `/proc` must be mounted.
     pub fn current_id() -> Result<NetnsId, NetnsError> {
+        if HELD.with_borrow(Option::is_some) {
+            let home = HOME.take().map_or_else(Self::current, Ok)?;
+            let id = home.id;
+            HOME.set(Some(home));
+            return Ok(id);
+        }
         rustix::fs::stat(OWN_NETNS)
             .map(|found| identity(&found))
             .map_err(|errno| NetnsError::Open { path: OWN_NETNS.into(), source: errno.into() })
@@ -279,7 +286,7 @@ impl fmt::Display for NetnsId {
 thread_local! {
     /// What [`hold`] holds.
     static HELD: RefCell<Option<Netns>> = const { RefCell::new(None) };
-    /// Where the thread is, if it came back from somewhere else since [`hold`]; nothing while it is away.
+    /// Where the thread is, if that was asked for since [`hold`]; nothing while it is away.
     static HOME: Cell<Option<Netns>> = const { Cell::new(None) };
 }
 

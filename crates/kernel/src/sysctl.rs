@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
@@ -30,6 +31,25 @@ const ROOM: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sysctl {
     path: String,
+}
+
+/// A folder of kernel parameters of one namespace, open: what is in it is found without asking for the folder again, which costs
+/// the more the more namespaces there are, since the kernel compares the names of all of them.
+///
+/// ```no_run
+/// use kernel::sysctl::{Folder, Sysctl};
+///
+/// let of_links = Folder::open("net/ipv6/conf")?;
+/// for ifname in ["lo", "eth0"] {
+///     let disable = Sysctl::of_link("net/ipv6/conf", ifname, "disable_ipv6")?;
+///     of_links.write_if_different(&disable, "0")?;
+/// }
+/// # Ok::<(), kernel::sysctl::SysctlError>(())
+/// ```
+#[derive(Debug)]
+pub struct Folder {
+    path: String,
+    fd: OwnedFd,
 }
 
 /// A kernel parameter could not be named, read or written.
@@ -130,10 +150,37 @@ impl Sysctl {
     /// # Namespace
     /// That of the calling thread.
     pub fn read(&self) -> Result<String, SysctlError> {
+        self.read_in(None)
+    }
+
+    /// Writes the value.
+    ///
+    /// # Errors
+    /// [`SysctlError::Write`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn write(&self, value: &str) -> Result<(), SysctlError> {
+        self.write_in(None, value)
+    }
+
+    /// Writes the value unless it is there already; tells what it was if it was another.
+    ///
+    /// Works where `/proc/sys` is read-only and the value already right.
+    ///
+    /// # Errors
+    /// [`SysctlError::Read`] and [`SysctlError::Write`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn write_if_different(&self, value: &str) -> Result<Option<String>, SysctlError> {
+        self.write_if_different_in(None, value)
+    }
+
+    fn read_in(&self, folder: Option<&Folder>) -> Result<String, SysctlError> {
         let failed =
             |errno: Errno| SysctlError::Read { name: self.path.clone(), source: errno.into() };
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(self.file(), flags, Mode::empty()).map_err(failed)?;
+        let file = self.open(folder, OFlags::RDONLY).map_err(failed)?;
         // A value comes whole with the first read, if there is room for it.
         let mut value = Vec::with_capacity(ROOM);
         while {
@@ -147,18 +194,10 @@ impl Sysctl {
         Ok(String::from_utf8_lossy(&value).trim_end().to_owned())
     }
 
-    /// Writes the value.
-    ///
-    /// # Errors
-    /// [`SysctlError::Write`].
-    ///
-    /// # Namespace
-    /// That of the calling thread.
-    pub fn write(&self, value: &str) -> Result<(), SysctlError> {
+    fn write_in(&self, folder: Option<&Folder>, value: &str) -> Result<(), SysctlError> {
         tracing::debug!(key = self.path, value, "sysctl");
         // One write: the kernel takes each for a whole value. Not created: procfs would refuse in other words.
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        rustix::fs::open(self.file(), flags, Mode::empty())
+        self.open(folder, OFlags::WRONLY)
             .and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes()))
             })
@@ -170,23 +209,27 @@ impl Sysctl {
             })
     }
 
-    /// Writes the value unless it is there already; tells what it was if it was another.
-    ///
-    /// Works where `/proc/sys` is read-only and the value already right.
-    ///
-    /// # Errors
-    /// [`SysctlError::Read`] and [`SysctlError::Write`].
-    ///
-    /// # Namespace
-    /// That of the calling thread.
-    pub fn write_if_different(&self, value: &str) -> Result<Option<String>, SysctlError> {
-        let before = self.read()?;
+    fn write_if_different_in(
+        &self,
+        folder: Option<&Folder>,
+        value: &str,
+    ) -> Result<Option<String>, SysctlError> {
+        let before = self.read_in(folder)?;
         // The kernel separates numbers with tabs, people with blanks.
         if before.split_whitespace().eq(value.split_whitespace()) {
             return Ok(None);
         }
-        self.write(value)?;
+        self.write_in(folder, value)?;
         Ok(Some(before))
+    }
+
+    fn open(&self, folder: Option<&Folder>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        let inside = folder.and_then(|folder| Some((folder, folder.rest(self)?)));
+        match inside {
+            Some((folder, rest)) => rustix::fs::openat(&folder.fd, rest, flags, Mode::empty()),
+            None => rustix::fs::open(self.file(), flags, Mode::empty()),
+        }
     }
 
     fn checked(path: String, name: &str) -> Result<Self, SysctlError> {
@@ -196,6 +239,48 @@ impl Sysctl {
             return Err(SysctlError::Name { name: name.to_owned() });
         }
         Ok(Self { path })
+    }
+}
+
+impl Folder {
+    /// Opens a folder below `/proc/sys`, such as `net/ipv6/conf`.
+    ///
+    /// # Errors
+    /// [`SysctlError::Name`]; [`SysctlError::Read`] where there is none, for instance without IPv6.
+    ///
+    /// # Namespace
+    /// That of the calling thread, and the folder's from then on.
+    pub fn open(path: &str) -> Result<Self, SysctlError> {
+        let folder = Sysctl::checked(path.to_owned(), path)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(folder.file(), flags, Mode::empty())
+            .map_err(|errno| SysctlError::Read { name: path.to_owned(), source: errno.into() })?;
+        Ok(Self { path: path.to_owned(), fd })
+    }
+
+    /// [`Sysctl::write`]; a parameter that is elsewhere is written there.
+    ///
+    /// # Errors
+    /// Those of [`Sysctl::write`].
+    pub fn write(&self, sysctl: &Sysctl, value: &str) -> Result<(), SysctlError> {
+        sysctl.write_in(Some(self), value)
+    }
+
+    /// [`Sysctl::write_if_different`]; a parameter that is elsewhere is written there.
+    ///
+    /// # Errors
+    /// Those of [`Sysctl::write_if_different`].
+    pub fn write_if_different(
+        &self,
+        sysctl: &Sysctl,
+        value: &str,
+    ) -> Result<Option<String>, SysctlError> {
+        sysctl.write_if_different_in(Some(self), value)
+    }
+
+    /// What of a parameter's path is behind the folder's.
+    fn rest<'s>(&self, sysctl: &'s Sysctl) -> Option<&'s str> {
+        sysctl.path.strip_prefix(&self.path)?.strip_prefix('/')
     }
 }
 

@@ -370,11 +370,16 @@ impl Index {
         fs::symlink_metadata(self.object_directory(object).join(key.hash())).is_ok()
     }
 
-    /// Says whether a shared object has a note, be it one that cannot be read: then too something was changed to have it.
-    #[must_use]
-    pub fn has_note(&self, object: &str) -> bool {
-        let note = self.read_note(object);
-        note.found.is_some() || !note.damaged.is_empty()
+    /// Says whether a shared object has a note, be it a garbled one: then too something was changed to have it.
+    ///
+    /// # Errors
+    /// [`FileError::Read`] when the kernel refuses to say.
+    pub fn has_note(&self, object: &str) -> Result<bool, FileError> {
+        match read_own(&self.note_path(object)) {
+            Ok(bytes) => Ok(bytes.is_some()),
+            Err(error) if is_refused(&error) => Err(error),
+            Err(_) => Ok(true),
+        }
     }
 
     /// Removes the index's own files and folders when nothing is written in them: no attachment has a record or holds

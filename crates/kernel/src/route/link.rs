@@ -1,5 +1,6 @@
 //! A link as the kernel describes it.
 
+use super::AF_INET6;
 use super::link_kind::{
     IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode, IpvlanReach, MacvlanMode,
 };
@@ -13,6 +14,8 @@ pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_SETLINK: u16 = 19;
 /// Size of `struct ifinfomsg`.
 pub(crate) const IFINFOMSG: usize = 16;
+/// `linux include/uapi/linux/if_link.h`.
+const IN6_ADDR_GEN_MODE_EUI64: u8 = 0;
 
 /// `linux include/uapi/linux/if_link.h` IFLA_*.
 pub(crate) mod ifla {
@@ -158,6 +161,9 @@ pub struct Link {
     pub ipvlan_mode: Option<IpvlanMode>,
     /// With whom it may talk, if it is an ipvlan (IFLA_IPVLAN_FLAGS).
     pub ipvlan_reach: Option<IpvlanReach>,
+    /// Its link-local IPv6 address is made from its hardware address (sysctl `addr_gen_mode` 0, the kernel's default). Not so
+    /// without IPv6.
+    pub link_local_of_mac: bool,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -321,6 +327,12 @@ impl Link {
                 self.alt_names.extend(names.map(|name| name.text()));
             }
             ifla::LINKINFO => self.read_info(attribute),
+            ifla::AF_SPEC => {
+                let mode = attribute
+                    .find(AF_INET6.into())
+                    .and_then(|v6| v6.find(ifla::INET6_ADDR_GEN_MODE)?.u8());
+                self.link_local_of_mac = mode == Some(IN6_ADDR_GEN_MODE_EUI64);
+            }
             _ => {}
         }
     }

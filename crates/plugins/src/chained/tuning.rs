@@ -16,7 +16,7 @@
 //! | where | what |
 //! |---|---|
 //! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can bring them back |
-//! | `<run>/owners/…/tuning.json` | which link and namespace these are of, which sysctls were asked for |
+//! | `<run>/owners/…/tuning.json` | which link and namespace these are of, which sysctls were asked for, and what the interface's own were |
 //! | `<run>/shared/sysctl:<container ID>:<path>` | who in the container asked for a sysctl, and what it was |
 //! | `/etc/cni/tuning/allowlist.conf` | the administrator's: patterns of the sysctls that may be set |
 
@@ -41,7 +41,7 @@ use state::{Index, Record};
 use self::allowlist::Allowlist;
 use self::config::{Config, LinkValues};
 use self::node::{Node, PLUGIN};
-use self::plan::{Apply as _, Observed, Remains, Saved, Step};
+use self::plan::{Apply as _, Observed, Remains, Saved, SavedSysctl, Step};
 use crate::shared::failures::Failures;
 use crate::shared::repair;
 
@@ -144,7 +144,7 @@ impl Plugin for Tuning {
         let drift = inside(&netns, || {
             let mut node = Node::new(call, call.attachment())?;
             let link = if config.link.is_empty() { None } else { node.link()? };
-            let sysctls = node::read_sysctls(&config.sysctls)?;
+            let sysctls = node::read_sysctls(&config.sysctls, call.ifname())?;
             let saved = node.saved().map(|(saved, _)| saved).unwrap_or_default();
             let link = link.as_ref().map(node::link_state);
             Ok(check::drift(&config, call.ifname().as_str(), link.as_ref(), &sysctls, &saved))
@@ -243,7 +243,9 @@ fn observe(
         observed.link = Some(node::link_state(&link));
         observed.backup = backup::read(backup_path, |warning| call.warn(warning));
     }
-    for (sysctl, state) in config.sysctls.iter().zip(node::read_sysctls(&config.sysctls)?) {
+    for (sysctl, state) in
+        config.sysctls.iter().zip(node::read_sysctls(&config.sysctls, call.ifname())?)
+    {
         observed.sysctls.push(state.ok_or_else(|| {
             Error::new(
                 codes::KERNEL,
@@ -326,7 +328,7 @@ fn give_up(
     let saved = Saved {
         sysctls: paths
             .into_iter()
-            .map(|path| plan::SavedSysctl { path, asked: String::new(), became: None })
+            .map(|path| SavedSysctl { path, ..SavedSysctl::default() })
             .collect(),
         ..Saved::default()
     };
@@ -348,7 +350,9 @@ fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(
     let mut failures = Failures::new();
     for (step, error) in plan::run_all(&steps, node) {
         match step {
-            Step::ReleaseSysctl { .. } if error.code != codes::STATE => {
+            Step::ReleaseSysctl { .. } | Step::RestoreSysctl { .. }
+                if error.code != codes::STATE =>
+            {
                 call.warn(format_args!("could not {}: {error}", step.describe()));
             }
             _ => {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, Interface, IpConfig, Route, code};
 use cni_plugin::{Call, codes};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use kernel::netns::{Netns, within};
 use kernel::route::{
     self, AddressOptions, Change, IpFamily, Link, LinkSet, RouteFilter, RouteSocket, Scope,
     TABLE_MAIN,
 };
-use kernel::sysctl::Sysctl;
+use kernel::sysctl::{Folder, Sysctl, SysctlError};
 
 use super::{drift, kernel_error as kernel};
 
@@ -22,6 +22,9 @@ const DAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The pause between looks at an address under detection; detection takes a second or more.
 const DAD_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where an interface's switches are, below `/proc/sys`.
+const OF_LINKS: &str = "net/ipv6/conf";
 
 /// A switch of the container's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,21 +71,63 @@ pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch
 /// # Errors
 /// Code 100 when a required one cannot be written.
 pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
-    within(netns, || {
-        for switch in switches {
-            let key = Sysctl::parse(&switch.key);
-            let written = match switch.required {
-                true => key.and_then(|key| key.write_if_different(switch.value).map(drop)),
-                false => key.and_then(|key| key.write(switch.value)),
-            };
-            if let (Err(error), true) = (written, switch.required) {
-                return Err(Error::from_chain(codes::KERNEL, &error)
-                    .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)"));
-            }
-        }
-        Ok(())
+    if switches.is_empty() {
+        return Ok(());
+    }
+    let required = switches.iter().any(|switch| switch.required);
+    within(netns, || match Folder::open(OF_LINKS) {
+        Ok(folder) => switches.iter().try_for_each(|switch| write_switch(&folder, switch)),
+        Err(error) if required => Err(error),
+        Err(_) => Ok(()),
     })
     .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+    .map_err(|error| {
+        Error::from_chain(codes::KERNEL, &error)
+            .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)")
+    })
+}
+
+fn write_switch(folder: &Folder, switch: &Switch) -> Result<(), SysctlError> {
+    let key = Sysctl::parse(&switch.key)?;
+    if switch.required {
+        return folder.write_if_different(&key, switch.value).map(drop);
+    }
+    let _ = folder.write(&key, switch.value);
+    Ok(())
+}
+
+/// Has an interface's IPv6 addresses usable at once or looked for elsewhere first, as the options say, before it is up.
+///
+/// Of an interface that gets no IPv6 address only the link-local one is concerned, which the kernel makes. It is given here instead where it
+/// is known which one that is: parameters of the kernel cost the more the more namespaces there are.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer, or when IPv6 is wanted and switched off.
+pub fn prepare(
+    inside: &mut RouteSocket,
+    netns: &Netns,
+    ifindex: u32,
+    ifname: &str,
+    ips: &[&IpConfig],
+    options: Options,
+) -> Result<(), Error> {
+    let v4_alone = ips.iter().all(|ip| ip.address.addr().is_ipv4());
+    if options.skip_dad && v4_alone && give_link_local(inside, ifindex)? {
+        return Ok(());
+    }
+    write_switches(netns, &switches(ifname, ips, options))
+}
+
+/// Gives an end of a pair the link-local address that the kernel would give it, usable at once; says whether it could. Not other
+/// kinds of links: an ipvlan's is not made from its hardware address alone.
+fn give_link_local(inside: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
+    let link = inside.link_by_index(ifindex).map_err(kernel)?;
+    let known = link.filter(|link| link.link_local_of_mac && link.is_kind("veth"));
+    let Some(mac) = known.and_then(|link| link.mac) else { return Ok(false) };
+    let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return Ok(false) };
+    let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+    // The kernel refuses where IPv6 is switched off in the container.
+    Ok(inside.apply_one(&Change::AddAddress { ifindex, address: net.into(), options }).is_ok())
 }
 
 /// Returns the changes that bring an interface up with its addresses and routes, in the order the kernel
@@ -220,7 +265,7 @@ pub fn configure(
     options: Options,
 ) -> Result<(), Error> {
     if !ips.is_empty() {
-        write_switches(netns, &switches(ifname, ips, options))?;
+        prepare(inside, netns, ifindex, ifname, ips, options)?;
     }
     let changes = changes(ifindex, ips, routes, options);
     inside.apply(&changes).map_err(|error| {

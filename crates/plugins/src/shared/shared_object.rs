@@ -61,12 +61,13 @@ impl HostSwitch {
     /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
     pub fn hold(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
-        if !index.has_note(&object) && self.is_on()? {
+        let noted = || index.has_note(&object).map_err(|error| file_error(&error));
+        if !noted()? && self.is_on()? {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
         let on = self.is_on()?;
-        if on && !index.has_note(&object) {
+        if on && !noted()? {
             // Somebody else switched it on just now.
             return Ok(());
         }
@@ -87,7 +88,8 @@ impl HostSwitch {
     pub fn release(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
         // Who holds it, or held it, holds what was switched, whatever became of the note.
-        if !index.has_note(&object) && !index.holds(&object, key) {
+        let noted = index.has_note(&object).map_err(|error| file_error(&error))?;
+        if !noted && !index.holds(&object, key) {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
@@ -104,7 +106,7 @@ impl HostSwitch {
     /// As [`HostSwitch::hold`].
     pub fn collect(self, index: &Index) -> Result<(), Error> {
         let object = self.object();
-        if !index.has_note(&object) {
+        if !index.has_note(&object).map_err(|error| file_error(&error))? {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;

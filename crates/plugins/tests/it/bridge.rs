@@ -449,6 +449,28 @@ fn explicit_mac_sources() {
 }
 
 #[test]
+fn a_container_without_ipv6_addresses_has_its_link_local_one_at_once() {
+    const V4: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}"#;
+    let node = node_with("bridge-fe80", V4);
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).config(fixed()).call().ok();
+    let mac: kernel::MacAddr = result["interfaces"][2]["mac"].as_str().unwrap().parse().unwrap();
+    let shown = || c1.sh("ip -6 -oneline address show dev eth0");
+    let inet6 = format!("inet6 {}/64 scope link nodad", mac.link_local());
+    assert!(shown().contains(&inet6) && shown().lines().count() == 1, "{}", shown());
+    // The kernel makes the same when it comes up again.
+    c1.sh("ip link set eth0 down && ip link set eth0 up");
+    let inet6 = format!("inet6 {}/64 scope link", mac.link_local());
+    assert!(shown().contains(&inet6) && shown().lines().count() == 1, "{}", shown());
+
+    answer_with(&node, &V4.replace("0.2/", "0.3/"));
+    let c2 = node.container("c2");
+    c2.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+    add(&node, &c2).config(fixed()).call().ok();
+    assert_eq!(c2.sh("ip -6 address show dev eth0"), "");
+}
+
+#[test]
 fn duplicate_address_detection_and_notification() {
     let node = node_with("bridge-dad", DUAL);
     let read = |container: &Container, key: &str| {

@@ -11,7 +11,7 @@ pub enum Blow {
     Kill,
     /// Every process of the program is killed.
     KillAll,
-    /// The call is not made and fails with this error number.
+    /// The call fails with this error number, and is not made, but for `close`.
     Fail(i32),
 }
 

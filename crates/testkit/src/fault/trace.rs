@@ -296,7 +296,10 @@ impl Trace {
                 if let Some(task) = self.tasks.get_mut(&pid) {
                     task.answer = Some(errno);
                 }
-                registers::skip(pid);
+                // A descriptor is gone whatever this answers (man 2 close).
+                if call != libc::SYS_close {
+                    registers::skip(pid);
+                }
                 // Once more at its end, for the answer.
                 let _ = ptrace::syscall(pid, None);
             }

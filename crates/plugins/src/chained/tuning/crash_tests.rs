@@ -52,6 +52,8 @@ impl World {
         let sysctls = config.sysctls.iter().map(|sysctl| SysctlState {
             path: sysctl.key.path().to_owned(),
             value: self.sysctls.get(sysctl.key.path()).cloned(),
+            // One of each kind.
+            own: sysctl.key.path() == "net/b",
         });
         let observed = Observed {
             link: Some(LinkState { ifindex: 2, values: self.link }),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
@@ -12,7 +12,7 @@ use state::{Index, NetnsIdentity, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
-use super::sysctl::{SysctlKey, same_value};
+use super::sysctl::{SysctlKey, is_of_interface, same_value};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's name in the index.
@@ -227,11 +227,14 @@ pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
 }
 
 /// Reads the configuration's sysctls in the calling thread's namespace; `None` for what does not exist.
-pub(super) fn read_sysctls(sysctls: &[Sysctl]) -> Result<Vec<Option<SysctlState>>, Error> {
-    sysctls.iter().map(|sysctl| read_sysctl(&sysctl.key)).collect()
+pub(super) fn read_sysctls(
+    sysctls: &[Sysctl],
+    ifname: &IfName,
+) -> Result<Vec<Option<SysctlState>>, Error> {
+    sysctls.iter().map(|sysctl| read_sysctl(&sysctl.key, ifname)).collect()
 }
 
-fn read_sysctl(key: &SysctlKey) -> Result<Option<SysctlState>, Error> {
+fn read_sysctl(key: &SysctlKey, ifname: &IfName) -> Result<Option<SysctlState>, Error> {
     for path in [Some(key.path()), key.alternative()].into_iter().flatten() {
         let value = match name(path)?.read() {
             Ok(value) => Some(value),
@@ -239,7 +242,8 @@ fn read_sysctl(key: &SysctlKey) -> Result<Option<SysctlState>, Error> {
             Err(error) if is_refused(&error) => None,
             Err(error) => return Err(kernel_error(&error)),
         };
-        return Ok(Some(SysctlState { path: path.to_owned(), value }));
+        let own = is_of_interface(path, ifname);
+        return Ok(Some(SysctlState { path: path.to_owned(), value, own }));
     }
     Ok(None)
 }

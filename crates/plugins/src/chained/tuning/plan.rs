@@ -21,9 +21,16 @@ pub(super) struct Saved {
     pub(super) sysctls: Vec<SavedSysctl>,
 }
 
-/// A sysctl that an attachment asked for. What it was before is kept with the container, not with the
-/// attachment: several attachments of one container may ask for the same one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+impl Saved {
+    /// The sysctls of which the container remembers what they were.
+    pub(super) fn claimed(&self) -> impl Iterator<Item = &SavedSysctl> {
+        self.sysctls.iter().filter(|sysctl| sysctl.was.is_none())
+    }
+}
+
+/// A sysctl that an attachment asked for. What it was before is kept here if it is its own interface's, else with the container:
+/// several attachments of one container may ask for the same one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedSysctl {
     /// Below `/proc/sys`.
     pub(super) path: String,
@@ -32,6 +39,9 @@ pub(super) struct SavedSysctl {
     /// What the kernel made of it, where that reads differently: some sysctls sort or merge what is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) became: Option<String>,
+    /// What it was before, if it is the interface's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) was: Option<String>,
 }
 
 /// The link as it is.
@@ -49,6 +59,8 @@ pub(super) struct SysctlState {
     pub(super) path: String,
     /// `None` for one that can only be written.
     pub(super) value: Option<String>,
+    /// It is the attachment's own interface's.
+    pub(super) own: bool,
 }
 
 /// What ADD found.
@@ -100,7 +112,7 @@ pub(super) struct Plan {
 /// link comes before sysctls, because setting its MTU resets the one of IPv6.
 pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) -> Plan {
     let mut plan = Plan { forward: Vec::new(), back: Vec::new() };
-    let forget = observed.stale.iter().flat_map(|stale| &stale.sysctls);
+    let forget = observed.stale.iter().flat_map(Saved::claimed);
     plan.forward.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
     let left_file = observed.stale.iter().filter_map(|stale| stale.backup.clone());
     let left_file = left_file.filter(|path| *path != backup_path);
@@ -109,6 +121,7 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) ->
     let link = observed.link.filter(|_| !config.link.is_empty());
     let originals = link.map(|link| originals(&config.link, link, observed));
     let saved = remember(config, link, &backup_path, observed);
+    let with_the_container: Vec<String> = saved.claimed().map(|entry| entry.path.clone()).collect();
     plan.forward.push(Step::SaveRecord(Some(saved)));
     if let Some(values) = originals {
         plan.forward.push(Step::SaveBackup { path: backup_path.clone(), values: Some(values) });
@@ -123,15 +136,18 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) ->
     for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
         let path = || now.path.clone();
         let earlier = observed.saved.as_ref();
-        let claimed = earlier.is_some_and(|saved| saved.sysctls.iter().any(|s| s.path == now.path));
-        // Again, too: a crash may have come between our record and the claim.
-        plan.forward.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
+        let claims = with_the_container.contains(&now.path);
+        let claimed = earlier.is_some_and(|saved| saved.claimed().any(|s| s.path == now.path));
+        if claims {
+            // Again, too: a crash may have come between our record and the claim.
+            plan.forward.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
+        }
         if now.value.as_ref().is_none_or(|value| !same_value(value, &wanted.value)) {
             plan.forward.push(Step::WriteSysctl { path: path(), value: wanted.value.clone() });
             plan.back
                 .extend(now.value.clone().map(|value| Step::RestoreSysctl { path: path(), value }));
         }
-        if !claimed {
+        if claims && !claimed {
             plan.back.push(Step::ForgetSysctl { path: path() });
         }
     }
@@ -172,11 +188,12 @@ pub(super) fn del(remains: &Remains) -> Vec<Step> {
     }
     for sysctl in remains.saved.iter().flat_map(|saved| &saved.sysctls) {
         let path = sysctl.path.clone();
-        steps.push(if remains.namespace {
-            Step::ReleaseSysctl { path }
-        } else {
-            Step::ForgetSysctl { path }
-        });
+        match (&sysctl.was, remains.namespace) {
+            (Some(was), true) => steps.push(Step::RestoreSysctl { path, value: was.clone() }),
+            (Some(_), false) => {}
+            (None, true) => steps.push(Step::ReleaseSysctl { path }),
+            (None, false) => steps.push(Step::ForgetSysctl { path }),
+        }
     }
     let file = remains.backup_path.iter().cloned();
     steps.extend(file.map(|path| Step::SaveBackup { path, values: None }));
@@ -213,10 +230,14 @@ fn remember(
     for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
         let path = &now.path;
         let asked = wanted.value.clone();
+        let new = SavedSysctl { path: path.clone(), asked, became: None, was: None };
         match saved.sysctls.iter_mut().find(|known| known.path == *path) {
-            Some(known) if known.asked == asked => {}
-            Some(known) => *known = SavedSysctl { path: path.clone(), asked, became: None },
-            None => saved.sysctls.push(SavedSysctl { path: path.clone(), asked, became: None }),
+            Some(known) if known.asked == new.asked => {}
+            Some(known) => *known = SavedSysctl { was: known.was.take(), ..new },
+            None => {
+                let was = now.value.clone().filter(|_| now.own);
+                saved.sysctls.push(SavedSysctl { was, ..new });
+            }
         }
     }
     saved

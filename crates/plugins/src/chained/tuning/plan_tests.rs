@@ -48,14 +48,14 @@ fn link_with(values: LinkValues) -> LinkState {
 }
 
 fn sysctl(path: &str, value: &str) -> SysctlState {
-    SysctlState { path: path.to_owned(), value: Some(value.to_owned()) }
+    SysctlState { path: path.to_owned(), value: Some(value.to_owned()), own: false }
 }
 
 fn saved(ifindex: u32, sysctls: &[(&str, &str)]) -> Saved {
     let sysctls = sysctls.iter().map(|(path, asked)| SavedSysctl {
         path: (*path).to_owned(),
         asked: (*asked).to_owned(),
-        became: None,
+        ..SavedSysctl::default()
     });
     Saved {
         ifindex: Some(ifindex),
@@ -111,7 +111,7 @@ fn a_first_add_remembers_then_changes() {
             link: Some(link()),
             sysctls: vec![
                 sysctl("net/core/somaxconn", "4096"),
-                SysctlState { path: "net/ipv4/route/flush".into(), value: None },
+                SysctlState { path: "net/ipv4/route/flush".into(), value: None, own: false },
             ],
             ..Observed::default()
         },
@@ -343,4 +343,32 @@ fn a_backup_that_is_anothers_stays() {
     let saved = Some(saved(2, &[]));
     let steps = del(&Remains { saved, namespace: true, ..Remains::default() });
     assert_eq!(show(&steps), "no record\n");
+}
+
+#[test]
+fn what_is_the_interfaces_own_is_remembered_with_the_attachment() {
+    let own = SysctlState { own: true, ..sysctl("net/ipv4/conf/eth0/arp_filter", "0") };
+    let wanted = config(LinkValues::default(), &[("net.ipv4.conf.IFNAME.arp_filter", "1")]);
+    check(
+        &wanted,
+        &Observed { sysctls: vec![own], ..Observed::default() },
+        expect![[r#"
+            record link None, sysctls ["net/ipv4/conf/eth0/arp_filter"]
+            write net/ipv4/conf/eth0/arp_filter = 1
+            -- back --
+            restore net/ipv4/conf/eth0/arp_filter = 0
+            no record
+        "#]],
+    );
+    let mut saved = saved(2, &[("net/ipv4/conf/eth0/arp_filter", "1")]);
+    saved.sysctls[0].was = Some("0".to_owned());
+    let remains = Remains { saved: Some(saved), namespace: true, ..Remains::default() };
+    check_del(
+        remains,
+        expect![[r#"
+        restore net/ipv4/conf/eth0/arp_filter = 0
+        no backup /data/c1_eth0.json
+        no record
+    "#]],
+    );
 }

@@ -79,6 +79,14 @@ fn below_net(path: &str) -> Option<String> {
     (inside && path.split('/').all(plain)).then(|| path.to_owned())
 }
 
+/// Says whether a path is an interface's own: `net/ipv4/conf/eth0/…`, `net/ipv6/neigh/eth0/…`.
+pub(super) fn is_of_interface(path: &str, ifname: &IfName) -> bool {
+    let mut parts = path.split('/').skip(2);
+    matches!(parts.next(), Some("conf" | "neigh"))
+        && parts.next() == Some(ifname.as_str())
+        && parts.next().is_some()
+}
+
 /// Says whether two values of a sysctl are the same: the kernel separates with tabs what people separate
 /// with spaces.
 pub(super) fn same_value(a: &str, b: &str) -> bool {
@@ -112,6 +120,16 @@ mod tests {
             expect!["net/ipv4/conf/eth0.100/arp_notify"],
         );
         check("net.IFNAME.IFNAME", "e", expect!["net/e/IFNAME"]);
+    }
+
+    #[test]
+    fn what_is_the_interfaces_own() {
+        let own = |path, ifname: &str| is_of_interface(path, &ifname.parse().unwrap());
+        assert!(own("net/ipv4/conf/eth0/arp_notify", "eth0"));
+        assert!(own("net/ipv6/neigh/eth0.1/gc_stale_time", "eth0.1"));
+        assert!(!own("net/ipv4/conf/all/arp_notify", "eth0"));
+        assert!(!own("net/ipv4/conf/eth0", "eth0"));
+        assert!(!own("net/core/somaxconn", "core"));
     }
 
     #[test]

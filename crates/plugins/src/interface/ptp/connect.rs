@@ -100,7 +100,7 @@ fn configure_container(
 ) -> Result<(), Error> {
     let ifname = call.ifname().as_str();
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
-    container::write_switches(netns, &container::switches(ifname, &ips, plan::OPTIONS))?;
+    container::prepare(inside, netns, ifindex, ifname, &ips, plan::OPTIONS)?;
     let changes = plan::container(ifindex, &result.ips, &result.routes);
     inside.apply(&changes).map_err(|error| {
         kernel(error.source).context(format_args!("configure interface {ifname:?}"))
