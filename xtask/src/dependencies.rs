@@ -43,8 +43,14 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
         "only in procedural macros; 2 is asked for by derive_more 0.99 (of netlink-packet-netfilter) and zerocopy",
     ),
     ("bitflags", "1 is asked for by smoltcp 0.14, which only the DHCP clients' tests use"),
-    ("base64", "0.22 is asked for by k8s-openapi 0.29 and tower-http 0.7, beside kube's 0.23; the daemon's only"),
-    ("derive_more", "only a procedural macro; 0.99 is asked for by netlink-packet-netfilter, 2 by kube"),
+    (
+        "base64",
+        "0.22 is asked for by k8s-openapi 0.29 and tower-http 0.7, beside kube's 0.23; the daemon's only",
+    ),
+    (
+        "derive_more",
+        "only a procedural macro; 0.99 is asked for by netlink-packet-netfilter, 2 by kube",
+    ),
     (
         "getrandom",
         "0.2 is asked for by ring 0.17 and 0.3 by ahash 0.8, which kube uses; the daemon's only, beside tests' 0.4",

@@ -1,11 +1,22 @@
 //! Installing what the tests need.
 
 use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use crate::reference;
 use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
+
+/// What Debian's packages ask before they start a service (`man 8 invoke-rc.d`).
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// The answer that none is to be started; the tests start what they need, each in its own namespaces.
+const NO_SERVICE: &str =
+    "#!/bin/sh\n# Here while `cargo xtask setup` installs packages.\nexit 101\n";
 
 /// Installs what is missing, and says what.
 pub(crate) fn install() -> Result<String, String> {
@@ -37,6 +48,8 @@ fn packages_of_debian(wanted: &[&str]) -> Result<String, String> {
     }
     let list = missing.join(" ");
     println!("apt-get install {list}");
+    let _quiet = NoServices::begin(Path::new(POLICY))
+        .map_err(|error| format!("write {POLICY}: {error} (root is needed)"))?;
     apt("apt-get update --quiet", "setup-update")?;
     apt(&format!("apt-get install --yes --quiet --no-install-recommends {list}"), "setup-install")
         .map_err(|error| format!("{error} (root is needed)"))?;
@@ -48,13 +61,70 @@ fn apt(line: &str, log: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// While it lives, packages that are installed start no services: neither a firewall nor a switch on the host of who only
+/// wants to run tests.
+struct NoServices<'p> {
+    path: &'p Path,
+    ours: bool,
+}
+
+impl<'p> NoServices<'p> {
+    /// An administrator's own answer stays; one that a killed run left is taken over.
+    fn begin(path: &'p Path) -> io::Result<Self> {
+        match OpenOptions::new().write(true).create_new(true).mode(0o755).open(path) {
+            Ok(mut file) => {
+                let guard = Self { path, ours: true };
+                file.write_all(NO_SERVICE.as_bytes())?;
+                Ok(guard)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let ours = fs::read(path)? == NO_SERVICE.as_bytes();
+                Ok(Self { path, ours })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for NoServices<'_> {
+    fn drop(&mut self) {
+        if self.ours {
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
 fn packages() -> impl Iterator<Item = &'static str> {
     PACKAGES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::packages;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::{NO_SERVICE, NoServices, fs, packages};
+
+    #[test]
+    fn services_do_not_start_while_packages_are_installed() {
+        let folder = std::env::temp_dir().join(format!("netwright-policy-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("policy-rc.d");
+        let guard = NoServices::begin(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755);
+        let answer = std::process::Command::new(&path).status().unwrap();
+        assert_eq!(answer.code(), Some(101));
+        drop(guard);
+        assert!(!path.exists());
+
+        fs::write(&path, NO_SERVICE).unwrap();
+        drop(NoServices::begin(&path).unwrap());
+        assert!(!path.exists(), "what a killed run left goes");
+
+        fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
+        drop(NoServices::begin(&path).unwrap());
+        assert!(path.exists(), "an administrator's stays");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn packages_are_names_each_once() {
