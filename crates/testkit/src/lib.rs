@@ -5,6 +5,7 @@
 //! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
 //! * [`Glance`]: nearly as much in a millisecond, for tests that look thousands of times.
 //! * [`fault`]: a program killed, or failed, at any system call.
+//! * [`MemoryLimit`]: a bound on what a process may use.
 //! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
 //! * [`mod@reference`]: the Go plugins of two releases.
@@ -40,6 +41,7 @@ pub mod feature;
 mod glance;
 pub mod kube;
 mod lab;
+mod memory;
 mod place;
 pub mod real;
 pub mod reference;
@@ -49,6 +51,7 @@ pub mod traffic;
 
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
+pub use memory::MemoryLimit;
 pub use place::{Place, Running};
 pub use snapshot::Snapshot;
 pub use tally::Tally;

@@ -1,6 +1,8 @@
 //! The daemon between the plugin and the API server.
 
+mod deploy;
 mod hotplug;
+mod load;
 mod rig;
 
 use std::time::Duration;

@@ -25,6 +25,9 @@ use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 /// Who we say we are: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
 
+/// The same in each request.
+const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
+
 /// How long a connection may take to be there.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// How long a question may take, unless its asker has less time.
@@ -109,6 +112,10 @@ impl Api {
         };
         config.connect_timeout = Some(CONNECT_TIME);
         config.disable_compression = true;
+        // Who looks into an audit log finds us there.
+        if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
+            config.headers.push((name, value));
+        }
         let client =
             Client::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
         Ok(Api { client })

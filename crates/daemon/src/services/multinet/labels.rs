@@ -39,7 +39,7 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
                 Err(error) => tracing::warn!(%error, "the node is not labelled"),
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        let _ = tokio::time::timeout(PAUSE, service.defined.notified()).await;
     }
 }
 

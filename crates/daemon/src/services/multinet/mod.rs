@@ -128,6 +128,7 @@ async fn serve(
     tokio::spawn(async move { of.api.follow_definitions(definitions).await });
     tokio::spawn(take(Arc::clone(&service), changes, "definitions", |service, change| {
         if !service.definitions.take(change).is_empty() {
+            service.defined.notify_one();
             // Whoever waits for one of them.
             service.look_after(service.held.pods());
         }

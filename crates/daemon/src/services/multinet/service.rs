@@ -44,6 +44,8 @@ pub(super) struct Service {
     pub(super) held: Held,
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Events,
+    /// Definitions came or went.
+    pub(super) defined: Notify,
     /// There are pods to be looked after.
     pub(super) news: Notify,
     changed: Mutex<BTreeSet<String>>,
@@ -61,6 +63,7 @@ impl Service {
             held: Held::open(run.join("sandboxes"))?,
             outbox: Arc::new(Outbox::open(run.join("outbox"))?),
             events: Events::new(&flags.node),
+            defined: Notify::new(),
             news: Notify::new(),
             changed: Mutex::default(),
             questions: Semaphore::new(QUESTIONS),

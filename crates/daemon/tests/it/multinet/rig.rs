@@ -106,6 +106,16 @@ impl Cluster {
         Daemon { cluster: self, child, log }
     }
 
+    /// Starts the daemon within a bound of memory from its first moment.
+    pub(crate) fn spawn_within(&self, limit: &testkit::MemoryLimit, flags: &[&str]) -> Daemon<'_> {
+        let go = self.dir.join("go");
+        let script = format!("while ! [ -e {} ]; do :; done; exec \"$@\"", go.display());
+        let daemon = self.spawn(flags, &["/bin/sh", "-c", &script, "sh"]);
+        limit.hold(daemon.child.id());
+        fs::write(go, "").unwrap();
+        daemon
+    }
+
     /// Asks the daemon.
     pub(crate) fn ask(&self, request: &Request) -> std::io::Result<Answer> {
         ask(&self.socket(), request)

@@ -1,0 +1,129 @@
+//! Many pods at once, in little memory, and daemons that are killed.
+
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use npwg::wire::{self, Answer, Detached, Request};
+use testkit::MemoryLimit;
+
+use super::rig::{Cluster, ask, pod, sandbox, wait_for};
+use super::{BRIDGE, attached};
+
+/// What the daemon has in deploy/kubernetes.
+const MEMORY: u64 = 64 << 20;
+/// As many as a node may have at most, when it starts again.
+const PODS: usize = 500;
+
+#[test]
+fn five_hundred_at_once_in_64_mebibytes() {
+    testkit::require!("root", "file:/sys/fs/cgroup");
+    let cluster = Cluster::new("mn-load");
+    for number in 0..50 {
+        let config = format!(
+            r#"{{"cniVersion":"1.0.0","plugins":[{{"type":"bridge","comment":"{}"}}]}}"#,
+            "x".repeat(4000)
+        );
+        cluster.define("ns", &format!("net{number}"), &config);
+    }
+    let networks = "net0,net1,net2";
+    let uids: Vec<_> = (0..PODS).map(|n| cluster.pod(&format!("p{n}"), Some(networks))).collect();
+    cluster.api.slow(Duration::from_millis(20));
+    let limit = MemoryLimit::new(MEMORY);
+    let mut daemon = cluster.spawn_within(&limit, &["-cluster-network", "cluster"]);
+    daemon.wait_until_listening();
+    let start = Barrier::new(PODS);
+    std::thread::scope(|scope| {
+        for (number, uid) in uids.iter().enumerate() {
+            let (cluster, start) = (&cluster, &start);
+            scope.spawn(move || {
+                let name = format!("p{number}");
+                start.wait();
+                let plan = cluster.plan(&name, uid).unwrap();
+                assert_eq!(plan.networks.len(), 4);
+                let told = Request::Attached(attached(&name, uid));
+                assert_eq!(cluster.ask(&told).unwrap(), Answer::Ok);
+            });
+        }
+    });
+    for number in 0..PODS {
+        wait_for("every status", || cluster.status(&format!("p{number}")));
+    }
+    assert!(daemon.child.try_wait().unwrap().is_none(), "it lives");
+    let (most, resident) = (limit.most_used(), limit.resident());
+    assert!(resident < MEMORY / 2, "{resident} bytes are held when it is over");
+    eprintln!(
+        "500 pods: at most {} MiB with what files left, {} MiB resident",
+        most >> 20,
+        resident >> 20
+    );
+
+    // The API server is gone: every DEL is heard.
+    cluster.api.refuse();
+    for number in 0..200 {
+        let detached = Detached { sandbox: sandbox(&format!("p{number}")), pod: None };
+        assert_eq!(cluster.ask(&Request::Detached(detached)).unwrap(), Answer::Ok);
+    }
+    let left = std::fs::read_dir(cluster.dir.join("run/multinet/sandboxes")).unwrap().count();
+    assert_eq!(left, PODS - 200);
+}
+
+/// As the plugin tells: what nobody hears is left.
+fn tell(cluster: &Cluster, told: &Request) {
+    if matches!(ask(&cluster.socket(), told), Ok(Answer::Ok)) {
+        return;
+    }
+    let folder = wire::todo_dir(&cluster.socket());
+    std::fs::create_dir_all(&folder).unwrap();
+    let name = told.todo_name().unwrap();
+    let new = folder.join(format!(".{name}.tmp"));
+    std::fs::write(&new, wire::write_request(told).unwrap()).unwrap();
+    std::fs::rename(new, folder.join(name)).unwrap();
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_loses_nothing() {
+    let cluster = Cluster::new("mn-kill");
+    cluster.define("ns", "a", BRIDGE);
+    const LIVES: u64 = 24;
+    let uids: Vec<_> = (0..LIVES).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
+    let mut stay = BTreeSet::new();
+    for (life, uid) in (0..LIVES).zip(&uids) {
+        let name = format!("p{life}");
+        let mut daemon = cluster.daemon();
+        cluster.planned(&name, uid);
+        let end = std::thread::scope(|scope| {
+            let (cluster, name) = (&cluster, &name);
+            let told = scope.spawn(move || {
+                tell(cluster, &Request::Attached(attached(name, uid)));
+                // Every other one is gone at once.
+                if life % 2 == 0 {
+                    let detached = Detached { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
+                    tell(cluster, &Request::Detached(detached));
+                }
+            });
+            // Each life ends a bit later than the one before: while a message arrives, is written down, is written to the API
+            // server, or after that.
+            std::thread::sleep(Duration::from_micros(life * 300));
+            daemon.child.kill().unwrap();
+            let end = daemon.child.wait();
+            told.join().unwrap();
+            end
+        });
+        assert!(end.is_ok());
+        if life % 2 == 1 {
+            stay.insert(name);
+        }
+    }
+    let _daemon = cluster.daemon();
+    for name in &stay {
+        wait_for(name, || cluster.status(name));
+    }
+    let count = |folder: std::path::PathBuf| std::fs::read_dir(folder).unwrap().count();
+    wait_for("everything to be done", || {
+        let waiting = count(wire::todo_dir(&cluster.socket()))
+            + count(cluster.dir.join("run/multinet/outbox"));
+        (waiting == 0).then_some(())
+    });
+    assert_eq!(count(cluster.dir.join("run/multinet/sandboxes")), stay.len());
+}
