@@ -7,6 +7,7 @@ pub(crate) mod docker;
 mod listen;
 pub(crate) mod multinet;
 mod node;
+mod ovs;
 pub(crate) mod repair;
 mod start;
 

@@ -41,6 +41,8 @@ pub(super) struct Flags {
     pub(super) once: bool,
     /// `-netwright`: the executable whose plugins are called in this process.
     pub(super) netwright: Option<PathBuf>,
+    /// `-ovsdb`: databases of Open vSwitch to listen to.
+    pub(super) databases: Vec<String>,
 }
 
 impl Flags {
@@ -63,6 +65,7 @@ impl Flags {
                 "interval" => {
                     flags.interval = arguments.duration()?.max(Duration::from_millis(1));
                 }
+                "ovsdb" => flags.databases.push(arguments.value()?),
                 "grace" => flags.grace = arguments.duration()?,
                 _ => flags.netwright = Some(arguments.value()?.into()),
             }
@@ -85,6 +88,7 @@ impl Default for Flags {
             act: false,
             once: false,
             netwright: None,
+            databases: Vec::new(),
         }
     }
 }

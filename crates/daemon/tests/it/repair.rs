@@ -2,6 +2,7 @@
 
 mod collect;
 mod confined;
+mod ovs;
 mod watch;
 
 use std::path::PathBuf;

@@ -22,6 +22,7 @@ use kernel::events::{Event, Listener};
 
 use super::Stop;
 use super::node::{Flags, Node};
+use super::ovs::Switches;
 use super::start::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
 use patience::{Left, Pace, Quarrels};
@@ -34,15 +35,18 @@ packet filter, also after `nft flush ruleset` or a reload of firewalld. What it 
 
   -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
   -interval DURATION  how often to look though nothing is heard (default 1m)
+  -ovsdb ADDRESS      listen to this database of Open vSwitch too, and remove ports of containers that are gone; may be
+                      repeated: unix:/run/openvswitch/db.sock
   -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
   -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
 ";
 
-const FLAGS: &[&str] = &["cache", "interval", "netwright", "path"];
+const FLAGS: &[&str] = &["cache", "interval", "netwright", "ovsdb", "path"];
 
 /// Numbers of what is waited for.
 const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
+const SWITCH: u64 = 2;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
@@ -63,9 +67,12 @@ pub(crate) fn run(
             "changes within containers are found by looking only: CAP_NET_BROADCAST is missing"
         );
     }
+    let switches = Switches::watch(&flags.databases)?;
+    poller.add(switches.descriptor(), SWITCH, Interest::Read).map_err(failed)?;
     let mut service = Service {
         node: Node::new(&flags, surroundings),
         listener,
+        switches,
         pace: Pace::new(flags.interval),
         quarrels: Quarrels::default(),
         host_links: BTreeSet::new(),
@@ -84,6 +91,7 @@ pub(crate) fn run(
 struct Service {
     node: Node,
     listener: Listener,
+    switches: Switches,
     pace: Pace,
     quarrels: Quarrels,
     /// The names of attachments' links on the host, bridges among them.
@@ -98,6 +106,10 @@ impl Service {
                     SIGNALS => {
                         let _ = signals.read(&mut [0; 16]);
                         return Ok(());
+                    }
+                    SWITCH => {
+                        self.switches.heard();
+                        self.pace.hurry(Instant::now());
                     }
                     _ => self.hear(),
                 }
@@ -156,6 +168,7 @@ impl Service {
                 again |= self.look_after(&runtime, &known);
             }
         }
+        again |= !self.switches.sweep();
         self.quarrels.keep(&seen);
         self.host_links = host_links;
         // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.

@@ -17,6 +17,7 @@
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
 //! | `repair` | CHECK that puts back |
+//! | `sweep` | ports of containers that are gone |
 
 mod config;
 mod connect;
@@ -28,12 +29,15 @@ mod mirrors;
 mod remove;
 mod repair;
 mod rows;
+mod sweep;
 mod verify;
 mod vlans;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
+
+pub use sweep::sweep;
 
 /// The plugin's type.
 const NAME: &str = "ovs";

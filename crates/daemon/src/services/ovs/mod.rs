@@ -1,0 +1,124 @@
+//! Open vSwitch, listened to: its database says what becomes of ports.
+//!
+//! A thread for each database holds a connection and a monitor, and says to the service's loop that something changed: rows came or
+//! went, the switch took a port or lost it, the server is there again. What to do about it is found by looking: the plugin `ovs` puts
+//! live ports back ([`super::repair`]), [`Switches::sweep`] takes dead ones away.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ovsdb::vswitch::DATABASE;
+use ovsdb::{Client, Limits, MonitorRequest, OvsdbError, Remote, Select};
+
+use super::Stop;
+use super::start::failed;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pause before a server that is not there is looked for again: live ports are to be back within seconds of its return.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// After so long a silence the server is asked whether it is alive.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// The databases that are listened to.
+#[derive(Debug)]
+pub(super) struct Switches {
+    remotes: Vec<Remote>,
+    /// Gets a byte when something changed.
+    bell: UnixStream,
+    /// What of the last sweep failed, so that it is told once.
+    told: String,
+}
+
+impl Switches {
+    /// Begins to listen. A database that is not there is waited for.
+    pub(super) fn watch(databases: &[String]) -> Result<Self, Stop> {
+        let remotes = databases.iter().map(|text| text.parse::<Remote>());
+        let remotes = remotes.collect::<Result<Vec<_>, _>>();
+        let remotes = remotes.map_err(|error| Stop::Usage(format!("flag -ovsdb: {error}")))?;
+        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).map_err(failed)?;
+        ringer.set_nonblocking(true).map_err(failed)?;
+        for remote in remotes.clone() {
+            let ringer = ringer.try_clone().map_err(failed)?;
+            let thread = thread::Builder::new().name(format!("listen {remote}"));
+            thread.spawn(move || listen(&remote, &ringer)).map_err(failed)?;
+        }
+        Ok(Switches { remotes, bell, told: String::new() })
+    }
+
+    /// What becomes readable when something changed.
+    pub(super) fn descriptor(&self) -> impl AsFd + '_ {
+        &self.bell
+    }
+
+    /// Takes note of it.
+    pub(super) fn heard(&mut self) {
+        let mut bytes = [0; 256];
+        while matches!(self.bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
+    }
+
+    /// Removes ports of containers that are gone; says whether that could be done.
+    pub(super) fn sweep(&mut self) -> bool {
+        let mut failures = String::new();
+        for remote in &self.remotes {
+            match plugins::interface::ovs::sweep(remote, Instant::now() + PATIENCE) {
+                Ok(lines) => {
+                    for what in lines {
+                        tracing::info!(%remote, what, "removed");
+                    }
+                }
+                Err(error) => failures.push_str(&format!("{error}; ")),
+            }
+        }
+        if failures != self.told && !failures.is_empty() {
+            tracing::warn!(error = failures, "the switch is not looked after");
+        }
+        let done = failures.is_empty();
+        self.told = failures;
+        done
+    }
+}
+
+/// Listens as long as the service lives.
+fn listen(remote: &Remote, mut ringer: &UnixStream) {
+    loop {
+        let ended = follow(remote, ringer);
+        tracing::debug!(%remote, error = %ended, "not listening");
+        // A loop that has ended takes the process along; a bell that is full has been rung.
+        let _ = ringer.write(&[0]);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Rings for everything that the server tells, until it tells no more.
+fn follow(remote: &Remote, mut ringer: &UnixStream) -> OvsdbError {
+    let mut work = || -> Result<(), OvsdbError> {
+        let until = || Instant::now() + PATIENCE;
+        let mut client = Client::connect(remote, Limits::default(), until())?;
+        let select = Select::CHANGES;
+        let requests = [
+            MonitorRequest { table: "Bridge", columns: &["name", "ports"], select },
+            MonitorRequest { table: "Port", columns: &["name", "tag", "trunks"], select },
+            MonitorRequest { table: "Interface", columns: &["ofport", "ifindex", "error"], select },
+        ];
+        client.monitor(DATABASE, "netwrightd", &requests, until())?;
+        tracing::info!(%remote, "listening");
+        loop {
+            let _ = ringer.write(&[0]);
+            while client.next_event(Instant::now() + SILENCE)?.is_none() {
+                client.echo(until())?;
+            }
+        }
+    };
+    loop {
+        if let Err(error) = work() {
+            return error;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Ports of ours whose containers are gone, found without any runtime's word: for a service that looks after the switch.
+
+use std::path::Path;
+use std::time::Instant;
+
+use cni::Error;
+use kernel::netns::{Netns, NetnsError};
+use kernel::route::RouteSocket;
+use ovsdb::vswitch::{DATABASE, Interface, Port, TypedRow as _};
+use ovsdb::{Client, Condition, Limits, Remote, Transaction, Until, Uuid, Value};
+
+use super::connect::remove_ports;
+use super::database::told;
+use super::mirrors;
+use super::rows::{self, ids};
+use crate::shared::kernel_error as kernel;
+use crate::shared::shared_object::file_error;
+
+/// Removes ports of ours that nobody has behind them, and returns a line for each: made in an earlier boot, without the link
+/// that is their interface, or, where the switch makes that, without the container's namespace.
+///
+/// Whatever else such an attachment has left is DEL's and GC's to remove.
+///
+/// # Errors
+/// Code 112 when the database does not answer, 100 when the kernel does not.
+///
+/// # Namespace
+/// That of the switch.
+pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
+    let boot = state::boot_id().map_err(|error| file_error(&error))?;
+    let mut client =
+        Client::connect(remote, Limits::default(), until).map_err(|error| told(&error))?;
+    let mut look = Transaction::new(DATABASE);
+    let ours = vec![rows::has_id(ids::PLUGIN, ids::REFERENCE)];
+    let ports = look.select(Port::TABLE, ours.clone(), Port::COLUMNS);
+    let interfaces = look.select(Interface::TABLE, ours, &["name", "type"]);
+    let made = mirrors::look_at_made(&mut look);
+    let found = client.transact(&look, until).map_err(|error| told(&error))?;
+
+    let kind_of = |name: &str| {
+        let mut rows = found.rows(interfaces).iter();
+        rows.find(|row| row.text("name") == name).map(|row| row.text("type").to_owned())
+    };
+    let host = RouteSocket::open().map_err(kernel)?;
+    let mut dead = Vec::new();
+    let mut lines = Vec::new();
+    for port in found.rows(ports).iter().map(Port::read) {
+        let Some(key) = rows::owner_of(&port.external_ids) else { continue };
+        let Some(uuid) = port.uuid.clone() else { continue };
+        let why = if port.external_ids.get(ids::BOOT) != Some(&boot) {
+            "made in an earlier boot"
+        } else if kind_of(&port.name).as_deref() == Some("internal") {
+            match port.external_ids.get(ids::NETNS) {
+                Some(path) if is_gone(Path::new(path)) => "its container is gone",
+                _ => continue,
+            }
+        } else if host.link_index(&port.name).map_err(kernel)?.is_none() {
+            "its link is gone"
+        } else {
+            continue;
+        };
+        lines.push(format!("port {:?} of {key} ({why})", port.name));
+        dead.push((uuid, Some(key.hash())));
+    }
+    if dead.is_empty() {
+        return Ok(lines);
+    }
+    let going: Vec<Uuid> = dead.iter().map(|(uuid, _)| uuid.clone()).collect();
+    let mut plan = Transaction::new(DATABASE);
+    // As they were read: an ADD that writes them anew gives them other identities.
+    for uuid in &going {
+        let row = [ovsdb::Row::new().with("_uuid", Value::Atom(uuid.into()))];
+        plan.assume(Port::TABLE, vec![Condition::is(uuid)], &["_uuid"], Until::Equal, &row);
+    }
+    mirrors::remove_unused(&mut plan, found.rows(made), &going);
+    remove_ports(&mut plan, &dead);
+    plan.comment("netwright: remove ports of containers that are gone");
+    match client.transact(&plan, until) {
+        Ok(_) => Ok(lines),
+        // Somebody is at it; the next look sees what came of it.
+        Err(error) if error.is_conflict() => Ok(Vec::new()),
+        Err(error) => Err(told(&error)),
+    }
+}
+
+fn is_gone(netns: &Path) -> bool {
+    match Netns::open(netns) {
+        Ok(_) => false,
+        Err(error) => error.is_missing() || matches!(error, NetnsError::NotANamespace { .. }),
+    }
+}
