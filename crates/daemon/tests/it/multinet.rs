@@ -2,6 +2,7 @@
 
 mod deploy;
 mod hotplug;
+mod in_pod;
 mod load;
 mod rig;
 

@@ -21,7 +21,7 @@ use super::flags::Flags;
 use super::held::Held;
 use super::known::{Freshness, Known};
 use super::outbox::{Item, Outbox};
-use super::plan::{self, Found, NoPlan, REFUSED};
+use super::plan::{self, Found, NoPlan, REFUSED, Wanted, What};
 
 /// How long an answer to the plugin may take to be found: a runtime waits for minutes, and the API server may be slow.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -172,8 +172,7 @@ impl Service {
         let mut devices = None;
         let mut networks = Vec::with_capacity(wanted.len());
         for one in &wanted {
-            let (namespace, name) = one.definition();
-            let found = self.definition(namespace, name).await;
+            let found = self.definition(one).await;
             let device = |resource: &str| {
                 let uid = pod.map(|pod| pod.uid.as_str()).unwrap_or_default();
                 let mine = || Devices::of_pod(&self.flags.checkpoint, uid);
@@ -221,9 +220,16 @@ impl Service {
     }
 
     /// What is known of a definition; the API server is asked for one that is not.
-    async fn definition(&self, namespace: &str, name: &str) -> Found {
+    async fn definition(&self, wanted: &Wanted) -> Found {
+        let (namespace, name) = wanted.definition();
         if let Some(definition) = self.definitions.get(&format!("{namespace}/{name}")) {
             return Found::Definition(definition);
+        }
+        // Every pod has these: they are not asked for each time. What a pod selects may have been defined a moment ago.
+        if let What::Named { text, .. } = &wanted.what
+            && (self.definitions.freshness() == Freshness::Live || self.is_on_node(text))
+        {
+            return Found::Nothing;
         }
         let Ok(_turn) = self.questions.acquire().await else {
             return Found::Unknown("netwrightd stops".to_owned());

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use npwg::wire::{self, Answer, Plan, PlanRequest, Pod, Refusal, Request, Sandbox};
@@ -77,33 +77,42 @@ impl Cluster {
 
     /// Starts the daemon, perhaps behind other words of a shell.
     pub(crate) fn spawn(&self, flags: &[&str], before: &[&str]) -> Daemon<'_> {
+        let kubeconfig = self.api.kubeconfig(&self.dir);
+        self.start(before, |command| {
+            command.arg("-kubeconfig").arg(kubeconfig).args(flags);
+        })
+    }
+
+    /// Starts the daemon as a pod finds the API server.
+    pub(crate) fn spawn_in_pod(&self, flags: &[&str], host: &str, port: &str) -> Daemon<'_> {
+        self.start(&[], |command| {
+            command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port);
+            command.args(flags);
+        })
+    }
+
+    fn start(&self, before: &[&str], finish: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = self.dir.join("daemon.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let binary = env!("CARGO_BIN_EXE_netwrightd");
-        let kubeconfig = self.api.kubeconfig(&self.dir);
-        let words: Vec<&str> = before.iter().copied().chain([binary]).collect();
-        let child = self
-            .lab
-            .command(words[0])
+        let words: Vec<&str> =
+            before.iter().copied().chain([env!("CARGO_BIN_EXE_netwrightd")]).collect();
+        let mut command = self.lab.command(words[0]);
+        command
             .args(&words[1..])
             .args(["multinet", "-node", "n1", "-socketpath"])
             .arg(self.socket())
-            .arg("-kubeconfig")
-            .arg(kubeconfig)
             .arg("-confdir")
             .arg(self.dir.join("net.d"))
             .arg("-checkpoint")
             .arg(self.dir.join("checkpoint"))
-            .args(flags)
             .env("NETWRIGHT_RUN_DIR", self.dir.join("run"))
             .env("NETWRIGHT_STATE_DIR", self.dir.join("lib"))
             .env("NETWRIGHT_LOG", "debug")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(out)
-            .spawn()
-            .unwrap();
-        Daemon { cluster: self, child, log }
+            .stderr(out);
+        finish(&mut command);
+        Daemon { cluster: self, child: command.spawn().unwrap(), log }
     }
 
     /// Starts the daemon within a bound of memory from its first moment.
