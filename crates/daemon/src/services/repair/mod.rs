@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cni_runtime::{Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
@@ -145,7 +145,7 @@ impl Service {
 
     /// Looks after every attachment.
     fn look(&mut self) {
-        let begin = Instant::now();
+        let (begin, worked) = (Instant::now(), processor_time());
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let mut again = false;
@@ -172,7 +172,8 @@ impl Service {
         self.quarrels.keep(&seen);
         self.host_links = host_links;
         // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.
-        self.pace.looked(begin, Instant::now(), again);
+        let worked = processor_time().saturating_sub(worked);
+        self.pace.looked(begin, Instant::now(), worked, again);
     }
 
     /// Says whether it is to be looked at again soon.
@@ -206,4 +207,10 @@ impl Service {
         }
         lasts == Left::New
     }
+}
+
+/// The time that processors have worked for this process.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }

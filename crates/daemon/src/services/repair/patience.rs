@@ -11,9 +11,13 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// When to look again at what could not be put back.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// After a look, so many times its own duration pass before the next: a node that changes all the time takes a fifth of one
-/// processor, and not a whole.
+/// After a look, so many times the processor's time it took pass before the next: a node that changes all the time takes a fifth of
+/// one processor, and not a whole.
 const REST: u32 = 4;
+
+/// What a look merely waited for (a switch that is being started) is waited for again, up to this long: plugins in other processes
+/// are not in our own time.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// So often the same thing of an attachment is put back before it is a quarrel.
 const STRIKES: u32 = 5;
@@ -46,9 +50,9 @@ impl Pace {
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// A look is over; `again` asks for another one soon.
-    pub(super) fn looked(&mut self, begin: Instant, end: Instant, again: bool) {
-        let rested = end + (end - begin) * REST;
+    /// A look is over that took `worked` of the processor's time; `again` asks for another one soon.
+    pub(super) fn looked(&mut self, begin: Instant, end: Instant, worked: Duration, again: bool) {
+        let rested = end + (worked * REST).max((end - begin).min(LONGEST_WAIT));
         self.rested = Some(rested);
         let interval = if again { AGAIN.min(self.interval) } else { self.interval };
         self.due = Some(end + interval);
@@ -165,19 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn a_look_rests_four_times_its_time() {
+    fn a_look_rests_four_times_the_time_it_worked() {
         let now = Instant::now();
         let mut pace = Pace::new(Duration::from_secs(60));
         assert!(pace.is_due(now));
         let second = Duration::from_secs(1);
-        pace.looked(now, now + second, false);
+        pace.looked(now, now + second, second, false);
         assert_eq!(pace.until_due(now + second), Duration::from_secs(60));
         pace.hurry(now + second);
         assert_eq!(pace.until_due(now + second), Duration::from_secs(4));
-        pace.looked(now, now, false);
+        pace.looked(now, now, Duration::ZERO, false);
         pace.hurry(now + second);
         assert_eq!(pace.until_due(now + second), SETTLE);
-        pace.looked(now, now, true);
+        pace.looked(now, now + 9 * second, Duration::ZERO, false);
+        pace.hurry(now + 9 * second);
+        assert_eq!(pace.until_due(now + 9 * second), second);
+        pace.looked(now, now, Duration::ZERO, true);
         assert_eq!(pace.until_due(now), AGAIN);
     }
 
