@@ -165,6 +165,11 @@ fn what_is_known_serves_while_the_api_is_gone() {
     cluster.planned("p", &uid);
     let refusal = cluster.plan("q", "8").unwrap_err();
     assert!(refusal.retry && refusal.msg.contains("does not answer"), "{refusal:?}");
+    // Nobody is asked about what is known: a server that is silent keeps nobody waiting.
+    cluster.api.restore();
+    cluster.api.hang();
+    cluster.planned("p", &uid);
+    cluster.api.refuse();
     // So it does after a restart.
     daemon.kill();
     let _daemon = cluster.daemon();
@@ -356,4 +361,88 @@ fn nonsense_is_refused() {
         }
     }
     assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
+}
+
+#[test]
+fn pods_of_the_system_cost_no_status_and_what_is_gone_is_forgotten() {
+    let cluster = Cluster::new("mn-system");
+    let make = |namespace: &str, name: &str| {
+        let made = cluster.api.create(&json!({
+            "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
+            "metadata": {"namespace": namespace, "name": name},
+        }));
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    };
+    let (system, other) = (make("kube-system", "dns"), make("ns", "p"));
+    let _daemon = cluster.daemon();
+    let tell = |namespace: &str, name: &str, uid: &str| {
+        let mut told = attached(name, uid);
+        told.pod.namespace = namespace.into();
+        told.results.truncate(1);
+        told.sandbox.netns = cluster.dir.join("no-such-namespace").display().to_string();
+        assert_eq!(cluster.ask(&Request::Attached(told)).unwrap(), Answer::Ok);
+    };
+    tell("kube-system", "dns", &system);
+    tell("ns", "p", &other);
+    wait_for("the other's status", || cluster.status("p"));
+    let written = cluster.api.asked().into_iter().filter(|asked| asked.resource == "pods/status");
+    assert_eq!(written.filter(|asked| asked.namespace == "kube-system").count(), 0);
+    // Their DEL is never heard.
+    cluster.api.remove("pods", "ns", "p");
+    cluster.api.remove("pods", "kube-system", "dns");
+    wait_for("both to be forgotten", || {
+        let mut left = std::fs::read_dir(cluster.dir.join("run/multinet/sandboxes")).unwrap();
+        left.next().is_none().then_some(())
+    });
+}
+
+/// What a server is sent: as the clients of Kubernetes' own send it.
+#[test]
+fn golden_requests() {
+    let cluster = Cluster::new("mn-golden");
+    cluster.define("ns", "a", BRIDGE);
+    let uid = cluster.pod("p", Some("a"));
+    let _daemon = cluster.daemon();
+    cluster.api.wait_until("both watches", |api| {
+        api.asked().iter().filter(|asked| asked.verb == "watch").count() == 2
+    });
+    cluster.planned("p", &uid);
+    assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
+    assert!(cluster.plan("nobody", "7").is_err());
+    let lines = || -> Vec<String> {
+        let plain = |line: String| {
+            let mut words: Vec<_> = line.split('&').map(str::to_owned).collect();
+            for word in &mut words {
+                if word.starts_with("resourceVersion=") && word != "resourceVersion=0" {
+                    *word = "resourceVersion=N".to_owned();
+                }
+            }
+            words.join("&")
+        };
+        let mut all: Vec<_> =
+            cluster.api.asked().into_iter().map(|asked| plain(asked.line)).collect();
+        all.sort();
+        all.dedup();
+        all
+    };
+    let wanted = [
+        "GET /api/v1/namespaces/ns/pods/nobody",
+        "GET /api/v1/pods?&fieldSelector=spec.nodeName%3Dn1&limit=200",
+        "GET /api/v1/pods?&watch=true&timeoutSeconds=290&fieldSelector=spec.nodeName%3Dn1&allowWatchBookmarks=true&resourceVersion=N",
+        "GET /apis/k8s.cni.cncf.io/v1/network-attachment-definitions?&limit=200",
+        "GET /apis/k8s.cni.cncf.io/v1/network-attachment-definitions?&watch=true&timeoutSeconds=290&allowWatchBookmarks=true&resourceVersion=N",
+        "PATCH /api/v1/namespaces/ns/pods/p/status?&fieldManager=netwrightd-multinet",
+        "POST /api/v1/namespaces/ns/events?",
+    ];
+    wait_for("all of them", || {
+        let lines = lines();
+        assert!(lines.len() <= wanted.len(), "{lines:#?}");
+        (lines.len() == wanted.len()).then_some(())
+    });
+    assert_eq!(lines(), wanted);
+    let asked = cluster.api.asked();
+    let patch = asked.iter().find(|asked| asked.verb == "patch").unwrap();
+    assert_eq!(patch.content_type, "application/merge-patch+json");
+    let body: serde_json::Value = serde_json::from_str(&patch.body).unwrap();
+    assert_eq!(body["metadata"]["uid"], uid);
 }

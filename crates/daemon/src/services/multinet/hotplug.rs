@@ -16,6 +16,7 @@ use npwg::wire::{self, Attached, NetworkResult, PlanRequest, PlannedNetwork};
 
 use super::diff::difference;
 use super::events::Tone;
+use super::known::Freshness;
 use super::service::{FAILED, Service, added, facts};
 
 /// The plugin's type, and the network's name in the configuration that is written here.
@@ -54,7 +55,10 @@ pub(super) async fn run(service: Arc<Service>, plugger: Arc<Plugger>) {
 
 /// Makes a pod's networks what they are to be; says whether there is nothing left to try.
 async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) -> bool {
-    let Some(pod) = service.pods.get(id) else { return true };
+    let Some(pod) = service.pods.get(id) else {
+        forget_gone(service, id);
+        return true;
+    };
     let mut done = true;
     for attached in service.held.of_pod(id) {
         if attached.pod.uid != pod.uid || attached.sandbox.netns.is_empty() {
@@ -91,6 +95,22 @@ async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) ->
         done &= changed.await.unwrap_or(true);
     }
     done
+}
+
+/// Forgets sandboxes whose pod is gone, and whose namespace is: their DEL was never called, or never heard.
+fn forget_gone(service: &Service, id: &str) {
+    if service.pods.freshness() != Freshness::Live {
+        return;
+    }
+    for attached in service.held.of_pod(id) {
+        let netns = &attached.sandbox.netns;
+        if !netns.is_empty()
+            && !std::path::Path::new(netns).exists()
+            && let Err(error) = service.held.remove(&attached.sandbox)
+        {
+            tracing::warn!(%error, "a sandbox that is gone is not forgotten");
+        }
+    }
 }
 
 fn detach(service: &Service, plugger: &Plugger, attached: &mut Attached, ifname: &str) -> bool {

@@ -281,8 +281,13 @@ impl Service {
             return Ok(());
         }
         self.held.put(attached)?;
-        self.write_status(attached)?;
         let pod = facts(&attached.pod);
+        // What a node starts with has the default network, and nobody reads that of them (as Multus means it).
+        let defaults = &self.flags.defaults;
+        if attached.results.len() == 1 && defaults.system_namespaces.contains(&pod.namespace) {
+            return Ok(());
+        }
+        self.write_status(attached)?;
         for result in &attached.results {
             self.tell(&pod, Tone::Normal, ADDED, &added(result));
         }
