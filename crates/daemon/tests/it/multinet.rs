@@ -302,7 +302,7 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
 fn a_slow_api_fails_nobody() {
     let cluster = Cluster::new("mn-slow");
     cluster.define("ns", "a", BRIDGE);
-    let uids: Vec<_> = (0..20).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
+    let uids: Vec<_> = (0..100).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
     cluster.api.slow(Duration::from_secs(2));
     let _daemon = cluster.daemon();
     // Nothing is listed yet: each is asked for.
@@ -318,7 +318,7 @@ fn a_slow_api_fails_nobody() {
             });
         }
     });
-    for number in 0..20 {
+    for number in 0..100 {
         wait_for("every status", || cluster.status(&format!("p{number}")));
     }
 }

@@ -187,18 +187,23 @@ impl Service {
     async fn pod(&self, told: &Pod) -> Result<PodFacts, NoPlan> {
         let id = format!("{}/{}", told.namespace, told.name);
         let is_it = |pod: &PodFacts| told.uid == pod.uid || told.uid.is_empty() || pod.is_static();
-        let known = self.pods.get(&id);
-        let live = self.pods.freshness() == Freshness::Live;
-        // Without a UID, what was known before nobody told any more may be another pod of that name.
-        let certain = |pod: &PodFacts| is_it(pod) && (live || !told.uid.is_empty());
-        if let Some(pod) = known.filter(certain) {
+        let known = || {
+            // Without a UID, what was known before nobody told any more may be another pod of that name.
+            let live = self.pods.freshness() == Freshness::Live;
+            let certain = |pod: &PodFacts| is_it(pod) && (live || !told.uid.is_empty());
+            self.pods.get(&id).filter(certain)
+        };
+        if let Some(pod) = known() {
             return Ok(pod);
         }
         let refused = |refusal| NoPlan { refusal, event: None };
-        let asked = match self.questions.acquire().await {
-            Ok(_turn) => self.api.pod(&told.namespace, &told.name).await,
-            Err(_) => Err(ApiError::Away("netwrightd stops".to_owned())),
-        };
+        let turn = self.questions.acquire().await;
+        // While others were asked about, the list may have come.
+        if let Some(pod) = known() {
+            return Ok(pod);
+        }
+        let asked = self.api.pod(&told.namespace, &told.name).await;
+        drop(turn);
         match asked {
             Ok(pod) if is_it(&pod) => Ok(pod),
             Ok(pod) => {
@@ -222,7 +227,8 @@ impl Service {
     /// What is known of a definition; the API server is asked for one that is not.
     async fn definition(&self, wanted: &Wanted) -> Found {
         let (namespace, name) = wanted.definition();
-        if let Some(definition) = self.definitions.get(&format!("{namespace}/{name}")) {
+        let id = format!("{namespace}/{name}");
+        if let Some(definition) = self.definitions.get(&id) {
             return Found::Definition(definition);
         }
         // Every pod has these: they are not asked for each time. What a pod selects may have been defined a moment ago.
@@ -231,9 +237,10 @@ impl Service {
         {
             return Found::Nothing;
         }
-        let Ok(_turn) = self.questions.acquire().await else {
-            return Found::Unknown("netwrightd stops".to_owned());
-        };
+        let _turn = self.questions.acquire().await;
+        if let Some(definition) = self.definitions.get(&id) {
+            return Found::Definition(definition);
+        }
         match self.api.definition(namespace, name).await {
             Ok(definition) => Found::Definition(definition),
             Err(ApiError::Gone(_)) => Found::Nothing,

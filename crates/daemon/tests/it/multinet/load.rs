@@ -127,3 +127,47 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
     });
     assert_eq!(count(cluster.dir.join("run/multinet/sandboxes")), stay.len());
 }
+
+/// Once for each request that a daemon makes between its start and the end of a pod's ADD: it is killed as soon as that one has
+/// arrived, and the runtime goes on asking the next daemon.
+#[test]
+fn a_daemon_killed_at_each_request_loses_nothing() {
+    const REQUESTS: usize = 9;
+    let cluster = Cluster::new("mn-kill-each");
+    cluster.define("ns", "a", BRIDGE);
+    for life in 0..REQUESTS {
+        let name = format!("p{life}");
+        let uid = cluster.pod(&name, Some("a"));
+        cluster.api.forget();
+        let mut daemon = cluster.spawn(&["-cluster-network", "cluster"], &[]);
+        std::thread::scope(|scope| {
+            let (cluster, name, uid) = (&cluster, &name, &uid);
+            let add = scope.spawn(move || {
+                let request = Request::Plan(npwg::wire::PlanRequest {
+                    sandbox: sandbox(name),
+                    pod: Some(pod(name, uid)),
+                    ..Default::default()
+                });
+                wait_for("a plan", || match ask(&cluster.socket(), &request) {
+                    Ok(Answer::Plan(plan)) if plan.networks.len() == 2 => Some(()),
+                    _ => None,
+                });
+                tell(cluster, &Request::Attached(attached(name, uid)));
+            });
+            cluster.api.wait_until("the request", |api| {
+                life < api.asked().len() || cluster.events(name).len() == 2
+            });
+            daemon.child.kill().unwrap();
+            daemon.child.wait().unwrap();
+            let _next = cluster.daemon();
+            add.join().unwrap();
+            wait_for(name, || cluster.status(name));
+            let detached = Detached { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
+            tell(cluster, &Request::Detached(detached));
+            wait_for("nothing to be left", || {
+                let folder = cluster.dir.join("run/multinet/sandboxes");
+                std::fs::read_dir(folder).unwrap().next().is_none().then_some(())
+            });
+        });
+    }
+}
