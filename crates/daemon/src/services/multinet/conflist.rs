@@ -13,8 +13,9 @@ use state::Durability;
 use super::hotplug::PLUGIN;
 use super::service::Service;
 
-/// The pause between looks.
+/// The pause between looks, and that once it is written: a network may come or change.
 const PAUSE: Duration = Duration::from_millis(250);
+const LONG_PAUSE: Duration = Duration::from_secs(5);
 /// What runtimes can be asked to pass on; they pass on what the configuration has.
 const CAPABILITIES: [&str; 6] = ["portMappings", "bandwidth", "ipRanges", "dns", "aliases", "mac"];
 
@@ -43,7 +44,7 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
                 }
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(if written.is_empty() { PAUSE } else { LONG_PAUSE }).await;
     }
 }
 
