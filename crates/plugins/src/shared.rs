@@ -14,6 +14,7 @@ pub mod parent;
 pub mod repair;
 pub mod rules;
 pub mod shared_object;
+pub mod socket;
 pub mod steps;
 pub mod trial;
 pub mod undo;

@@ -81,6 +81,53 @@ pub fn settle(
     Ok(())
 }
 
+/// Takes the default routes of both families away from one network, and from its recorded result.
+///
+/// # Errors
+/// Code 100 when the kernel refuses, 105 when a record cannot be written.
+pub(crate) fn withhold(
+    runtime: &Runtime<'_>,
+    netns: &Netns,
+    member: &Member,
+    result: &mut AddResult,
+) -> Result<(), Error> {
+    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
+    let ifname = &member.attachment.ifname;
+    let oif = ifindex(&inside, ifname)?;
+    for family in [IpFamily::V4, IpFamily::V6] {
+        for route in defaults(&mut inside, family)? {
+            if route.oif == Some(oif) {
+                inside.apply_one(&Change::DelRoute(route)).map_err(|error| {
+                    let what = format_args!("take the default route from {ifname}");
+                    kernel_error(error).context(what)
+                })?;
+            }
+        }
+    }
+    let before = result.routes.len();
+    result.routes.retain(|route| route.dst.prefix_len() != 0);
+    if result.routes.len() == before {
+        return Ok(());
+    }
+    amend(runtime, member, result)
+}
+
+/// Verifies that an interface has no default route.
+///
+/// # Errors
+/// Code 104 when it has one.
+pub(crate) fn check_without(call: &Call<'_>, ifname: &IfName) -> Result<(), Error> {
+    let netns = call.open_netns()?;
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+    let oif = ifindex(&inside, ifname)?;
+    for family in [IpFamily::V4, IpFamily::V6] {
+        if defaults(&mut inside, family)?.iter().any(|route| route.oif == Some(oif)) {
+            return Err(drift(format!("interface {ifname} has a default route")));
+        }
+    }
+    Ok(())
+}
+
 /// Decides who keeps what. A family in which nothing has to change is not listed.
 fn keepers(chosen: Option<usize>, gateways: &[IpAddr], results: &[AddResult]) -> Vec<Keeper> {
     let mut keepers = Vec::new();
@@ -152,7 +199,7 @@ fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
 }
 
 /// Verifies that nothing else has the default routes.
-pub(super) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error> {
+pub(crate) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
     let oif = ifindex(&inside, &chosen.ifname)?;

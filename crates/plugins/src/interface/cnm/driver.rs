@@ -20,12 +20,12 @@ use cnm::place::{
     Address, AddressError, Candidate, SOCKET_DIR, SPEC_DIRS, address_in_json, candidates,
 };
 use cnm::{Failure, Nothing};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
-};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::shared::socket;
 
 /// The longest answer that is read. Those of known drivers have some hundred bytes; one with a thousand routes a hundred
 /// thousand.
@@ -36,9 +36,6 @@ const MAX_WORDS: usize = 1000;
 
 /// How long a driver is waited for that has kept silent before.
 const SILENT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The shortest wait there is: none at all would mean for ever.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// How a configuration names a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -373,7 +370,7 @@ impl<'p> Driver<'p> {
                 _ => AskError::Broken { driver, method, source },
             }
         };
-        let socket = connect(&self.address, patience).map_err(|source| match source.kind() {
+        let stream = connect(&self.address, patience).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => failed(source),
             _ => {
                 let address = self.address.clone();
@@ -383,17 +380,17 @@ impl<'p> Driver<'p> {
         let request = request(&method.path(), body, true);
         let mut rest = request.as_slice();
         while !rest.is_empty() {
-            limit(&socket, Timeout::Send, deadline).map_err(failed)?;
+            socket::limit(&stream, Timeout::Send, deadline).map_err(failed)?;
             let sent =
-                send(&socket, rest, SendFlags::NOSIGNAL).map_err(|errno| failed(errno.into()))?;
+                send(&stream, rest, SendFlags::NOSIGNAL).map_err(|errno| failed(errno.into()))?;
             rest = &rest[sent..];
         }
         let wrong = |source| AskError::Http { driver: driver.clone(), method, source };
         let mut incoming = Incoming::new(Kind::Answer, MAX_ANSWER);
         let mut buffer = [0; 16 * 1024];
         loop {
-            limit(&socket, Timeout::Recv, deadline).map_err(failed)?;
-            match recv(&socket, &mut buffer[..], RecvFlags::empty()) {
+            socket::limit(&stream, Timeout::Recv, deadline).map_err(failed)?;
+            match recv(&stream, &mut buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => return incoming.end().map_err(wrong),
                 Ok((length, _)) => {
                     if let Some(message) = incoming.feed(&buffer[..length]).map_err(wrong)? {
@@ -417,27 +414,18 @@ fn words(bytes: &[u8]) -> String {
     one_line.chars().take(MAX_WORDS).collect()
 }
 
-/// Lets the next act on a socket take no longer than to the deadline.
-fn limit(socket: &OwnedFd, what: Timeout, deadline: Instant) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST_WAIT);
-    Ok(sockopt::set_socket_timeout(socket, what, Some(left))?)
-}
-
 /// Connects, waiting at most `patience` for one whose queue is full.
 fn connect(address: &Address, patience: Duration) -> io::Result<OwnedFd> {
-    let family = match address {
-        Address::Unix(_) => AddressFamily::UNIX,
-        Address::Tcp(address) if address.is_ipv4() => AddressFamily::INET,
-        Address::Tcp(_) => AddressFamily::INET6,
-    };
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    limit(&socket, Timeout::Send, Instant::now() + patience)?;
+    let deadline = Instant::now() + patience;
     match address {
-        Address::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?,
-        Address::Tcp(address) => rustix::net::connect(&socket, address)?,
+        Address::Unix(path) => socket::connect_unix(path, deadline),
+        Address::Tcp(address) => {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let socket = socket::stream(family, deadline)?;
+            rustix::net::connect(&socket, address)?;
+            Ok(socket)
+        }
     }
-    Ok(socket)
 }
 
 #[cfg(test)]

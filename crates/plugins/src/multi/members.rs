@@ -1,0 +1,314 @@
+//! What a container's networks have in common, whoever names them: written down before they are made, left as they were made.
+//!
+//! Each is an attachment of its own, recorded as a runtime records it ([`cni_runtime::Cache`], in a folder for each container below
+//! `lib/<plugin>`); which belong together is in the plugin's record.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cni::{AddResult, AttachmentKey, Error, IfName, NetworkName, code};
+use cni_plugin::{Call, codes};
+use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
+use kernel::netns::Netns;
+use kernel::route::RouteSocket;
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, drift, kernel_error};
+
+/// One of a container's networks as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fact {
+    /// The network.
+    pub(crate) network: NetworkName,
+    /// The container's interface on it.
+    pub(crate) ifname: IfName,
+}
+
+impl Fact {
+    /// What is to be written down of a network.
+    ///
+    /// # Errors
+    /// Code 7 when the network's name is none.
+    pub(crate) fn of(member: &Member) -> Result<Self, Error> {
+        let network = NetworkName::new(&member.list.name)?;
+        Ok(Fact { network, ifname: member.attachment.ifname.clone() })
+    }
+
+    /// Whose it is, for the container of the outer attachment.
+    pub(crate) fn key(&self, outer: &AttachmentKey) -> AttachmentKey {
+        AttachmentKey {
+            network: self.network.clone(),
+            container_id: outer.container_id.clone(),
+            ifname: self.ifname.clone(),
+        }
+    }
+}
+
+/// Says why a container has none of its networks.
+#[derive(Debug)]
+pub(crate) struct NotAttached {
+    /// Why.
+    pub(crate) error: Error,
+    /// The place of the network that failed; `None` where each was attached and what came of it was not wanted.
+    pub(crate) place: Option<usize>,
+    /// Whether nothing is left of the others.
+    pub(crate) is_undone: bool,
+}
+
+/// A container and what calls its networks' plugins.
+#[derive(Debug)]
+pub(crate) struct Container<'c> {
+    call: &'c Call<'c>,
+    plugin: &'static str,
+    /// The attachment of which the networks are parts.
+    pub(crate) outer: AttachmentKey,
+    pub(crate) runtime: Runtime<'c>,
+}
+
+/// What calls plugins: as this call's were, in this process where they are ours.
+pub(crate) fn runtime<'c>(call: &'c Call<'c>, path: Vec<PathBuf>) -> Runtime<'c> {
+    Runtime::new(path, Arc::new(call.context().executor))
+}
+
+impl<'c> Container<'c> {
+    /// Takes the attachment of which the networks are parts, and where plugins are looked for.
+    pub(crate) fn new(
+        call: &'c Call<'c>,
+        plugin: &'static str,
+        outer: &AttachmentKey,
+        path: Vec<PathBuf>,
+    ) -> Self {
+        let runtime = runtime(call, path).with_cache(Cache::new(folder(call, plugin, outer)));
+        Container { call, plugin, outer: outer.clone(), runtime }
+    }
+
+    /// Refuses an ADD for what is there already: another attachment of that key, an interface of that name. What a container of that name left that
+    /// is gone is detached first, by `detach`, given what is written down of it.
+    ///
+    /// # Errors
+    /// Code 106, with nothing changed; what `detach` could not remove.
+    pub(crate) fn refuse_existing(
+        &self,
+        index: &Index,
+        netns: &Netns,
+        detach: impl FnOnce(serde_json::Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(record) = index.get(&self.outer, self.plugin).found else { return Ok(()) };
+        if attachment::recorded_netns(&record)?.is_some_and(|was| was.id() == netns.id()) {
+            let text = format!("{} already exists, or an ADD of it was killed", self.outer);
+            return Err(Error::new(codes::EXISTS, text)
+                .with_details("nothing was changed; run DEL before another ADD"));
+        }
+        detach(record.data)
+    }
+
+    /// Attaches to all networks in order, or to none; `settle` may change the results, and refuse them.
+    ///
+    /// # Errors
+    /// [`NotAttached`].
+    pub(crate) fn attach(
+        &self,
+        members: &[Member],
+        settle: impl FnOnce(&mut Vec<AddResult>) -> Result<(), Error>,
+    ) -> Result<Vec<AddResult>, NotAttached> {
+        let deadline = self.call.context().deadline;
+        let added = self.runtime.add_several(members, deadline).map_err(|failed| {
+            let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
+            NotAttached {
+                error: failed.to_cni(),
+                place: members.iter().position(is_failed),
+                is_undone: failed.left.is_empty(),
+            }
+        })?;
+        let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
+        settle(&mut results).map_err(|error| {
+            let left = self.runtime.del_several(members, deadline);
+            NotAttached { error: left.tell(error), place: None, is_undone: left.is_empty() }
+        })?;
+        Ok(results)
+    }
+
+    /// Detaches from all that is written down, the last first; a failure keeps none of the others. `netns` is where the container is by now, if
+    /// that is known.
+    pub(crate) fn detach(&self, facts: &[Fact], netns: Option<&str>, failures: &mut Failures) {
+        for fact in facts.iter().rev() {
+            self.detach_one(&fact.key(&self.outer), netns, None, failures);
+        }
+    }
+
+    /// Detaches from all that is in the container's folder: for records that are lost.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub(crate) fn detach_recorded(
+        &self,
+        netns: Option<&str>,
+        failures: &mut Failures,
+    ) -> Result<(), Error> {
+        let listing = self.runtime.cached_attachments(None).map_err(|error| error.to_cni())?;
+        for cached in listing.attachments.iter().rev() {
+            self.detach_one(&cached.key(), netns, None, failures);
+        }
+        Ok(())
+    }
+
+    /// Detaches from one network: as it was when it was attached, else as it is configured now.
+    pub(crate) fn detach_one(
+        &self,
+        key: &AttachmentKey,
+        netns: Option<&str>,
+        configured: Option<&Member>,
+        failures: &mut Failures,
+    ) {
+        let deadline = self.call.context().deadline;
+        let what = format!("network {:?}", key.network.as_str());
+        match self.runtime.cached_attachment(key) {
+            Ok(Some(mut cached)) => {
+                if let Some(netns) = netns {
+                    netns.clone_into(&mut cached.attachment.netns);
+                }
+                let deleted = self.runtime.del_cached(&cached, deadline).map(drop);
+                failures.note(what, deleted.map_err(|error| error.to_cni()));
+            }
+            Ok(None) => {
+                if let Some(member) = configured {
+                    let deleted = self.runtime.del_list(&member.list, &member.attachment, deadline);
+                    failures.note(what, deleted.map(drop).map_err(|error| error.to_cni()));
+                }
+            }
+            Err(error) => {
+                failures.note(what, Err::<(), _>(error.to_cni()));
+            }
+        }
+    }
+
+    /// Has every network's plugins check, the first against what the runtime expects of it.
+    ///
+    /// # Errors
+    /// What is missing or different.
+    pub(crate) fn check(&self, facts: &[Fact], expected: &AddResult) -> Result<(), Error> {
+        for (place, fact) in facts.iter().enumerate() {
+            let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
+            let cached = cached.map_err(|error| error.to_cni())?.ok_or_else(|| {
+                drift(format!("nothing is recorded of network {:?}", fact.network.as_str()))
+            })?;
+            if place == 0 {
+                check_addresses(self.call, expected, &cached)?;
+            }
+            let list = cached.list()?;
+            let deadline = self.call.context().deadline;
+            let checked = self.runtime.check_list(&list, &cached.attachment, deadline);
+            checked.map_err(|error| {
+                error.to_cni().context(format_args!("network {:?}", fact.network.as_str()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has every network's plugins put back what they can.
+    ///
+    /// # Errors
+    /// What could not be put back, all together.
+    pub(crate) fn repair(&self, facts: &[Fact]) -> Result<Vec<String>, Error> {
+        let (mut lines, mut failures) = (Vec::new(), Failures::new());
+        for fact in facts {
+            let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
+            let Some(cached) = cached.map_err(|error| error.to_cni())? else { continue };
+            let list = cached.list()?;
+            let deadline = self.call.context().deadline;
+            let repaired = self.runtime.repair_list(&list, &cached.attachment, deadline);
+            let repaired = repaired.map_err(|error| error.to_cni());
+            let what = format!("network {:?}", fact.network.as_str());
+            let done = failures.note(what, repaired).unwrap_or_default();
+            lines.extend(done.put_back.into_iter().map(|(_, line)| line));
+        }
+        failures.into_result().map(|()| lines)
+    }
+
+    /// The folder of what its networks were, which goes with them.
+    pub(crate) fn folder(&self) -> PathBuf {
+        folder(self.call, self.plugin, &self.outer)
+    }
+
+    /// Forgets the container: first what its networks were, then that it was.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(crate) fn forget(&self, index: &Index) -> Result<(), Error> {
+        let folder = self.folder();
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let what = format!("remove {}", folder.display());
+                Err(Error::from_chain(codes::STATE, &error).context(what))
+            }
+            _ => attachment::forget(index, &self.outer, self.plugin),
+        }
+    }
+}
+
+/// Refuses interfaces that the container has already: a network's ADD would refuse it too, and the others would have to be undone.
+///
+/// # Errors
+/// Code 106.
+pub(crate) fn refuse_interfaces(inside: &RouteSocket, members: &[Member]) -> Result<(), Error> {
+    members.iter().try_for_each(|member| {
+        let ifname = member.attachment.ifname.as_str();
+        attachment::refuse_existing(inside, ifname, || {
+            format!("interface {ifname:?} already exists in the container")
+        })
+    })
+}
+
+/// Opens the container's namespace for looking.
+///
+/// # Errors
+/// Code 100.
+pub(crate) fn look_into(netns: &Netns) -> Result<RouteSocket, Error> {
+    RouteSocket::open_in(netns).map_err(kernel_error)
+}
+
+/// Reads what is written down of an attachment.
+///
+/// # Errors
+/// Code 3 when nothing is.
+pub(crate) fn recorded<T: serde::de::DeserializeOwned>(
+    call: &Call<'_>,
+    plugin: &str,
+) -> Result<T, Error> {
+    let key = call.attachment();
+    attachment::read_facts(&Index::new(call.roots()), key, plugin)
+        .ok_or_else(|| Error::new(code::UNKNOWN_CONTAINER, format!("{key} is not attached")))
+}
+
+/// Verifies that the previous result lists no address of the container's that its first network has not given.
+fn check_addresses(
+    call: &Call<'_>,
+    expected: &AddResult,
+    cached: &CachedAttachment,
+) -> Result<(), Error> {
+    let Some(raw) = &cached.result else {
+        return Err(drift(format!("network {:?} was not attached", cached.network.as_str())));
+    };
+    let given = AddResult::parse(raw.get().as_bytes(), call.version())?;
+    let ifname = call.ifname().as_str();
+    let mut expected = expected.container_ips(ifname);
+    let unknown =
+        expected.find(|ip| !given.container_ips(ifname).any(|own| own.address == ip.address));
+    match unknown {
+        Some(ip) => Err(drift(format!(
+            "network {:?} gave {ifname} no address {}",
+            cached.network.as_str(),
+            ip.address
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Where a container's attachments are recorded: a folder for each, which goes with it.
+fn folder(call: &Call<'_>, plugin: &str, outer: &AttachmentKey) -> PathBuf {
+    let AttachmentKey { network, container_id, ifname } = outer;
+    let name = format!("{network}:{container_id}:{ifname}");
+    call.roots().lib.join(plugin).join(name)
+}
