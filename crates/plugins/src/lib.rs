@@ -13,6 +13,7 @@ pub mod chained;
 pub mod interface;
 pub mod ipam;
 pub mod multi;
+pub mod pod;
 pub mod shared;
 
 use std::io::Cursor;
@@ -38,6 +39,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &multi::Multi,
+        &pod::NetwrightMulti,
         &interface::ovs::Ovs,
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
@@ -51,9 +53,12 @@ pub fn all() -> &'static [&'static dyn Plugin] {
     ALL
 }
 
-/// Finds a plugin by its type.
+/// Finds a plugin by its type, or by what configurations written for another call it.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static dyn Plugin> {
+    if pod::ALIASES.contains(&name) {
+        return Some(&pod::NetwrightMulti);
+    }
     all().iter().copied().find(|plugin| plugin.name() == name)
 }
 

@@ -19,6 +19,7 @@ mod ipvlan;
 mod loopback;
 mod macvlan;
 mod multi;
+mod netwright_multi;
 mod orphans;
 mod ovs;
 mod portmap;

@@ -12,6 +12,7 @@
 pub(crate) mod fixed;
 pub(crate) mod kill;
 pub(crate) mod matrix;
+pub(crate) mod multinet;
 pub(crate) mod on_parent;
 pub(crate) mod versions;
 
@@ -21,6 +22,7 @@ use std::fs;
 use std::io::{Cursor, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cni::CallEnv;
 use cni_invoke::{Exec, Executor, Mixed, Output, Status};
@@ -114,6 +116,7 @@ pub(crate) struct Run<'n> {
     raw: Option<Vec<u8>>,
     roots: Option<Roots>,
     on_machine: bool,
+    time: Option<Duration>,
 }
 
 impl Run<'_> {
@@ -129,7 +132,16 @@ impl Run<'_> {
         };
         let config = json!({ "cniVersion": "1.1.0", "name": "n", "type": plugin });
         let plugin = plugin.to_owned();
-        Run { node: None, plugin, env, config, raw: None, roots: None, on_machine: false }
+        Run {
+            node: None,
+            plugin,
+            env,
+            config,
+            raw: None,
+            roots: None,
+            on_machine: false,
+            time: None,
+        }
     }
 
     /// Sets the folders for state.
@@ -167,6 +179,12 @@ impl Run<'_> {
             "this is no place to play"
         );
         self.on_machine = true;
+        self
+    }
+
+    /// Gives the call this long.
+    pub(crate) fn deadline(mut self, time: Duration) -> Self {
+        self.time = Some(time);
         self
     }
 
@@ -254,15 +272,15 @@ impl Run<'_> {
     }
 
     fn respond(self, plugin: &dyn Plugin, stdin: &mut (dyn Read + Send)) -> Answer {
-        let Run { node, env, roots, on_machine, .. } = self;
+        let Run { node, env, roots, on_machine, time, .. } = self;
         let called = format!("{} {}", env.command, plugin.name());
         let roots = roots
             .or_else(|| node.map(|node| node.roots.clone()))
             .unwrap_or_else(|| Roots::new("/dev/null/run", "/dev/null/lib"));
         let mut respond = move || {
             let executor = executor(&roots);
-            let context =
-                Context { roots: &roots, executor: &executor, deadline: None, build: BUILD };
+            let deadline = time.map(|time| Instant::now() + time);
+            let context = Context { roots: &roots, executor: &executor, deadline, build: BUILD };
             cni_plugin::respond(plugin, &env, stdin, &context)
         };
         let output = match node {

@@ -1,0 +1,235 @@
+//! ADD: from a pod's name to its interfaces.
+
+use cni::json::Object;
+use cni::{AddResult, Args, AttachmentKey, Error, Version, code};
+use cni_plugin::Call;
+use cni_runtime::Member;
+use kernel::netns::Netns;
+use npwg::request::Unserved;
+use npwg::wire::{Answer, Attached, Failed, NetworkResult, PlanRequest, Pod, Request, Sandbox};
+use state::Index;
+
+use super::config::{Config, invalid};
+use super::daemon::Daemon;
+use super::devices::DeviceFile;
+use super::facts::Facts;
+use super::plan::{Network, Plan};
+use super::{NAME, leave, remove_files, wait_until_ready};
+use crate::multi::default_route;
+use crate::multi::members::{self, Container, NotAttached};
+use crate::shared::attachment;
+use crate::shared::failures::Failures;
+
+/// Attaches a pod to all of its networks, or to none, and returns the default network's result.
+pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> {
+    let netns = call.open_netns()?;
+    let pod = pod(call);
+    wait_until_ready(call, config)?;
+    let inside = members::look_into(&netns)?;
+    let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
+    let index = Index::new(call.roots());
+    let container = Container::new(call, NAME, call.attachment(), config.plugin_path.clone());
+    container.refuse_existing(&index, &netns, |record| {
+        // Of a container of that name that is gone.
+        let mut failures = Failures::new();
+        if let Ok(facts) = serde_json::from_value::<Facts>(record) {
+            leave(&container, &facts, Some(""), &mut failures);
+        }
+        failures.into_result()
+    })?;
+    let daemon = Daemon::new(config.socket.clone(), call.context().deadline);
+    let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
+    let plan = report.plan(call, config, is_taken)?;
+    let facts = members::refuse_interfaces(&inside, &plan.members)
+        .and_then(|()| Facts::of(&plan, report.pod_of(&plan), config));
+    let facts = facts.inspect_err(|error| report.failed("", error))?;
+    // First, so that DEL knows what to take away whenever this call ends.
+    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    let attached = attach(call, config, &container, &netns, &plan, &|results| {
+        report.attached(call, &plan, results)
+    });
+    attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
+        let mut failures = Failures::new();
+        if failed.is_undone {
+            remove_files(&facts, &mut failures);
+            failures.note("forget it", container.forget(&index));
+        }
+        let name = failed.place.and_then(|place| plan.networks.get(place));
+        let name = name.map_or("", |network| network.name.as_str());
+        let error = if name.is_empty() {
+            failed.error
+        } else {
+            failed.error.context(format_args!("network {name:?}"))
+        };
+        report.failed(name, &error);
+        let error = report.about(error);
+        match failures.into_result() {
+            Ok(()) => error,
+            Err(left) => error.with_details(left.to_string()),
+        }
+    })
+}
+
+/// Attaches to the networks of a plan, or to none: what was asked for has been given, the default routes are where they are to be, and
+/// `accept` will have it so.
+pub(super) fn attach(
+    call: &Call<'_>,
+    config: &Config,
+    container: &Container<'_>,
+    netns: &Netns,
+    plan: &Plan,
+    accept: &dyn Fn(&mut Vec<AddResult>) -> Result<(), Error>,
+) -> Result<Vec<AddResult>, NotAttached> {
+    let devices = plan.networks.iter().filter_map(|network| network.device.as_ref());
+    let prepared = devices.into_iter().try_for_each(DeviceFile::prepare);
+    prepared.map_err(|error| NotAttached { error, place: None, is_undone: true })?;
+    container.attach(&plan.members, |results| {
+        for ((member, network), result) in
+            plan.members.iter().zip(&plan.networks).zip(&mut *results)
+        {
+            verify(call, config, member, network, result)?;
+            if network.without_default {
+                default_route::withhold(&container.runtime, netns, member, result)?;
+            }
+        }
+        let chosen = plan.default_route.as_ref();
+        default_route::settle(&container.runtime, netns, chosen, &plan.members, results)?;
+        accept(results)
+    })
+}
+
+/// Verifies that what was asked for was given.
+fn verify(
+    call: &Call<'_>,
+    config: &Config,
+    member: &Member,
+    network: &Network,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let ifname = member.attachment.ifname.as_str();
+    match (network.ask.verify(&network.name, ifname, result), config.unserved) {
+        (Ok(()), _) => Ok(()),
+        (Err(error), Unserved::Refuse) => Err(invalid(error.to_string())),
+        (Err(error), Unserved::PassOver) => {
+            call.warn(error);
+            Ok(())
+        }
+    }
+}
+
+/// What the daemon is asked and told in an ADD.
+struct Report<'r> {
+    daemon: &'r Daemon,
+    sandbox: Sandbox,
+    pod: Option<Pod>,
+}
+
+impl Report<'_> {
+    /// Learns which networks the sandbox is to have. Who is no pod has the node's default network, if the node has it.
+    fn plan(
+        &self,
+        call: &Call<'_>,
+        config: &Config,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> Result<Plan, Error> {
+        if self.pod.is_none()
+            && let Some(list) = config.default_network()?
+        {
+            return Plan::alone(call, config, list);
+        }
+        let request = Request::Plan(PlanRequest {
+            sandbox: self.sandbox.clone(),
+            pod: self.pod.clone(),
+            settings: config.settings.clone(),
+            runtime_config: config.runtime_config.clone(),
+        });
+        match self.daemon.ask(&request) {
+            Ok(Answer::Plan(said)) => Plan::of(call, config, &said, is_taken).map_err(|error| {
+                self.failed("", &error);
+                self.about(error)
+            }),
+            Ok(Answer::Refused(refusal)) => Err(self.about(refusal.to_cni())),
+            Ok(Answer::Ok) => Err(self.about(invalid("the daemon made no plan"))),
+            Err(error) => Err(self.about(error.to_cni())),
+        }
+    }
+
+    /// The pod, with the UID that the API has for it.
+    fn pod_of(&self, plan: &Plan) -> Option<Pod> {
+        let mut pod = self.pod.clone()?;
+        if !plan.uid.is_empty() {
+            pod.uid.clone_from(&plan.uid);
+        }
+        Some(pod)
+    }
+
+    /// Tells what was attached to; the daemon may not want it any more.
+    fn attached(&self, call: &Call<'_>, plan: &Plan, results: &[AddResult]) -> Result<(), Error> {
+        let Some(pod) = self.pod_of(plan) else { return Ok(()) };
+        let places = plan.members.iter().zip(&plan.networks).zip(results);
+        let results = places.map(|((member, network), result)| told(call, member, network, result));
+        let results = results.collect::<Result<_, Error>>()?;
+        let attached = Attached { sandbox: self.sandbox.clone(), pod, results };
+        let reported = self.daemon.report(&Request::Attached(attached));
+        reported.map_err(|refusal| refusal.to_cni())
+    }
+
+    /// Tells why there is nothing.
+    fn failed(&self, network: &str, error: &Error) {
+        let Some(pod) = self.pod.clone() else { return };
+        self.daemon.tell(&Request::Failed(Failed {
+            sandbox: self.sandbox.clone(),
+            pod,
+            network: network.to_owned(),
+            code: error.code,
+            msg: error.msg.clone(),
+            details: error.details.clone(),
+        }));
+    }
+
+    /// Says which pod an error is about.
+    fn about(&self, error: Error) -> Error {
+        match &self.pod {
+            Some(pod) => error.context(format_args!("pod {}/{}", pod.namespace, pod.name)),
+            None => error,
+        }
+    }
+}
+
+/// What a network gave, for the daemon.
+fn told(
+    call: &Call<'_>,
+    member: &Member,
+    network: &Network,
+    result: &AddResult,
+) -> Result<NetworkResult, Error> {
+    let text = result.write(Version::CURRENT)?;
+    let result =
+        Object::parse(&text).map_err(|error| Error::new(code::INTERNAL, error.to_string()))?;
+    let device = network.device.as_ref();
+    Ok(NetworkResult {
+        name: network.name.clone(),
+        ifname: member.attachment.ifname.to_string(),
+        default: network.default,
+        result,
+        device_info: device.and_then(|device| device.read(|warning| call.warn(warning))),
+    })
+}
+
+/// The pod, if the runtime names one (kubelet's `CNI_ARGS`).
+fn pod(call: &Call<'_>) -> Option<Pod> {
+    let args = Args::parse_lenient(&call.env().args);
+    let get = |key| args.get(key).unwrap_or_default().to_owned();
+    let (namespace, name) = (get("K8S_POD_NAMESPACE"), get("K8S_POD_NAME"));
+    let is_named = !namespace.is_empty() && !name.is_empty();
+    is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") })
+}
+
+/// The runtime's side of the pod.
+pub(super) fn sandbox(call: &Call<'_>, of: &AttachmentKey) -> Sandbox {
+    Sandbox {
+        container: of.container_id.to_string(),
+        ifname: of.ifname.to_string(),
+        netns: call.env().netns.clone(),
+    }
+}

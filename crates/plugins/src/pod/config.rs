@@ -1,0 +1,253 @@
+//! The keys: those of Multus as far as they make sense, and few of our own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use cni::json::Object;
+use cni::{Error, NetworkList, code};
+use cni_plugin::Call;
+use cni_runtime::{ConfigFolder, LoadError};
+use npwg::definition;
+use npwg::device;
+use npwg::request::Unserved;
+use npwg::wire::{PlannedNetwork, Settings};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::daemon;
+
+/// Where networks of the node are unless `confDir` says otherwise: where runtimes look, and where Multus does.
+const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    cni_version: Option<IgnoredAny>,
+    name: Option<IgnoredAny>,
+    r#type: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+    runtime_config: Option<Object>,
+    conf_dir: Option<PathBuf>,
+    bin_dir: Option<PathBuf>,
+    cluster_network: Option<String>,
+    delegates: Vec<Object>,
+    default_networks: Option<Vec<String>>,
+    system_namespaces: Option<Vec<String>>,
+    multus_namespace: Option<String>,
+    namespace_isolation: Option<bool>,
+    global_namespaces: Option<Namespaces>,
+    readinessindicatorfile: Option<PathBuf>,
+    /// Where the daemon listens.
+    socket: Option<PathBuf>,
+    /// Where device information files are.
+    device_info_dir: Option<PathBuf>,
+    /// Whether what no plugin of a network can serve is passed over, as Multus does.
+    pass_over_unserved: bool,
+    /// ADD: attach the running pod to this, too ([`npwg::wire::ATTACH`]).
+    #[serde(rename = "netwright/attach")]
+    attach: Option<PlannedNetwork>,
+    /// DEL: detach the running pod from the network of this interface ([`npwg::wire::DETACH`]).
+    #[serde(rename = "netwright/detach")]
+    detach: Option<String>,
+    // Of Multus, and without meaning here: there are no credentials and no log file of the plugin's, and its state is where ours is.
+    #[serde(rename = "kubeconfig")]
+    _kubeconfig: Option<IgnoredAny>,
+    #[serde(rename = "cniDir")]
+    _cni_dir: Option<IgnoredAny>,
+    #[serde(rename = "logFile")]
+    _log_file: Option<IgnoredAny>,
+    #[serde(rename = "logLevel")]
+    _log_level: Option<IgnoredAny>,
+    #[serde(rename = "logToStderr")]
+    _log_to_stderr: Option<IgnoredAny>,
+    #[serde(rename = "logOptions")]
+    _log_options: Option<IgnoredAny>,
+    #[serde(rename = "retryDeleteOnError")]
+    _retry_delete_on_error: Option<IgnoredAny>,
+    #[serde(rename = "socketDir")]
+    _socket_dir: Option<IgnoredAny>,
+}
+
+/// A list, or as Multus has it: a text with commas.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Namespaces {
+    List(Vec<String>),
+    Text(String),
+}
+
+/// The configuration, checked.
+#[derive(Debug)]
+pub(super) struct Config {
+    /// What is the daemon's to follow.
+    pub(super) settings: Settings,
+    /// What the runtime asks for, of the default network.
+    pub(super) runtime_config: Option<Object>,
+    /// What to do about what no plugin can serve.
+    pub(super) unserved: Unserved,
+    /// Where the daemon listens.
+    pub(super) socket: PathBuf,
+    /// Where device information files are.
+    pub(super) device_info: PathBuf,
+    /// The file that must be there before anything is attached.
+    pub(super) readiness: Option<PathBuf>,
+    /// Where plugins are looked for.
+    pub(super) plugin_path: Vec<PathBuf>,
+    /// What the running pod is to be attached to, too.
+    pub(super) attach: Option<PlannedNetwork>,
+    /// The interface that the running pod is to lose.
+    pub(super) detach: Option<String>,
+    folders: Vec<PathBuf>,
+    written: Option<NetworkList>,
+}
+
+impl Config {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+        let raw: Raw = call.read_config()?;
+        let written = match raw.delegates.as_slice() {
+            [] => None,
+            [one] => Some(written(call, one)?),
+            [_, ..] => {
+                return Err(invalid("\"delegates\" holds more than the default network")
+                    .with_details("name further networks of every pod in \"defaultNetworks\""));
+            }
+        };
+        match (&raw.cluster_network, &written) {
+            (None, None) if raw.attach.is_none() && raw.detach.is_none() => {
+                return Err(invalid(
+                    "needs \"clusterNetwork\": the name of the network every pod has",
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(invalid(
+                    "has \"clusterNetwork\" and \"delegates\": which is the default network?",
+                ));
+            }
+            (Some(name), None) if name.is_empty() => {
+                return Err(invalid("\"clusterNetwork\" is empty"));
+            }
+            _ => {}
+        }
+        let mut plugin_path = call.env().plugin_path();
+        if let Some(dir) = raw.bin_dir {
+            plugin_path.retain(|known| *known != dir);
+            plugin_path.insert(0, dir);
+        }
+        let folders = match raw.conf_dir {
+            Some(dir) => vec![dir],
+            None => CONF_DIRS.map(PathBuf::from).to_vec(),
+        };
+        let split = |text: &str| {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            names.map(str::to_owned).collect()
+        };
+        let global_namespaces = raw.global_namespaces.map(|namespaces| match namespaces {
+            Namespaces::List(list) => list,
+            Namespaces::Text(text) => split(&text),
+        });
+        Ok(Config {
+            settings: Settings {
+                cluster_network: raw.cluster_network,
+                default_networks: raw.default_networks,
+                system_namespaces: raw.system_namespaces,
+                multus_namespace: raw.multus_namespace.filter(|namespace| !namespace.is_empty()),
+                namespace_isolation: raw.namespace_isolation,
+                global_namespaces,
+            },
+            runtime_config: raw.runtime_config,
+            unserved: if raw.pass_over_unserved { Unserved::PassOver } else { Unserved::Refuse },
+            socket: raw.socket.unwrap_or_else(|| daemon::default_socket(&call.roots().run)),
+            device_info: raw.device_info_dir.unwrap_or_else(|| device::FOLDER.into()),
+            readiness: raw.readinessindicatorfile.filter(|file| !file.as_os_str().is_empty()),
+            plugin_path,
+            attach: raw.attach,
+            detach: raw.detach,
+            folders,
+            written,
+        })
+    }
+
+    /// The default network, where the node has it; `None` where only the cluster does.
+    ///
+    /// # Errors
+    /// Code 7 when its file cannot be used, 11 when it is being written.
+    pub(super) fn default_network(&self) -> Result<Option<NetworkList>, Error> {
+        if let Some(list) = &self.written {
+            return Ok(Some(list.clone()));
+        }
+        let name = self.settings.cluster_network.as_deref().unwrap_or_default();
+        self.look_up(name)
+    }
+
+    /// The network of this name, or of this file, on the node.
+    ///
+    /// # Errors
+    /// Code 7 when there is none or its file cannot be used, 11 when it is being written.
+    pub(super) fn on_node(&self, name: &str) -> Result<NetworkList, Error> {
+        self.look_up(name)?.ok_or_else(|| {
+            let folders: Vec<_> =
+                self.folders.iter().map(|dir| dir.display().to_string()).collect();
+            invalid(format!("no network {name:?} in {}", folders.join(", ")))
+                .with_details("\"confDir\" says where networks are")
+        })
+    }
+
+    fn look_up(&self, name: &str) -> Result<Option<NetworkList>, Error> {
+        let path = Path::new(name);
+        if path.is_absolute() {
+            if path.is_dir() {
+                return Err(invalid(format!("network {name:?} is a folder"))
+                    .with_details("networks are chosen by name: name the one that is meant"));
+            }
+            let list = cni_runtime::load_file(path);
+            return list.map(Some).map_err(|refusal| invalid(refusal.to_string()));
+        }
+        let mut unfinished = None;
+        for folder in &self.folders {
+            let scanned = ConfigFolder::scan(folder).map_err(|error| error.to_cni())?;
+            match scanned.find(name) {
+                Ok(list) => return refuse_ourselves(list.clone()).map(Some),
+                Err(LoadError::Empty { .. } | LoadError::NotFound { .. }) => {}
+                Err(error @ LoadError::Unfinished { .. }) => unfinished = Some(error.to_cni()),
+                Err(error) => return Err(error.to_cni()),
+            }
+        }
+        unfinished.map_or(Ok(None), Err)
+    }
+}
+
+/// A configuration as the daemon or the plugin's own has it. Its name is its own, else the plugin's; so is its version.
+///
+/// # Errors
+/// Code 7 when it makes no sense.
+pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, Error> {
+    let mut object = object.clone();
+    if object.get("cniVersion").is_none() {
+        object.set_value("cniVersion", call.version().as_str());
+    }
+    let text = String::from_utf8_lossy(&object.to_vec()).into_owned();
+    let list = definition::list(call.network().as_str(), &text)
+        .map_err(|error| invalid(error.to_string().replace("spec.config", "configuration")))?;
+    NetworkList::parse(&list.to_vec())
+}
+
+fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> {
+    let ours = |name: &str| crate::find(name).is_some_and(|plugin| plugin.name() == super::NAME);
+    if list.plugins.iter().any(|plugin| ours(&plugin.plugin_type)) {
+        let text = format!("network {:?} would attach the pod's networks again", list.name);
+        return Err(invalid(text).with_details("name the network that is meant to be the default"));
+    }
+    Ok(list)
+}
+
+/// Values by capability.
+pub(super) fn values(object: &Object) -> BTreeMap<String, Box<RawValue>> {
+    object.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+pub(super) fn invalid(text: impl Into<String>) -> Error {
+    Error::new(code::INVALID_CONFIG, text)
+}

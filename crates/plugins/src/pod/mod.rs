@@ -1,0 +1,238 @@
+//! `netwright-multi`: the networks of a Kubernetes pod.
+//!
+//! The plugin holds no credentials and knows no API: `netwrightd` tells it over a Unix socket which networks a pod is to have
+//! ([`npwg::wire`]), and is told what became of them. Attaching is `multi`'s ([`crate::multi`]): the default network first, one after
+//! the other, all or none (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard" v1.3).
+//!
+//! - ADD returns the default network's result; the pod's status annotation, which the daemon writes, tells of all.
+//! - DEL, CHECK, GC and repair need what was written down then and nobody else: no daemon, no API, no definition.
+//! - Without a daemon, who is no pod gets the default network, and a pod is told to try again: it must not run without the
+//!   interfaces that its annotations ask for, which nobody else knows.
+//! - The default network is chosen by its name.
+//! - While a pod runs, the daemon has single networks attached and detached ([`npwg::wire::ATTACH`]).
+
+mod attach;
+mod config;
+mod daemon;
+mod devices;
+mod facts;
+mod plan;
+mod running;
+mod wait;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, AttachmentKey, Error, code};
+use cni_plugin::{Call, Plugin};
+use npwg::wire::{Answer, Detached, Request};
+use state::Index;
+
+use crate::multi::default_route;
+use crate::multi::members::{self, Container};
+use crate::shared::attachment;
+use crate::shared::failures::Failures;
+use config::Config;
+use daemon::Daemon;
+use facts::Facts;
+use plan::Plan;
+
+/// The plugin's type.
+pub const NAME: &str = "netwright-multi";
+
+/// What else it is called: configurations for Multus name these.
+pub const ALIASES: [&str; 2] = ["multus", "multus-shim"];
+
+/// How long the file is waited for that says that the default network is ready (Multus).
+const READINESS_PATIENCE: Duration = Duration::from_secs(45);
+
+/// The plugin.
+#[derive(Debug)]
+pub struct NetwrightMulti;
+
+impl Plugin for NetwrightMulti {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        match &config.attach {
+            Some(planned) => running::add(call, &config, planned),
+            None => attach::add(call, &config),
+        }
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        // A configuration that cannot be read is no reason to leave anything.
+        let config = Config::of(call).ok();
+        if let Some(config) = &config
+            && let Some(ifname) = &config.detach
+        {
+            return running::del(call, config, ifname);
+        }
+        let index = Index::new(call.roots());
+        let mut failures = Failures::new();
+        let container = container(call, config.as_ref(), call.attachment());
+        // Who attaches to a running pod now does not hold up its end for ever.
+        let _lock = facts::lock(&container.folder()).ok();
+        let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
+        // The runtime knows best where the container is, and that it is gone.
+        let netns = Some(call.env().netns.as_str());
+        match &recorded {
+            Some(facts) => leave(&container, facts, netns, &mut failures),
+            // An ADD that was killed before it wrote anything down has attached to nothing; where the record was lost, what was
+            // attached to is still in the folder, and the default network perhaps on the node.
+            None => {
+                let detached = container.detach_recorded(netns, &mut failures);
+                failures.note("read what is recorded", detached);
+                if let Some(config) = &config {
+                    leave_default(call, config, &container, netns, &mut failures);
+                }
+            }
+        }
+        if failures.is_empty() {
+            failures.note("forget the networks", container.forget(&index));
+        }
+        if let (true, Some(facts)) = (failures.is_empty(), recorded) {
+            tell_detached(call, call.attachment(), facts);
+        }
+        failures.into_result()
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let expected = call.require_prev_result("Required prevResult missing")?;
+        let facts: Facts = members::recorded(call, NAME)?;
+        let config = Config::of(call)?;
+        container(call, Some(&config), call.attachment()).check(&facts.members, &expected)?;
+        if let Some(chosen) = &facts.default_route {
+            default_route::check(call, chosen)?;
+        }
+        let mut without = facts.networks.iter().filter(|network| network.without_default);
+        without.try_for_each(|network| default_route::check_without(call, &network.ifname))
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let facts: Facts = members::recorded(call, NAME)?;
+        let config = Config::of(call)?;
+        container(call, Some(&config), call.attachment()).repair(&facts.members)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let index = Index::new(call.roots());
+        let config = Config::of(call).ok();
+        let mut failures = Failures::new();
+        for record in attachment::stale_records(call, &index, NAME) {
+            let container = container(call, config.as_ref(), &record.attachment);
+            let mut own = Failures::new();
+            let facts = serde_json::from_value::<Facts>(record.data).ok();
+            if let Some(facts) = &facts {
+                leave(&container, facts, None, &mut own);
+            }
+            if own.is_empty() {
+                own.note("forget the networks", container.forget(&index));
+            }
+            if let (true, Some(facts)) = (own.is_empty(), facts) {
+                tell_detached(call, &record.attachment, facts);
+            }
+            failures.note(format_args!("collect {}", record.attachment), own.into_result());
+        }
+        failures.into_result()
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        if let Some(file) = config.readiness.as_deref().filter(|file| !file.exists()) {
+            let text = format!("the default network is not ready: no {}", file.display());
+            return Err(Error::new(code::PLUGIN_NOT_AVAILABLE, text));
+        }
+        if let Some(list) = config.default_network().map_err(attachment::unavailable)? {
+            let runtime = members::runtime(call, config.plugin_path.clone());
+            let asked = runtime.status_list(&list, call.context().deadline);
+            asked
+                .map_err(|error| error.to_cni().context(format_args!("network {:?}", list.name)))?;
+        }
+        let daemon = Daemon::new(config.socket, call.context().deadline);
+        match daemon.ask_now(&Request::Status) {
+            Ok(Answer::Refused(refusal)) => Err(match refusal.to_cni() {
+                error if error.code == code::LIMITED_CONNECTIVITY => error,
+                error => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
+            }),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::from_chain(code::PLUGIN_NOT_AVAILABLE, &error)
+                .context("netwrightd does not answer: pods are not attached")
+                .with_details("is \"netwrightd multinet\" running? its own log says more")),
+        }
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+fn container<'c>(
+    call: &'c Call<'c>,
+    config: Option<&Config>,
+    outer: &AttachmentKey,
+) -> Container<'c> {
+    let path = config.map(|config| config.plugin_path.clone());
+    Container::new(call, NAME, outer, path.unwrap_or_else(|| call.env().plugin_path()))
+}
+
+fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Error> {
+    let Some(file) = &config.readiness else { return Ok(()) };
+    let end = Instant::now() + READINESS_PATIENCE;
+    let end = call.context().deadline.map_or(end, |deadline| deadline.min(end));
+    wait::until(file, end, || file.exists().then_some(())).ok_or_else(|| {
+        let text = format!("the default network is not ready: no {}", file.display());
+        Error::new(code::TRY_AGAIN_LATER, text).with_details(
+            "\"readinessindicatorfile\" names it; the default network's own pods make it",
+        )
+    })
+}
+
+/// Detaches from everything, and removes the files.
+fn leave(container: &Container<'_>, facts: &Facts, netns: Option<&str>, failures: &mut Failures) {
+    container.detach(&facts.members, netns, failures);
+    remove_files(facts, failures);
+}
+
+/// Detaches from the default network of the node, of which nothing is recorded.
+fn leave_default(
+    call: &Call<'_>,
+    config: &Config,
+    container: &Container<'_>,
+    netns: Option<&str>,
+    failures: &mut Failures,
+) {
+    // What cannot be attached to has not been.
+    let Ok(Some(list)) = config.default_network() else { return };
+    let Ok(plan) = Plan::alone(call, config, list) else { return };
+    for member in &plan.members {
+        if let Ok(key) = container.runtime.key(&member.list, &member.attachment) {
+            container.detach_one(&key, netns, Some(member), failures);
+        }
+    }
+}
+
+fn remove_files(facts: &Facts, failures: &mut Failures) {
+    for network in &facts.networks {
+        remove_file(network.device_file.as_ref(), failures);
+    }
+}
+
+fn remove_file(file: Option<&PathBuf>, failures: &mut Failures) {
+    if let Some(file) = file {
+        failures.note(format_args!("remove {}", file.display()), devices::remove(file));
+    }
+}
+
+/// Tells the daemon that a pod has nothing any more.
+fn tell_detached(call: &Call<'_>, key: &AttachmentKey, facts: Facts) {
+    if facts.pod.is_some() {
+        let sandbox = attach::sandbox(call, key);
+        let daemon = Daemon::new(facts.socket, call.context().deadline);
+        daemon.tell(&Request::Detached(Detached { sandbox, pod: facts.pod }));
+    }
+}

@@ -1,0 +1,218 @@
+//! From what the daemon says a pod is to have to attachments that can be made.
+
+use std::collections::BTreeSet;
+
+use cni::json::Object;
+use cni::{Args, ContainerId, Error, IfName, NetworkList};
+use cni_plugin::Call;
+use cni_runtime::{Attachment, Member};
+use npwg::annotation::{self, MAX_NETWORKS};
+use npwg::device;
+use npwg::request::{Ask, RequestError, Unserved};
+use npwg::wire::{self, PlannedNetwork};
+
+use super::config::{Config, invalid, values, written};
+use super::devices::DeviceFile;
+use crate::multi::default_route::DefaultRoute;
+
+/// The capability by which a plugin is told its device.
+const DEVICE_ID: &str = "deviceID";
+
+/// The networks of a pod, checked.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The pod's UID as the API has it.
+    pub(super) uid: String,
+    /// What is attached to, in this order.
+    pub(super) members: Vec<Member>,
+    /// What is known of each beside.
+    pub(super) networks: Vec<Network>,
+    /// The network that is to have the default routes.
+    pub(super) default_route: Option<DefaultRoute>,
+}
+
+/// What is known of a network that its plugins need not know.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// How the status calls it.
+    pub(super) name: String,
+    /// Whether it is the default network.
+    pub(super) default: bool,
+    /// What was asked for on it.
+    pub(super) ask: Ask,
+    /// Whether it is to have no default route.
+    pub(super) without_default: bool,
+    /// Where its device is described.
+    pub(super) device: Option<DeviceFile>,
+}
+
+impl Plan {
+    /// The default network alone.
+    pub(super) fn alone(
+        call: &Call<'_>,
+        config: &Config,
+        list: NetworkList,
+    ) -> Result<Self, Error> {
+        let planned =
+            PlannedNetwork { name: list.name.clone(), default: true, ..PlannedNetwork::default() };
+        let mut plan = Plan::default();
+        plan.add(call, config, &planned, list, call.ifname().clone())?;
+        Ok(plan)
+    }
+
+    /// Checks everything, so that no network is touched if a later one cannot be. An interface for which nobody chose a name gets none that
+    /// is `taken`.
+    pub(super) fn of(
+        call: &Call<'_>,
+        config: &Config,
+        said: &wire::Plan,
+        taken: impl Fn(&str) -> bool,
+    ) -> Result<Self, Error> {
+        let (Some(first), false) = (said.networks.first(), MAX_NETWORKS < said.networks.len())
+        else {
+            return Err(invalid(format!("a plan of {} networks", said.networks.len())));
+        };
+        if !first.default || said.networks[1..].iter().any(|network| network.default) {
+            return Err(invalid("a plan whose first network is not the one default network"));
+        }
+        let ifnames = ifnames(call, &said.networks, taken)?;
+        let mut plan = Plan { uid: said.uid.clone(), ..Plan::default() };
+        for (planned, ifname) in said.networks.iter().zip(ifnames) {
+            let within = |error: Error| error.context(format_args!("network {:?}", planned.name));
+            let list = list(call, config, planned).map_err(within)?;
+            plan.add(call, config, planned, list, ifname).map_err(within)?;
+        }
+        Ok(plan)
+    }
+
+    /// Adds a network, with what is asked for on it.
+    pub(super) fn add(
+        &mut self,
+        call: &Call<'_>,
+        config: &Config,
+        planned: &PlannedNetwork,
+        list: NetworkList,
+        ifname: IfName,
+    ) -> Result<(), Error> {
+        let ask = Ask {
+            runtime_config: planned.runtime_config.clone().unwrap_or_default(),
+            cni_args: planned.cni_args.clone().unwrap_or_default(),
+            device_id: planned.device.as_ref().map(|device| device.id.clone()),
+        };
+        let refused = |error: RequestError| invalid(error.to_string()).with_details(hint(&error));
+        if config.unserved == Unserved::Refuse {
+            ask.refuse_unserved(&list).map_err(refused)?;
+        }
+        let list = ask.apply(&list).map_err(refused)?;
+        let mut attachment = attachment(call, ifname.clone(), planned)?;
+        let given = &mut attachment.capability_args;
+        if let (true, Some(runtime)) = (planned.default, &config.runtime_config) {
+            // What the runtime asks for is the default network's alone (NPWG standard, "runtimeConfig").
+            *given = values(runtime);
+        }
+        given.append(&mut values(&ask.runtime_config));
+        let name = if planned.name.is_empty() { list.name.clone() } else { planned.name.clone() };
+        let device = planned.device.as_ref().map(|found| {
+            let file = DeviceFile::of(&config.device_info, found, &list.name, &attachment);
+            let mut own = Object::new();
+            own.set_value(DEVICE_ID, &found.id);
+            own.set_value(device::CAPABILITY, &file.path.to_string_lossy());
+            attachment.capability_args.append(&mut values(&own));
+            file
+        });
+        let without_default = planned.default_route.as_ref().is_some_and(Vec::is_empty);
+        if let Some(gateways) =
+            planned.default_route.clone().filter(|gateways| !gateways.is_empty())
+            && let Some(other) = self.default_route.replace(DefaultRoute { ifname, gateways })
+        {
+            return Err(invalid(format!("{} has the default route already", other.ifname)));
+        }
+        self.members.push(Member { list, attachment });
+        self.networks.push(Network {
+            name,
+            default: planned.default,
+            ask,
+            without_default,
+            device,
+        });
+        Ok(())
+    }
+}
+
+/// A network's configuration: the daemon's, or the node's.
+///
+/// # Errors
+/// Code 7 when there is none, or none that makes sense.
+pub(super) fn list(
+    call: &Call<'_>,
+    config: &Config,
+    planned: &PlannedNetwork,
+) -> Result<NetworkList, Error> {
+    match (&planned.list, planned.on_node.as_str()) {
+        (Some(object), _) => written(call, object),
+        (None, "") if planned.default => match config.default_network()? {
+            Some(list) => Ok(list),
+            None => config.on_node(config.settings.cluster_network.as_deref().unwrap_or_default()),
+        },
+        (None, "") => Err(invalid("has no configuration")),
+        (None, name) => config.on_node(name),
+    }
+}
+
+fn hint(error: &RequestError) -> String {
+    match error {
+        RequestError::Unserved { asked, .. } => {
+            format!("a plugin that can takes \"capabilities\": {{{asked:?}: true}}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The interface of each network.
+fn ifnames(
+    call: &Call<'_>,
+    networks: &[PlannedNetwork],
+    taken: impl Fn(&str) -> bool,
+) -> Result<Vec<IfName>, Error> {
+    let default = call.ifname();
+    let mut asked = Vec::new();
+    let mut seen = BTreeSet::from([default.clone()]);
+    for network in &networks[1..] {
+        let ifname = network.ifname.as_deref().map(IfName::new).transpose();
+        let ifname =
+            ifname.map_err(|error| error.context(format_args!("network {:?}", network.name)))?;
+        if let Some(ifname) = &ifname
+            && !seen.insert(ifname.clone())
+        {
+            let text =
+                format!("network {:?}: interface {ifname} is another network's", network.name);
+            return Err(invalid(text));
+        }
+        asked.push(ifname);
+    }
+    let is_taken = |name: &str| name == default.as_str() || taken(name);
+    let mut names = annotation::interface_names(&asked, is_taken);
+    names.insert(0, default.clone());
+    Ok(names)
+}
+
+/// An attachment of the container, with the arguments that the runtime gave and those of the network.
+fn attachment(
+    call: &Call<'_>,
+    ifname: IfName,
+    planned: &PlannedNetwork,
+) -> Result<Attachment, Error> {
+    let env = call.env();
+    let container = ContainerId::new(&env.container_id)?;
+    let args = Args::parse_lenient(&env.args);
+    let own = planned.args.iter().map(|(key, value)| (key.clone(), value.clone()));
+    let kept = args.iter().filter(|(key, _)| !planned.args.contains_key(*key));
+    let mut pairs: Vec<_> =
+        kept.map(|(key, value)| (key.to_owned(), value.to_owned())).chain(own).collect();
+    if !planned.args.is_empty() && args.get("IgnoreUnknown").is_none() {
+        // Plugins that know none of ours are not to refuse them.
+        pairs.insert(0, ("IgnoreUnknown".to_owned(), "true".to_owned()));
+    }
+    let attachment = Attachment::new(container, ifname, env.netns.clone());
+    Ok(attachment.with_args(Args::from_pairs(pairs)))
+}

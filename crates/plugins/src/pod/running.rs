@@ -1,0 +1,153 @@
+//! Networks that come and go while a pod runs: what the daemon asks for when a pod's annotation changes.
+//!
+//! The default network stays, and so do the default routes: whoever moved them under a running pod would have nobody to give them back to.
+
+use cni::{AddResult, Error, IfName, code};
+use cni_plugin::{Call, codes};
+use cni_runtime::Member;
+use npwg::annotation;
+use npwg::wire::PlannedNetwork;
+use state::{Index, Record};
+
+use super::attach::attach;
+use super::config::{Config, invalid};
+use super::facts::{self, Facts};
+use super::plan::{self, Plan};
+use super::{NAME, remove_file};
+use crate::multi::default_route;
+use crate::multi::members::{self, Container, Fact};
+use crate::shared::failures::Failures;
+
+/// Attaches a running pod to one more network, and returns what that gave.
+pub(super) fn add(
+    call: &Call<'_>,
+    config: &Config,
+    planned: &PlannedNetwork,
+) -> Result<AddResult, Error> {
+    let index = Index::new(call.roots());
+    let unknown =
+        || Error::new(code::UNKNOWN_CONTAINER, format!("{} is not attached", call.attachment()));
+    let outer = recorded(call, &index).ok_or_else(unknown)?.attachment;
+    let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
+    let _lock = facts::lock(&container.folder())?;
+    // Again, since nobody changes it now.
+    let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
+    let before: Facts = read(&record)?;
+    if planned.default {
+        return Err(invalid("the default network is there already, and stays"));
+    }
+    if planned.default_route.as_ref().is_some_and(|gateways| !gateways.is_empty()) {
+        return Err(invalid("the default route cannot be moved while the pod runs")
+            .with_details("\"default-route\" is followed when the pod starts"));
+    }
+    let netns = call.open_netns()?;
+    let inside = members::look_into(&netns)?;
+    let ifname = match &planned.ifname {
+        Some(name) => IfName::new(name)?,
+        None => {
+            let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
+            let mut asked: Vec<Option<IfName>> =
+                before.members[1..].iter().map(|fact| Some(fact.ifname.clone())).collect();
+            asked.push(None);
+            annotation::interface_names(&asked, is_taken).pop().expect("as many as were asked for")
+        }
+    };
+    let mut plan = Plan::default();
+    let list = plan::list(call, config, planned)?;
+    plan.add(call, config, planned, list, ifname)?;
+    members::refuse_interfaces(&inside, &plan.members)?;
+    let others = members_of(&container, &before)?;
+    let new = Facts::of(&plan, before.pod.clone(), config)?;
+    let mut after = before.clone();
+    after.members.extend(new.members);
+    after.networks.extend(new.networks);
+    put(&index, &mut record, &after)?;
+    let attached = attach(call, config, &container, &netns, &plan, &|results| {
+        // Whoever has the default routes keeps them.
+        let (mut all, mut given): (Vec<Member>, Vec<AddResult>) = others.iter().cloned().unzip();
+        all.extend(plan.members.iter().cloned());
+        given.append(results);
+        let chosen = before.default_route.as_ref();
+        default_route::settle(&container.runtime, &netns, chosen, &all, &mut given)?;
+        results.extend(given.pop());
+        Ok(())
+    });
+    attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
+        if !failed.is_undone {
+            return failed.error;
+        }
+        let mut failures = Failures::new();
+        for network in &plan.networks {
+            remove_file(network.device.as_ref().map(|device| &device.path), &mut failures);
+        }
+        failures.note("forget it", put(&index, &mut record, &before));
+        match failures.into_result() {
+            Ok(()) => failed.error,
+            Err(left) => failed.error.with_details(left.to_string()),
+        }
+    })
+}
+
+/// Detaches a running pod from the network of this interface. One that it does not have is success.
+pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let Some(record) = recorded(call, &index) else { return Ok(()) };
+    let outer = record.attachment;
+    let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
+    let _lock = facts::lock(&container.folder())?;
+    let Some(mut record) = index.get(&outer, NAME).found else { return Ok(()) };
+    let mut facts = read(&record)?;
+    let Some(place) = facts.members.iter().position(|fact| fact.ifname.as_str() == ifname) else {
+        return Ok(());
+    };
+    if place == 0 {
+        return Err(invalid("the default network stays as long as the pod"));
+    }
+    let fact: Fact = facts.members.remove(place);
+    let mut failures = Failures::new();
+    container.detach(&[fact], Some(call.env().netns.as_str()), &mut failures);
+    if failures.is_empty() {
+        for known in facts.networks.extract_if(.., |known| known.ifname.as_str() == ifname) {
+            remove_file(known.device_file.as_ref(), &mut failures);
+        }
+        facts.default_route.take_if(|chosen| chosen.ifname.as_str() == ifname);
+        failures.note("write it down", put(&index, &mut record, &facts));
+    }
+    failures.into_result()
+}
+
+/// What is written down of the pod, under whatever name its runtime calls the network.
+fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
+    let ours = |record: &Record| {
+        record.plugin == NAME && record.attachment.ifname == call.attachment().ifname
+    };
+    let records = index.of_container(call.container_id().as_str()).found;
+    records.into_iter().find(ours)
+}
+
+fn read(record: &Record) -> Result<Facts, Error> {
+    serde_json::from_value(record.data.clone()).map_err(|error| {
+        let text = format!("the record of {} is illegible: {error}", record.attachment);
+        Error::new(codes::STATE, text)
+    })
+}
+
+fn put(index: &Index, record: &mut Record, facts: &Facts) -> Result<(), Error> {
+    record.data = serde_json::to_value(facts).expect("facts have string keys only");
+    index.put(record).map_err(|error| Error::from_chain(codes::STATE, &error))
+}
+
+/// The networks that a pod has, as they are recorded.
+fn members_of(container: &Container<'_>, facts: &Facts) -> Result<Vec<(Member, AddResult)>, Error> {
+    let member = |fact: &Fact| {
+        let cached = container.runtime.cached_attachment(&fact.key(&container.outer));
+        let cached = cached.map_err(|error| error.to_cni())?;
+        let (Some(cached), what) = (cached, format!("network {:?}", fact.network.as_str())) else {
+            let text = format!("nothing is recorded of network {:?}", fact.network.as_str());
+            return Err(Error::new(code::UNKNOWN_CONTAINER, text));
+        };
+        let result = cached.result().map_err(|error| error.context(what))?.unwrap_or_default();
+        Ok((Member { list: cached.list()?, attachment: cached.attachment }, result))
+    };
+    facts.members.iter().map(member).collect()
+}

@@ -1,0 +1,210 @@
+//! A daemon that is away, silent or killed, and records that are lost.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use npwg::wire::{Answer, Plan, Refusal, Request};
+use serde_json::json;
+
+use super::{bare, bridge, default, links, list, node, planned, pod};
+use crate::support::matrix::addresses;
+use crate::support::multinet::{self, Daemon, Reply, left};
+
+#[test]
+fn without_a_daemon_a_pod_is_told_to_try_again() {
+    testkit::require!("root");
+    let node = node("pod-alone");
+    let c1 = node.container("c1");
+    let words =
+        "pod ns/web-0: netwrightd does not say which networks the pod is to have: connect to";
+    pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
+    // Nor when its socket has stayed behind.
+    fs::create_dir_all(&node.roots.run).unwrap();
+    drop(UnixListener::bind(multinet::socket(&node)).unwrap());
+    pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+    bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
+}
+
+#[test]
+fn a_daemon_that_comes_is_waited_for() {
+    testkit::require!("root");
+    let node = node("pod-comes");
+    let c1 = node.container("c1");
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| pod(&node, "ADD", &c1).call().ok());
+        let daemon = Daemon::planning(&node, vec![default()]);
+        added.join().unwrap();
+        assert_eq!(daemon.words(), ["plan", "attached"]);
+    });
+}
+
+#[test]
+fn a_daemon_that_keeps_silent_is_not_waited_for_longer_than_there_is_time() {
+    testkit::require!("root");
+    let node = node("pod-silent");
+    let c1 = node.container("c1");
+    let _daemon = Daemon::start(&node, |_| Reply::KeepsSilent);
+    pod(&node, "ADD", &c1).deadline(Duration::from_secs(6)).call().fails(11, "within");
+    assert_eq!(links(&c1), [""; 0]);
+    bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
+    drop(_daemon);
+    let silent_later = |request: &Request| match request {
+        Request::Plan(_) => plan(),
+        Request::Attached(_) => Answer::Ok.into(),
+        _ => Reply::KeepsSilent,
+    };
+    let _daemon = Daemon::start(&node, silent_later);
+    pod(&node, "ADD", &c1).call().ok();
+    pod(&node, "DEL", &c1).call().silent();
+    assert!(matches!(left(&node).as_slice(), [Request::Detached(_)]));
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+}
+
+fn plan() -> Reply {
+    Answer::Plan(Plan { uid: "uid-1".to_owned(), networks: vec![default()] }).into()
+}
+
+#[test]
+fn a_daemon_killed_at_any_message_loses_nothing() {
+    testkit::require!("root");
+    let node = node("pod-killed");
+    let c1 = node.container("c1");
+    let dies_at = |word: fn(&Request) -> bool| {
+        Daemon::start(&node, move |request| match request {
+            _ if word(request) => Reply::Dies,
+            Request::Plan(_) => plan(),
+            _ => Answer::Ok.into(),
+        })
+    };
+    // Asked: nothing is made, and kubelet tries again.
+    let daemon = dies_at(|request| matches!(request, Request::Plan(_)));
+    pod(&node, "ADD", &c1).call().fails(11, "no answer on");
+    assert_eq!((links(&c1), addresses(&node).as_str(), left(&node)), (vec![], "", vec![]));
+    drop(daemon);
+    // Told what there is: it is there, and the daemon will find that out.
+    let daemon = dies_at(|request| matches!(request, Request::Attached(_)));
+    pod(&node, "ADD", &c1).call().ok();
+    drop(daemon);
+    let found = left(&node);
+    let [Request::Attached(attached)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((attached.pod.uid.as_str(), attached.results.len()), ("uid-1", 1));
+    // Told that it is gone: the same, in place of what it has not heard before.
+    let daemon = dies_at(|request| matches!(request, Request::Detached(_)));
+    pod(&node, "DEL", &c1).call().silent();
+    drop(daemon);
+    let found = left(&node);
+    let [Request::Detached(detached)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(detached.pod.as_ref().unwrap().name, "web-0");
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+    // Told that it failed.
+    node.stub("broken", r#"echo '{"cniVersion":"1.1.0","code":50,"msg":"not today"}'; exit 1"#);
+    let sick = planned("ns/sick", &list("sick", json!([{ "type": "broken" }])));
+    let daemon = Daemon::start(&node, move |request| match request {
+        Request::Plan(_) => {
+            let networks = vec![default(), sick.clone()];
+            Answer::Plan(Plan { uid: String::new(), networks }).into()
+        }
+        _ => Reply::Dies,
+    });
+    pod(&node, "ADD", &c1).call().fails(50, "not today");
+    drop(daemon);
+    assert!(matches!(left(&node).as_slice(), [Request::Failed(_)]));
+}
+
+#[test]
+fn what_the_daemon_refuses_is_refused_in_its_words() {
+    testkit::require!("root");
+    let node = node("pod-refused");
+    let c1 = node.container("c1");
+    let refusal =
+        Refusal::new(7, "annotation k8s.v1.cni.cncf.io/networks: no").with_details("say it so");
+    let refuses = refusal.clone();
+    let daemon = Daemon::start(&node, move |_| Answer::Refused(refuses.clone()).into());
+    let error = pod(&node, "ADD", &c1).call().error();
+    assert_eq!((error.code, error.details.as_str()), (7, "say it so"));
+    assert_eq!(error.msg, "pod ns/web-0: annotation k8s.v1.cni.cncf.io/networks: no");
+    // It knows that itself.
+    assert_eq!(daemon.words(), ["plan"]);
+    drop(daemon);
+    // What it does not want any more is undone.
+    let daemon = Daemon::start(&node, move |request| match request {
+        Request::Plan(_) => plan(),
+        Request::Attached(_) => Answer::Refused(refusal.clone()).into(),
+        _ => Answer::Ok.into(),
+    });
+    pod(&node, "ADD", &c1).call().fails(7, "annotation k8s.v1.cni.cncf.io/networks: no");
+    assert_eq!(daemon.words(), ["plan", "attached", "failed"]);
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+}
+
+#[test]
+fn del_needs_nothing_but_the_key() {
+    testkit::require!("root");
+    let node = node("pod-key");
+    let blue = planned("ns/blue", &list("blue", json!([bridge(&node, 2)])));
+    let c1 = node.container("c1");
+    let add = || {
+        let daemon = Daemon::planning(&node, vec![default(), blue.clone()]);
+        pod(&node, "ADD", &c1).call().ok();
+        assert_eq!(links(&c1), ["eth0", "net1"]);
+        drop(daemon);
+    };
+    let gone = || {
+        assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+        let ports = node.sh("ip -o link show | grep -c veth || true");
+        assert_eq!(ports.trim(), "0");
+    };
+    // No daemon, no arguments, no networks on the node.
+    add();
+    fs::rename(node.dir("net.d"), node.lab.dir().join("elsewhere")).unwrap();
+    bare(&node, "DEL", &c1).call().silent();
+    gone();
+    fs::remove_dir(node.dir("net.d")).unwrap();
+    fs::rename(node.lab.dir().join("elsewhere"), node.dir("net.d")).unwrap();
+    // A configuration that makes no sense any more.
+    add();
+    bare(&node, "DEL", &c1)
+        .without("clusterNetwork")
+        .config(json!({ "globalNamespaces": 5 }))
+        .call()
+        .silent();
+    gone();
+    // The record is lost, and the folder tells.
+    add();
+    fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
+    bare(&node, "DEL", &c1).call().silent();
+    gone();
+    // The folder is lost, and the record tells: of the default network, which the node has.
+    add();
+    fs::remove_dir_all(node.roots.lib.join("netwright-multi")).unwrap();
+    bare(&node, "DEL", &c1).call().silent();
+    bare(&node, "DEL", &c1).call().silent();
+    bare(&node, "DEL", &c1).netns("").call().silent();
+    // Nothing was ever there.
+    bare(&node, "DEL", &c1)
+        .id("never")
+        .netns("")
+        .config(json!({ "clusterNetwork": "nowhere" }))
+        .call()
+        .silent();
+}
+
+#[test]
+fn the_default_network_is_waited_for() {
+    testkit::require!("root");
+    let node = node("pod-ready");
+    let c1 = node.container("c1");
+    let file = node.dir("ready").join("indicator");
+    let call =
+        |verb: &str| bare(&node, verb, &c1).config(json!({ "readinessindicatorfile": file }));
+    call("STATUS").call().fails(50, "the default network is not ready");
+    call("ADD").deadline(Duration::ZERO).call().fails(11, "the default network is not ready");
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| call("ADD").call().ok());
+        fs::write(&file, "").unwrap();
+        added.join().unwrap();
+    });
+    assert_eq!(links(&c1), ["eth0"]);
+}
