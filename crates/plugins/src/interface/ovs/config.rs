@@ -59,6 +59,8 @@ pub(super) struct Raw {
     protected: bool,
     qos: Option<RawQos>,
     tunnel: Option<RawTunnel>,
+    vni: Option<i64>,
+    remotes: Vec<String>,
     mirrors: Vec<RawMirror>,
     args: RawArgs,
     runtime_config: RawRuntime,
@@ -193,7 +195,7 @@ impl Config {
             external_ids: raw.external_ids,
             protected: raw.protected,
             qos: raw.qos.as_ref().map(RawQos::check).transpose()?.unwrap_or_default(),
-            tunnel: raw.tunnel.as_ref().map(RawTunnel::check).transpose()?,
+            tunnel: tunnel(raw.tunnel, raw.vni, raw.remotes)?,
             mirrors,
         })
     }
@@ -259,6 +261,23 @@ fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Error> {
         fail_mode: (!raw.fail_mode.is_empty()).then(|| raw.fail_mode.clone()),
         controllers: raw.controllers.clone(),
     }))
+}
+
+/// The keys `vni` and `remotes` are `tunnel`'s, for those who can write flat keys only.
+fn tunnel(
+    tunnel: Option<RawTunnel>,
+    vni: Option<i64>,
+    remotes: Vec<String>,
+) -> Result<Option<Tunnel>, Error> {
+    match (tunnel, vni) {
+        (None, None) if remotes.is_empty() => Ok(None),
+        (Some(tunnel), None) if remotes.is_empty() => tunnel.check().map(Some),
+        (None, vni) => RawTunnel::flat(vni, remotes).check().map(Some),
+        (Some(_), _) => Err(invalid(
+            "\"tunnel\" and the keys \"vni\" and \"remotes\" exclude each other",
+            "say everything in \"tunnel\"",
+        )),
+    }
 }
 
 /// Keys of `external_ids` that say whose a row is.

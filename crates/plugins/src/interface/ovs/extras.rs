@@ -143,6 +143,11 @@ pub(super) struct Tunnel {
 }
 
 impl RawTunnel {
+    /// A VXLAN tunnel of which only this is said.
+    pub(super) fn flat(vni: Option<i64>, remotes: Vec<String>) -> Self {
+        RawTunnel { vni, remotes, ..RawTunnel::default() }
+    }
+
     pub(super) fn check(&self) -> Result<Tunnel, Error> {
         let kind = match self.r#type.as_str() {
             "" | "vxlan" => "vxlan",
