@@ -31,6 +31,7 @@ mod schedule;
 mod shape;
 mod snapshot;
 mod subjects;
+mod switch;
 mod traffic;
 
 pub use bench::Bench;

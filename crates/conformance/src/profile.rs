@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, Target, find, given};
 use crate::case::{Kind, OrBroken as _, Outcome, Stop};
-use crate::{delegate, driver};
+use crate::{delegate, driver, switch};
 
 /// What is known of a plugin.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +108,20 @@ const ALL: &[Profile] = &[
         },
         siblings: true,
         gateway: true,
+        ..PLAIN
+    },
+    Profile {
+        plugin: "ovs",
+        host: |_| switch::start(),
+        config: |_| {
+            json!({ "bridge": switch::BRIDGE, "socket_file": switch::SOCKET, "vlan": 100,
+                    "ipam": ipam(), "capabilities": { "mac": true } })
+        },
+        runtime: |n| Some(json!({ "mac": mac(n) })),
+        damage: Some(|_, _| switch::remove_ports()),
+        unready: Some(|_| Ok(json!({ "bridge": "nowhere0" }))),
+        siblings: true,
+        takes_mac: true,
         ..PLAIN
     },
     Profile {

@@ -1,0 +1,56 @@
+//! The Open vSwitch that the suite gives to a plugin that wants one: Debian's programs, with the datapath in user space.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::case::{OrBroken as _, Outcome, Stop};
+
+/// The folder of its files.
+const FOLDER: &str = "/run/conformance/ovs";
+
+/// Where its database listens.
+pub(crate) const SOCKET: &str = "/run/conformance/ovs/db.sock";
+
+/// The bridge that is there.
+pub(crate) const BRIDGE: &str = "ovsbr0";
+
+/// Where the database's schema is.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// Starts it, or skips the case where it is not installed. Its processes end with the case's.
+pub(crate) fn start() -> Outcome {
+    if !Path::new(SCHEMA).exists() {
+        return Err(Stop::Skipped("Open vSwitch is not installed on this machine".to_owned()));
+    }
+    // `--detach` comes back when each is ready; everything has a limit.
+    let quiet = "-vconsole:off -vsyslog:off --no-chdir --detach --pidfile --log-file";
+    run(&format!(
+        "mkdir -p {FOLDER} && cd {FOLDER} && \
+         export OVS_RUNDIR={FOLDER} OVS_LOGDIR={FOLDER} OVS_DBDIR={FOLDER} && \
+         ovsdb-tool create conf.db {SCHEMA} && \
+         timeout 20 ovsdb-server conf.db --remote=punix:{SOCKET} {quiet} && \
+         ovs-vsctl --timeout=20 --db=unix:{SOCKET} --no-wait init && \
+         timeout 20 ovs-vswitchd unix:{SOCKET} --disable-system {quiet} && \
+         ovs-vsctl --timeout=20 --db=unix:{SOCKET} add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"
+    ))
+}
+
+/// Takes every container's port off the bridge, as a careless administrator does.
+pub(crate) fn remove_ports() -> Outcome {
+    let vsctl = format!("ovs-vsctl --timeout=20 --db=unix:{SOCKET}");
+    run(&format!("for port in $({vsctl} list-ports {BRIDGE}); do {vsctl} del-port $port; done"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "no plugin is started here, but what one needs")]
+fn run(script: &str) -> Outcome {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).env_clear();
+    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    // What stays running must not hold the case's own outputs.
+    let Output { status, .. } =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).output().or_broken("start a shell")?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Stop::Broken(format!("Open vSwitch: `{script}` ended with {status}"))),
+    }
+}
