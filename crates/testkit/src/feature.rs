@@ -53,7 +53,7 @@ macro_rules! require {
 /// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
-pub const KERNEL: [(&str, &str); 23] = [
+pub const KERNEL: [(&str, &str); 24] = [
     ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
     ("vlan", "ip link add link p0 name t0 type vlan id 7"),
     ("dummy", "ip link add t0 type dummy"),
@@ -64,6 +64,7 @@ pub const KERNEL: [(&str, &str); 23] = [
     ("bond", "ip link add t0 type bond"),
     ("vxlan", "ip link add t0 type vxlan id 1 dev p0 dstport 4789"),
     ("geneve", "ip link add t0 type geneve id 1 remote 192.0.2.1"),
+    ("openvswitch", "modprobe openvswitch && test -d /sys/module/openvswitch"),
     ("wireguard", "ip link add t0 type wireguard"),
     ("tun", "ip tuntap add t0 mode tap"),
     ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),

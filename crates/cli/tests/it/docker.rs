@@ -6,6 +6,7 @@ mod compose;
 mod crash;
 mod life;
 mod newest;
+mod ovs;
 mod proxy;
 mod restore;
 mod settled;

@@ -23,6 +23,7 @@ mod oci_hook;
 mod oci_runtimes;
 mod output;
 mod ovn;
+mod ovs;
 mod podman;
 mod repair;
 mod run;

@@ -7,6 +7,7 @@ mod lifecycle;
 mod matrix;
 mod port;
 mod tunnel;
+mod vm;
 
 use serde_json::{Value, json};
 use testkit::real::Ovs;
