@@ -238,8 +238,12 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     if let Some(marked) = failures.note("list links", pair::marked(call)) {
         stale.extend(marked);
     }
-    if let Some(keys) = failures.note("list ports", in_database(call)) {
-        stale.extend(keys);
+    match in_database(call) {
+        // Where nothing was ever written down there may be no switch at all.
+        Err(error) if error.code == codes::SWITCH && !is_used(call, &index) => {
+            call.warn(format_args!("the switch is not asked: {error}"));
+        }
+        listed => stale.extend(failures.note("list ports", listed).unwrap_or_default()),
     }
     stale.sort();
     stale.dedup();
@@ -255,6 +259,12 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     }
     attachment::collect_addresses(call, &left, &mut failures);
     failures.into_result()
+}
+
+/// Says whether anything is written down of this network's ports.
+fn is_used(call: &Call<'_>, index: &Index) -> bool {
+    let records = index.of_network(call.network().as_str());
+    !records.damaged.is_empty() || records.found.iter().any(|record| record.plugin == NAME)
 }
 
 /// Lists the attachments of this network that ports are marked with.
