@@ -19,6 +19,7 @@ mod linger;
 mod lint;
 mod look_after;
 mod many_addresses;
+mod multinet;
 mod oci_hook;
 mod oci_runtimes;
 mod output;

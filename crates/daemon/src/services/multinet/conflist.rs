@@ -79,8 +79,8 @@ pub(super) fn plugin(service: &Service) -> Value {
     if let Some(name) = &service.flags.defaults.cluster_network {
         plugin["clusterNetwork"] = json!(name);
     }
-    if service.flags.conf_dir != Path::new("/etc/cni/multus/net.d") {
-        plugin["confDir"] = json!(service.flags.conf_dir);
+    if let Some(dir) = &service.flags.conf_dir {
+        plugin["confDir"] = json!(dir);
     }
     if service.flags.socket != Path::new(npwg::wire::SOCKET) {
         plugin["socket"] = json!(service.flags.socket);
@@ -102,10 +102,7 @@ fn capabilities(service: &Service) -> Vec<String> {
         Some(Ok(Definition::OnNode(name))) => name,
         _ => service.flags.defaults.cluster_network.clone().unwrap_or_default(),
     };
-    let Ok(folder) = cni_runtime::ConfigFolder::scan(&service.flags.conf_dir) else {
-        return Vec::new();
-    };
-    folder.find(&on_node).map(wanted).unwrap_or_default()
+    service.on_node(&on_node).map(|list| wanted(&list)).unwrap_or_default()
 }
 
 fn wanted(list: &cni::NetworkList) -> Vec<String> {

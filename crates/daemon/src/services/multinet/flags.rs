@@ -19,7 +19,7 @@ docs/multi-network.md.
 
   -cluster-network NAME     the default network: [namespace/]name of a definition, or a network's name on the node
   -config FILE              policy and defaults, as JSON
-  -confdir DIR              where networks of the node are (default /etc/cni/multus/net.d)
+  -confdir DIR              where networks of the node are (default /etc/cni/net.d and /etc/cni/multus/net.d)
   -conflist FILE            the CNI configuration that is written once pods can be answered, last and in one step, and
                             never removed; none is written without this flag
   -default-networks LIST    more networks for every pod that is in no system namespace, separated by commas
@@ -40,10 +40,14 @@ One dash or two, values apart or after `=`.
 
 const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 
+/// Where runtimes look for networks, and where Multus does.
+const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];
+
 /// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
-    pub(super) conf_dir: PathBuf,
+    /// Where networks of the node are, if not where the plugin looks by itself.
+    pub(super) conf_dir: Option<PathBuf>,
     pub(super) conflist: Option<PathBuf>,
     pub(super) checkpoint: PathBuf,
     pub(super) kubeconfig: Option<PathBuf>,
@@ -70,7 +74,7 @@ pub(super) struct File {
 impl Default for Flags {
     fn default() -> Self {
         Flags {
-            conf_dir: "/etc/cni/multus/net.d".into(),
+            conf_dir: None,
             conflist: None,
             checkpoint: super::devices::CHECKPOINT.into(),
             kubeconfig: None,
@@ -92,6 +96,14 @@ impl Default for Flags {
 }
 
 impl Flags {
+    /// Where networks of the node are: what the plugin `netwright-multi` has, too.
+    pub(super) fn conf_dirs(&self) -> Vec<PathBuf> {
+        match &self.conf_dir {
+            Some(dir) => vec![dir.clone()],
+            None => CONF_DIRS.map(PathBuf::from).to_vec(),
+        }
+    }
+
     /// Reads the arguments behind the service's name. What a file says holds where no flag does.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut first = Flags::default();
@@ -125,7 +137,7 @@ impl Flags {
             match name.as_str() {
                 "cluster-network" => self.defaults.cluster_network = Some(arguments.value()?),
                 "config" => self.config = Some(arguments.value()?.into()),
-                "confdir" => self.conf_dir = arguments.value()?.into(),
+                "confdir" => self.conf_dir = Some(arguments.value()?.into()),
                 "conflist" => self.conflist = Some(arguments.value()?.into()),
                 "checkpoint" => self.checkpoint = arguments.value()?.into(),
                 "default-networks" => self.defaults.default_networks = list(&arguments.value()?),

@@ -1,6 +1,7 @@
 //! What the plugin is answered, and what follows from what it tells.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -250,7 +251,13 @@ impl Service {
 
     /// Whether the node has a network of this name.
     pub(super) fn is_on_node(&self, name: &str) -> bool {
-        ConfigFolder::scan(&self.flags.conf_dir).is_ok_and(|folder| folder.find(name).is_ok())
+        self.on_node(name).is_some()
+    }
+
+    /// The node's network of this name.
+    pub(super) fn on_node(&self, name: &str) -> Option<cni::NetworkList> {
+        let found = |dir: &PathBuf| ConfigFolder::scan(dir).ok()?.find(name).ok().cloned();
+        self.flags.conf_dirs().iter().find_map(found)
     }
 
     /// Whether pods can be answered; why not, otherwise.
@@ -277,7 +284,12 @@ impl Service {
         if !is_defined && !self.is_on_node(on_node) {
             return not_ready(format!(
                 "the default network {on_node:?} is neither a NetworkAttachmentDefinition {namespace}/{name} nor in {}",
-                self.flags.conf_dir.display()
+                self.flags
+                    .conf_dirs()
+                    .iter()
+                    .map(|dir| dir.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
             ));
         }
         Ok(())

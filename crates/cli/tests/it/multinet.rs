@@ -1,0 +1,421 @@
+//! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet` and an API server, as on a node.
+
+#![expect(clippy::print_stderr, reason = "what a daemon said is shown when a test fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::real::{Containerd, Pod, tell};
+use testkit::traffic::assert_pings;
+use testkit::{Lab, MemoryLimit, Place, require};
+
+use crate::system::{NETWRIGHT, install};
+
+/// The default network.
+const CLUSTER: &str = r#"{
+  "cniVersion": "1.0.0", "name": "cluster",
+  "plugins": [{"type": "bridge", "bridge": "pods0", "isGateway": true,
+     "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.97.0.0/16"}]]}}]
+}"#;
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const CONFLIST: &str = "/etc/cni/net.d/00-netwright.conflist";
+
+/// A node of a cluster.
+struct Cluster {
+    lab: Lab,
+    api: KubeApi,
+}
+
+struct Daemon(Child, PathBuf);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        if std::thread::panicking() {
+            let said = std::fs::read_to_string(&self.1).unwrap_or_default();
+            eprintln!("--- the daemon said:\n{said}");
+        }
+    }
+}
+
+impl Cluster {
+    fn new(lab: Lab) -> Self {
+        let api = lab.enter(KubeApi::start);
+        install(&lab);
+        lab.sh(&format!(
+            "mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/10-cluster.conflist <<'E'\n{CLUSTER}\nE"
+        ));
+        api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+        Cluster { lab, api }
+    }
+
+    fn define(&self, name: &str, config: &Value) {
+        self.api.create(&json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"namespace": "default", "name": name}, "spec": {"config": config.to_string()},
+        }));
+    }
+
+    /// Three networks: a bridge with addresses that can be asked for, a routed pair, and a macvlan.
+    fn define_all(&self) {
+        self.lab.sh(
+            "ip link add up0 type veth peer name up1 && ip link set up0 up && ip link set up1 up",
+        );
+        let pool = |subnet: &str| json!({"type": "host-local", "ranges": [[{"subnet": subnet}]]});
+        self.define("lan", &json!({
+            "cniVersion": "1.0.0", "plugins": [{
+                "type": "bridge", "bridge": "lan0", "capabilities": {"ips": true}, "ipam": pool("10.71.0.0/16"),
+            }],
+        }));
+        self.define(
+            "pair",
+            &json!({"cniVersion": "1.0.0", "type": "ptp", "ipam": pool("10.72.0.0/16")}),
+        );
+        self.define("mac", &json!({
+            "cniVersion": "1.0.0", "type": "macvlan", "master": "up0", "ipam": pool("10.73.0.0/16"),
+        }));
+    }
+
+    fn pod(&self, name: &str, uid: &str, networks: &str) {
+        self.api.create(&json!({
+            "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
+            "metadata": {"namespace": "default", "name": name, "uid": uid,
+                "annotations": {"k8s.v1.cni.cncf.io/networks": networks}},
+        }));
+    }
+
+    fn daemon(&self) -> Daemon {
+        let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
+        assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
+        let log = self.lab.dir().join("multinet.log");
+        let out = std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let kubeconfig = self.api.kubeconfig(self.lab.dir());
+        let child = self
+            .lab
+            .command(path.to_str().unwrap())
+            .args(["multinet", "-node", "n1", "-cluster-network", "cluster", "-conflist", CONFLIST])
+            .arg("-kubeconfig")
+            .arg(kubeconfig)
+            .stdin(Stdio::null())
+            .stderr(out)
+            .spawn()
+            .unwrap();
+        Daemon(child, log)
+    }
+
+    /// The daemon, once pods can be answered.
+    fn ready(&self) -> Daemon {
+        let daemon = self.daemon();
+        wait_for("pods to be answered", || self.lab.sh_status(&format!("test -e {CONFLIST}")));
+        daemon
+    }
+
+    /// Calls the plugin as containerd does.
+    fn call(&self, verb: &str, pod: &str, uid: &str) -> Output {
+        let config = self.lab.sh(&format!("cat {CONFLIST}"));
+        let list: Value = serde_json::from_str(&config).unwrap();
+        let mut config = list["plugins"][0].clone();
+        config["name"] = list["name"].clone();
+        config["cniVersion"] = list["cniVersions"][1].clone();
+        let mut command = self.lab.command("/opt/cni/bin/netwright-multi");
+        command
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", format!("sandbox-{pod}"))
+            .env("CNI_NETNS", format!("/run/netns/{pod}"))
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID=sandbox-{pod};K8S_POD_UID={uid}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), config.to_string().as_bytes())
+            .unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, verb: &str, pod: &str, uid: &str) -> Value {
+        let output = self.call(verb, pod, uid);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{verb} {pod}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_str(&said).unwrap_or_default()
+    }
+
+    fn status(&self, pod: &str) -> Option<Value> {
+        let pod = self.api.object("pods", "default", pod)?;
+        let text = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"].as_str()?;
+        serde_json::from_str(text).ok()
+    }
+
+    fn interfaces(&self, pod: &str) -> Vec<(String, String)> {
+        let status = self.status(pod).unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let list = status.as_array().cloned().unwrap_or_default();
+        list.iter().map(|one| (text(&one["name"]), text(&one["interface"]))).collect()
+    }
+
+    fn annotate(&self, pod: &str, networks: &str) {
+        let change =
+            json!({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": networks}}});
+        self.api.change("pods", "default", pod, &change);
+    }
+}
+
+/// Whether a script succeeds.
+trait Try {
+    fn sh_status(&self, script: &str) -> bool;
+}
+
+impl<P: Place> Try for P {
+    fn sh_status(&self, script: &str) -> bool {
+        let mut command = self.command("/bin/sh");
+        command
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The links of a namespace but `lo`, by name.
+fn links(pod: &impl Place) -> Vec<String> {
+    let text = pod.sh("ip -brief link");
+    let names = text.lines().filter_map(|line| line.split([' ', '@']).next());
+    let mut names: Vec<_> = names.filter(|name| *name != "lo").map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-life"));
+    cluster.define_all();
+    let networks = json!([
+        {"name": "lan", "interface": "data0", "ips": ["10.71.0.99/16"]},
+        {"name": "pair", "default-route": ["10.72.0.1"]},
+        {"name": "mac"},
+    ]);
+    cluster.pod("web", "uid-web", &networks.to_string());
+    let daemon = cluster.ready();
+    let web = cluster.lab.container("web");
+    let result = cluster.succeeds("ADD", "web", "uid-web");
+    assert_eq!(result["interfaces"].as_array().unwrap().last().unwrap()["name"], "eth0");
+    assert_eq!(links(&web), ["data0", "eth0", "net2", "net3"]);
+    assert!(web.sh("ip -4 addr show dev data0").contains("10.71.0.99/16"));
+    let routes = web.sh("ip -4 route show default");
+    assert!(routes.contains("via 10.72.0.1 dev net2") && !routes.contains("eth0"), "{routes}");
+    let wanted = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        all.iter().map(|(name, ifname)| ((*name).to_owned(), (*ifname).to_owned())).collect()
+    };
+    let all = [
+        ("cluster", "eth0"),
+        ("default/lan", "data0"),
+        ("default/pair", "net2"),
+        ("default/mac", "net3"),
+    ];
+    wait_for("the status", || cluster.interfaces("web") == wanted(&all));
+    assert_eq!(cluster.status("web").unwrap()[1]["ips"], json!(["10.71.0.99"]));
+    cluster.succeeds("STATUS", "web", "uid-web");
+
+    // One goes, the others stay.
+    let without = json!([{"name": "lan", "interface": "data0"}, {"name": "pair"}]);
+    cluster.annotate("web", &without.to_string());
+    wait_for("the status without it", || cluster.interfaces("web") == wanted(&all[..3]));
+    assert_eq!(links(&web), ["data0", "eth0", "net2"]);
+    // Another comes.
+    let with = json!([
+        {"name": "lan", "interface": "data0"}, {"name": "pair"}, {"name": "lan", "interface": "data1"},
+    ]);
+    cluster.annotate("web", &with.to_string());
+    let mut more = all[..3].to_vec();
+    more.push(("default/lan", "data1"));
+    wait_for("the status with it", || cluster.interfaces("web") == wanted(&more));
+    assert_eq!(links(&web), ["data0", "data1", "eth0", "net2"]);
+    assert_pings(&web, "10.97.0.1");
+
+    // DEL needs neither the API server nor the daemon.
+    cluster.api.refuse();
+    drop(daemon);
+    cluster.succeeds("DEL", "web", "uid-web");
+    assert_eq!(links(&web), Vec::<String>::new());
+    cluster.succeeds("DEL", "web", "uid-web");
+    drop(web);
+    let left = cluster.lab.sh("ls /run/netwright/multinet/sandboxes").lines().count();
+    assert_eq!(left, 1, "the next daemon is told");
+    let _daemon = cluster.daemon();
+    wait_for("it to be told", || cluster.lab.sh("ls /run/netwright/multinet/sandboxes").is_empty());
+}
+
+#[test]
+fn refusals_leave_no_pod_half_attached() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-refuse"));
+    cluster.define_all();
+    cluster.define(
+        "broken",
+        &json!({"cniVersion": "1.0.0", "type": "macvlan", "master": "nowhere0", "ipam": {}}),
+    );
+    let _daemon = cluster.ready();
+    for (name, networks, words) in [
+        ("malformed", "lan,,pair", "there is a comma too many"),
+        ("missing", "lan,nothing", "there is no NetworkAttachmentDefinition"),
+        ("unserved", r#"[{"name":"pair","mac":"02:00:00:00:00:09"}]"#, "capability"),
+        ("fails", "lan,broken", "nowhere0"),
+    ] {
+        cluster.pod(name, name, networks);
+        let pod = cluster.lab.container(name);
+        let output = cluster.call("ADD", name, name);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{name}: {said}");
+        assert_eq!(links(&pod), Vec::<String>::new(), "{name}");
+        cluster.api.wait_until("an Event", |api| {
+            api.objects("events").iter().any(|event| {
+                event["involvedObject"]["name"] == name
+                    && event["message"].to_string().contains(words)
+            })
+        });
+        assert_eq!(cluster.status(name), None);
+    }
+}
+
+/// As on a node that starts again: all at once, the daemon in the memory that `deploy/kubernetes` gives it; then everything goes while
+/// the API server is gone.
+#[test]
+fn many_pods_at_once_and_all_gone_without_an_api_server() {
+    require!("root", "file:/sys/fs/cgroup");
+    let pods: usize =
+        if std::env::var_os(testkit::feature::FULL_VARIABLE).is_some() { 500 } else { 60 };
+    let cluster = Cluster::new(Lab::new("multinet-many"));
+    cluster.define_all();
+    let names: Vec<_> = (0..pods).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        cluster.pod(name, name, "lan,pair");
+    }
+    let limit = MemoryLimit::new(64 << 20);
+    let mut daemon = cluster.daemon();
+    limit.hold(daemon.0.id());
+    wait_for("pods to be answered", || cluster.lab.sh_status(&format!("test -e {CONFLIST}")));
+    let containers: Vec<_> = names.iter().map(|name| cluster.lab.container(name)).collect();
+    let all_at_once = |verb: &str| {
+        let start = Barrier::new(pods);
+        std::thread::scope(|scope| {
+            for name in &names {
+                let (cluster, start) = (&cluster, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    cluster.succeeds(verb, name, name);
+                });
+            }
+        });
+    };
+    all_at_once("ADD");
+    for (name, container) in names.iter().zip(&containers) {
+        assert_eq!(links(container), ["eth0", "net1", "net2"], "{name}");
+        wait_for("every status", || cluster.interfaces(name).len() == 3);
+    }
+    assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon lives");
+    eprintln!("{pods} pods: the daemon had at most {} KiB", limit.most_used() >> 10);
+    cluster.api.refuse();
+    all_at_once("DEL");
+    for container in &containers {
+        assert_eq!(links(container), Vec::<String>::new());
+    }
+    assert_eq!(cluster.lab.sh("ls /run/netwright/multinet/sandboxes"), "");
+    drop(daemon);
+}
+
+/// The daemon is killed as each of its requests arrives, while the plugin waits for it.
+#[test]
+fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-kill"));
+    cluster.define_all();
+    drop(cluster.ready());
+    for life in 0..8 {
+        let name = format!("p{life}");
+        cluster.pod(&name, &name, "lan,pair");
+        let pod = cluster.lab.container(&name);
+        cluster.api.forget();
+        let daemon = cluster.daemon();
+        std::thread::scope(|scope| {
+            let (cluster, name) = (&cluster, &name);
+            // As a kubelet: again until it is there, with DEL before.
+            let add = scope.spawn(move || {
+                while !cluster.call("ADD", name, name).status.success() {
+                    cluster.succeeds("DEL", name, name);
+                }
+            });
+            cluster.api.wait_until("the request", |api| {
+                life < api.asked().len() || cluster.interfaces(name).len() == 3
+            });
+            drop(daemon);
+            let _next = cluster.daemon();
+            add.join().unwrap();
+            wait_for("the status", || cluster.interfaces(name).len() == 3);
+        });
+        assert_eq!(links(&pod), ["eth0", "net1", "net2"]);
+        cluster.succeeds("DEL", &name, &name);
+        assert_eq!(links(&pod), Vec::<String>::new());
+    }
+    let _last = cluster.daemon();
+    wait_for("nothing to be left", || {
+        cluster.lab.sh("ls /run/netwright/multinet/sandboxes /run/netwright/multinet.sock.todo 2>/dev/null | grep -v : || true").trim().is_empty()
+    });
+    for network in ["cluster", "lan", "pair"] {
+        let left = cluster
+            .lab
+            .sh(&format!("ls /var/lib/cni/networks/{network} | grep -c '^10\\.' || true"));
+        assert_eq!(left.trim(), "0", "addresses of {network}");
+    }
+}
+
+/// The same by a runtime: containerd names the pod, and finds the plugin by the file that the daemon writes.
+#[test]
+fn pods_of_containerd_have_their_networks() {
+    require!("root", "program:containerd", "program:runc", "file:/usr/bin/busybox");
+    let cluster = Cluster::new(Lab::with_processes("multinet-containerd"));
+    cluster.define_all();
+    let _daemon = cluster.ready();
+    let list = cluster.lab.sh(&format!("cat {CONFLIST}"));
+    let containerd = Containerd::new(&cluster.lab, "/opt/cni/bin", &list);
+    let pod = Pod::new("web");
+    cluster.pod("web", "uid-web", "lan@data0,pair");
+    let id = containerd.run_pod(&pod);
+    let inside = containerd.netns(&id);
+    assert_eq!(links(&inside), ["data0", "eth0", "net2"]);
+    wait_for("the status", || cluster.interfaces("web").len() == 3);
+    cluster.annotate("web", "lan@data0");
+    wait_for("one less", || cluster.interfaces("web").len() == 2);
+    assert_eq!(links(&inside), ["data0", "eth0"]);
+    drop(inside);
+    containerd.stop_pod(&id).unwrap();
+    tell(
+        "containerd",
+        "answered",
+        "a pod with networks of its annotation, one detached while it ran",
+    );
+}
