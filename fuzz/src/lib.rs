@@ -9,6 +9,7 @@
 
 pub mod dhcp;
 pub mod kept;
+pub mod npwg;
 pub mod ovsdb;
 pub mod said;
 
@@ -53,6 +54,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sysctl", run: said::sysctl, share: 1 },
     Target { name: "http", run: said::http, share: 5 },
     Target { name: "ovsdb", run: ovsdb::messages, share: 1 },
+    Target { name: "npwg", run: npwg::annotations, share: 2 },
+    Target { name: "multinet", run: npwg::messages, share: 2 },
     Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];
 

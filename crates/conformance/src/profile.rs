@@ -111,6 +111,24 @@ const ALL: &[Profile] = &[
         ..PLAIN
     },
     Profile {
+        plugin: "netwright-multi",
+        host: |_| driver::start_pods(),
+        config: |_| {
+            json!({ "socket": driver::PODS, "delegates": [
+                { "name": "cluster", "type": "bridge", "bridge": "conf0", "isGateway": true, "ipam": ipam() },
+            ] })
+        },
+        unready: Some(|_| {
+            veth("conf1", "conf2")?;
+            Ok(
+                json!({ "delegates": [{ "name": "cluster", "type": "bridge", "bridge": "conf1", "ipam": ipam() }] }),
+            )
+        }),
+        siblings: true,
+        gateway: true,
+        ..PLAIN
+    },
+    Profile {
         plugin: "ovs",
         host: |_| switch::start(),
         config: |_| {

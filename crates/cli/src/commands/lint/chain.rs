@@ -7,7 +7,7 @@ use super::keys::Top;
 use super::{Examined, Severity};
 
 /// Plugins that make an interface, and therefore come first.
-const INTERFACE: [&str; 13] = [
+const INTERFACE: [&str; 14] = [
     "bridge",
     "chain",
     "cnm",
@@ -17,6 +17,7 @@ const INTERFACE: [&str; 13] = [
     "loopback",
     "macvlan",
     "multi",
+    "netwright-multi",
     "ovs",
     "ptp",
     "tap",

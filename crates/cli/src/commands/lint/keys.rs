@@ -117,6 +117,11 @@ pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examin
             lint_written(network, session, examined);
         }
     }
+    if plugins::find(&head.r#type).is_some_and(|plugin| plugin.name() == plugins::pod::NAME) {
+        for inner in top.elements("delegates") {
+            lint_object(inner, session, examined);
+        }
+    }
     if let Some(plugin) = plugins::find(&head.r#type) {
         ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
     }
