@@ -5,11 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode};
+use serde_json::json;
+use testkit::fault::Ended;
 use testkit::{Lab, Place as _, Tally, feature};
 
 use crate::chance::Chance;
 use crate::scenario::Scenario;
-use crate::world::{Call, World};
+use crate::world::{Call, NETWORK, Pod, World};
 
 /// How many tries in every run; with `--full` all, several times over.
 const SOME: usize = 60;
@@ -158,6 +160,117 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
                 let path = file.display();
                 tally.found(format!(
                     "records DEL {kind}: {name} ({path}):\n  {}",
+                    wrong.join("\n  ")
+                ));
+                break;
+            }
+        }
+        tally
+    });
+    tally.finish();
+}
+
+/// The network as its file has it.
+fn written(scenario: &Scenario) -> String {
+    let mut plugins = scenario.plugins.clone();
+    for plugin in &mut plugins {
+        plugin.as_object_mut().unwrap().remove("runtimeConfig");
+    }
+    json!({ "cniVersion": "1.1.0", "name": NETWORK, "plugins": plugins }).to_string()
+}
+
+const NETWORK_FILE: &str = "/etc/cni/net.d/10-n.conflist";
+
+/// Whose a file is, for people.
+fn kind_of(file: &Path) -> &'static str {
+    match file {
+        _ if file.starts_with("/etc/cni") => "configuration",
+        _ if file.starts_with("/var/lib/cni/results") => "result cache",
+        _ => "addresses",
+    }
+}
+
+/// A container goes by its runtime's commands, whatever became of the result cache, the network's file, or the addresses: what one of
+/// them does not tell any more, the others do.
+#[test]
+fn a_container_goes_whatever_became_of_its_runtimes_files() {
+    testkit::require!("root", "ptrace");
+    let scenario = Scenario::chain();
+    let network = written(&scenario);
+    let full = feature::available("full");
+    let lab = Lab::new("runtime");
+    let tally = lab.enter(|| {
+        let world = World::enter(&lab);
+        let mut tally = Tally::new();
+        let mut chance = Chance::new(13);
+        fs::create_dir_all("/etc/cni/net.d").unwrap();
+        fs::write(NETWORK_FILE, &network).unwrap();
+        let command = |verb: &str, pod: &Pod| {
+            world.netwright(&[verb, NETWORK, pod.netns(), "--container-id", &pod.id])
+        };
+        let add = |pod: &Pod| {
+            let said = command("add", pod);
+            assert_eq!(said.code, Some(0), "{}", String::from_utf8_lossy(&said.stderr));
+        };
+        let list = || {
+            let mut all = Vec::new();
+            ["/etc/cni", "/var/lib/cni"]
+                .iter()
+                .for_each(|folder| files(Path::new(folder), &mut all));
+            all.sort();
+            all
+        };
+        // One that lives on, and loses nothing.
+        let (resident, first) = (world.pod("resident"), world.pod("first"));
+        add(&resident);
+        add(&first);
+        assert_eq!(command("del", &first).code, Some(0));
+        let before = world.look();
+        let others = list();
+        let mut place = 0;
+        for tried in 1.. {
+            let pod = world.pod(&format!("r{tried}"));
+            add(&pod);
+            let mut all = list();
+            all.retain(|file| file == Path::new(NETWORK_FILE) || !others.contains(file));
+            let many = all.len() * DAMAGES.len();
+            let end = if full { many * ROUNDS } else { SOME.min(many) };
+            if end < tried {
+                assert_eq!(command("del", &pod).code, Some(0));
+                break;
+            }
+            place = (place + if full { 1 } else { 7919 }) % many;
+            let (file, how) = (all[place / DAMAGES.len()].clone(), DAMAGES[place % DAMAGES.len()]);
+            damage(&file, how, &all, &mut chance);
+            let (what, kind) = (kind_of(&file), format!("{how:?}").to_lowercase());
+            tally.count("runtime's files", what, &kind);
+            if chance.once_in(2) {
+                pod.end();
+            }
+            let mut wrong = Vec::new();
+            let mut must_work = |ended: &Ended, what: &str, exit: bool| {
+                let errors = String::from_utf8_lossy(&ended.stderr);
+                if errors.contains("panicked")
+                    || ended.signal.is_some()
+                    || (exit && ended.code != Some(0))
+                {
+                    wrong.push(format!("{what}: exit {:?}: {errors}", ended.code));
+                }
+            };
+            must_work(&command("del", &pod), "del", false);
+            pod.end();
+            if !file.is_file() {
+                let _ = fs::remove_file(&file);
+                let _ = fs::remove_dir(&file);
+            }
+            fs::write(NETWORK_FILE, &network).unwrap();
+            must_work(&command("del", &pod), "del again", true);
+            must_work(&world.netwright(&["gc", NETWORK]), "gc", true);
+            wrong.extend(world.left(&before));
+            if !wrong.is_empty() {
+                let path = file.display();
+                tally.found(format!(
+                    "runtime's files {what} {kind}: {path}:\n  {}",
                     wrong.join("\n  ")
                 ));
                 break;

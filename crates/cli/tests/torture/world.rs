@@ -181,6 +181,15 @@ impl<'l> World<'l> {
         thread::spawn(move || run(command, &document))
     }
 
+    /// Runs a command of the executable.
+    pub(crate) fn netwright(&self, arguments: &[&str]) -> Ended {
+        self.calls.set(self.calls.get() + 1);
+        let mut command = Command::new(EXECUTABLE);
+        command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("CNI_PATH", &self.bin);
+        run(command, b"")
+    }
+
     fn command(&self, call: &Call<'_>) -> Command {
         let mut command = Command::new(self.bin.join(call.plugin["type"].as_str().unwrap()));
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
@@ -248,11 +257,16 @@ impl Pod {
             plugin,
             verb,
             id: self.id.clone(),
-            netns: self.netns.to_str().unwrap().to_owned(),
+            netns: self.netns().to_owned(),
             args: "",
             previous: None,
             valid: None,
         }
+    }
+
+    /// The path of its namespace.
+    pub(crate) fn netns(&self) -> &str {
+        self.netns.to_str().unwrap()
     }
 
     /// Lets the container's namespace go, as its end does.

@@ -361,7 +361,13 @@ impl Service {
     }
 
     fn release(&mut self, key: &AttachmentKey) -> Answer {
-        let Some(&id) = self.by_key.get(key) else { return Answer::Unknown };
+        let Some(&id) = self.by_key.get(key) else {
+            // What is written of it could not be read: it is told at every start until it is gone.
+            if let Err(error) = self.world.store.remove(key) {
+                tracing::warn!(lease = %key, error = chain(&error), "what is written of it stays");
+            }
+            return Answer::Unknown;
+        };
         self.drop_lease(id, Error::new(codes::CONFLICT, "the lease was released by DEL"));
         Answer::Done
     }

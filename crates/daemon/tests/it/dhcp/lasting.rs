@@ -1,5 +1,9 @@
 //! Leases over time: renewed, kept, lost, changed.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
 use testkit::{Place, traffic};
 
 use crate::rig::{Lasting, Rig, address, wait_for};
@@ -64,6 +68,69 @@ fn a_lease_survives_the_daemon() {
     rig.bridge("DEL").to(&c1).prev(&added).call().silent();
     wait_for("the lease to be given back", || kea.logged("DHCP4_RELEASE ") == 1);
     assert!(rig.kept().is_empty());
+}
+
+#[test]
+fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes() {
+    testkit::require!("root", "program:kea-dhcp4");
+    let rig = Rig::new("dhcp-damage");
+    let kea = rig.kea(SHORT);
+    let daemon = rig.daemon();
+    let file_of = |id: &str| {
+        let leases = rig.state.join("leases");
+        let mut all = fs::read_dir(leases).unwrap().map(|entry| entry.unwrap().path());
+        all.find(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(id))).unwrap()
+    };
+    let damages: [(&str, fn(&Path, &[u8])); 7] = [
+        ("cut", |file, bytes| fs::write(file, &bytes[..bytes.len() / 2]).unwrap()),
+        ("emptied", |file, _| fs::write(file, "").unwrap()),
+        ("overwritten", |file, _| fs::write(file, [0xff; 300]).unwrap()),
+        ("of-another", |file, bytes| {
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            fs::write(file, text.replace("of-another", "somebody-else")).unwrap();
+        }),
+        ("a-folder", |file, _| {
+            fs::remove_file(file).unwrap();
+            fs::create_dir(file).unwrap();
+        }),
+        ("a-link", |file, _| {
+            fs::remove_file(file).unwrap();
+            symlink("/dev/zero", file).unwrap();
+        }),
+        ("deleted", |file, _| fs::remove_file(file).unwrap()),
+    ];
+    let whole = rig.node.container("whole");
+    let kept = rig.bridge("ADD").to(&whole).call().ok();
+    let attached: Vec<_> = damages
+        .iter()
+        .map(|(how, _)| {
+            let container = rig.node.container(how);
+            let result = rig.bridge("ADD").to(&container).call().ok();
+            (container, result)
+        })
+        .collect();
+    daemon.kill();
+    let files = damages.map(|(how, damage)| {
+        let file = file_of(how);
+        let bytes = fs::read(&file).unwrap();
+        damage(&file, &bytes);
+        file
+    });
+    let renewals = kea.logged("DHCP4_LEASE_ALLOC");
+    let daemon = rig.daemon();
+    wait_for("the one that is whole to be renewed", || renewals < kea.logged("DHCP4_LEASE_ALLOC"));
+    rig.bridge("CHECK").to(&whole).prev(&kept).call().silent();
+    for ((container, result), (how, _)) in attached.iter().zip(&damages) {
+        // Nobody renews what nobody remembers: who asks hears of it.
+        rig.bridge("CHECK").to(container).prev(result).call().error();
+        rig.bridge("DEL").to(container).prev(result).call().silent();
+        assert!(container.sh("ip -o link").lines().count() == 1, "{how}");
+    }
+    rig.bridge("DEL").to(&whole).prev(&kept).call().silent();
+    wait_for("the lease to be given back", || 1 <= kea.logged("DHCP4_RELEASE "));
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+    let left: Vec<_> = files.iter().filter(|file| file.symlink_metadata().is_ok()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// The reference sets the link down; ours takes the address away, and asks on.
