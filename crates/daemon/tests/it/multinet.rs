@@ -406,6 +406,10 @@ fn golden_requests() {
     cluster.api.wait_until("both watches", |api| {
         api.asked().iter().filter(|asked| asked.verb == "watch").count() == 2
     });
+    for file in ["pods/ns%2Fp.json", "definitions/ns%2Fa.json"] {
+        let path = cluster.dir.join("lib/multinet").join(file);
+        wait_for(file, || path.exists().then_some(()));
+    }
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     assert!(cluster.plan("nobody", "7").is_err());
