@@ -64,7 +64,10 @@ pub const KERNEL: [(&str, &str); 24] = [
     ("bond", "ip link add t0 type bond"),
     ("vxlan", "ip link add t0 type vxlan id 1 dev p0 dstport 4789"),
     ("geneve", "ip link add t0 type geneve id 1 remote 192.0.2.1"),
-    ("openvswitch", "modprobe openvswitch && test -d /sys/module/openvswitch"),
+    (
+        "openvswitch",
+        "$(cat /proc/sys/kernel/modprobe) openvswitch; test -d /sys/module/openvswitch",
+    ),
     ("wireguard", "ip link add t0 type wireguard"),
     ("tun", "ip tuntap add t0 mode tap"),
     ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),
