@@ -1,6 +1,6 @@
 //! ADD and its undoing.
 
-use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig};
+use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -117,6 +117,15 @@ pub(super) fn observe(
             format!("failed to find bridge {:?}", config.bridge),
         )
         .with_details("make it (ovs-vsctl add-br), or set \"createBridge\""));
+    }
+    let used = datapath.as_deref().or(config.create.as_ref().map(|new| &*new.datapath_type));
+    if config.kind == PortKind::Internal && used != Some(USER_SPACE) {
+        // It knows them by the link's name, and makes another when a container's has another.
+        return Err(Error::new(
+            code::UNSUPPORTED_FIELD,
+            format!("port \"internal\" on bridge {:?} of the kernel's datapath", config.bridge),
+        )
+        .with_details("it gives up such a port when its link is renamed; use \"veth\""));
     }
     let taken = found.rows(taken).first().map(Port::read);
     if let Some(port) =

@@ -6,7 +6,7 @@ use testkit::traffic;
 use super::{add, address, assert_reaches, keys};
 use crate::support::Node;
 
-/// Pairs, VLANs, and a port that the switch makes, without any help for checksums.
+/// Pairs and VLANs, without any help for checksums. A port that the switch makes is refused: this datapath knows it by its link's name.
 #[test]
 fn vm_the_kernels_datapath() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
@@ -15,8 +15,10 @@ fn vm_the_kernels_datapath() {
     ovs.vsctl(&["add-br", "br0"]);
     let before = ovs.content();
     let containers = ["c1", "c2", "c3"].map(|name| node.container(name));
-    let kinds = [("veth", 100), ("internal", 100), ("veth", 200)];
+    let kinds = [("veth", 100), ("veth", 100), ("veth", 200)];
     let keys = kinds.map(|(port, vlan)| keys(&node, &ovs, json!({ "port": port, "vlan": vlan })));
+    let internal = super::keys(&node, &ovs, json!({ "port": "internal" }));
+    assert_eq!(add(&node, &containers[0], &internal).call().error().code, 2);
     let mut addresses = Vec::new();
     for (container, keys) in containers.iter().zip(&keys) {
         let result = add(&node, container, keys).call().ok();
