@@ -8,6 +8,9 @@ use testkit::{Place, traffic};
 
 use crate::rig::{Lasting, Rig, address, wait_for};
 
+/// Whose lease is damaged, and how.
+type Damage = (&'static str, fn(&Path, &[u8]));
+
 const SHORT: Lasting = Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" };
 
 #[test]
@@ -81,7 +84,7 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
         let mut all = fs::read_dir(leases).unwrap().map(|entry| entry.unwrap().path());
         all.find(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(id))).unwrap()
     };
-    let damages: [(&str, fn(&Path, &[u8])); 7] = [
+    let damages: [Damage; 7] = [
         ("cut", |file, bytes| fs::write(file, &bytes[..bytes.len() / 2]).unwrap()),
         ("emptied", |file, _| fs::write(file, "").unwrap()),
         ("overwritten", |file, _| fs::write(file, [0xff; 300]).unwrap()),
