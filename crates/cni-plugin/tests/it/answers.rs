@@ -123,6 +123,7 @@ fn our_codes_start_at_100() {
         codes::SEVERAL,
         codes::DAEMON,
         codes::DRIVER,
+        codes::SWITCH,
     ];
     let errors = include_str!("../../../../docs/errors.md");
     for (index, code) in ours.iter().enumerate() {
