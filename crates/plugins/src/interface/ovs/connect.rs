@@ -297,15 +297,14 @@ fn attach<'a>(
         .map_or_else(|| port_name(call.attachment(), config), |pair| pair.host_ifname.clone());
     site.switch.listen()?;
     let (interface, user_space) = write(site.switch, call, config, seen, &name, mac)?;
+    // Before the link is up: a switch that takes a link writes the flags that it read before, and would set it down again.
+    site.switch.wait_for_port(&interface, &name)?;
     let made = match pair {
         Some(pair) => {
             prepare(site, &pair, call, mac, user_space)?;
             Made::Pair(pair)
         }
-        None => {
-            site.switch.wait_for_port(&interface, &name)?;
-            Made::Interior(interior::take(call, site, &name, mac, config.mtu)?)
-        }
+        None => Made::Interior(interior::take(call, site, &name, mac, config.mtu)?),
     };
     if early {
         made.bring_up(site)?;
@@ -320,9 +319,6 @@ fn attach<'a>(
     container::configure(site.inside, site.netns, ifindex, ifname, &ips, &result.routes, OPTIONS)?;
     if !early {
         made.bring_up(site)?;
-    }
-    if let Made::Pair(pair) = &made {
-        site.switch.wait_for_port(&interface, &pair.host_ifname)?;
     }
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         pair::wait_for_carrier(site.inside, ifindex)?;

@@ -58,11 +58,14 @@ fn veth(
     if !reported(&end.name) {
         return Ok(());
     }
-    if !end.up() {
+    port(call, config, &end.name, mac, repair)?;
+    // Afterwards: a switch that lets go of a link or takes it may set it down.
+    let end = host.link_by_index(peer).map_err(kernel)?;
+    if let Some(end) = end.filter(|end| !end.up()) {
         let change = Change::SetLink { ifindex: end.index, set: LinkSet::default().up(true) };
         repair.apply(host, format_args!("link {:?} up", end.name), &change);
     }
-    port(call, config, &end.name, mac, repair).map(drop)
+    Ok(())
 }
 
 /// Puts the port's rows back, if something about them is not as ADD left it. Returns whether it did.
