@@ -11,7 +11,7 @@
 //! - CHECK and STATUS ask every network.
 //! - One network has the default route: the one that is chosen, else the first that gives one.
 //!
-//! What is written down, and how it is left again, is [`members`].
+//! What is written down, and how it is left again, is `members`.
 
 mod config;
 pub mod default_route;
