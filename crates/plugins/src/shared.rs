@@ -2,6 +2,7 @@
 
 pub mod attachment;
 pub mod container;
+pub(crate) mod daemon;
 pub mod dns;
 pub mod failures;
 pub mod filter;
@@ -18,6 +19,7 @@ pub mod socket;
 pub mod steps;
 pub mod trial;
 pub mod undo;
+pub(crate) mod wait;
 
 use cni::Error;
 use cni_plugin::codes;

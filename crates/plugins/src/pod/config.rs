@@ -10,12 +10,12 @@ use cni_runtime::{ConfigFolder, LoadError};
 use npwg::definition;
 use npwg::device;
 use npwg::request::Unserved;
-use npwg::wire::{PlannedNetwork, Settings};
+use npwg::wire::{PlannedNetwork, SOCKET, Settings};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::daemon;
+use crate::shared::daemon::socket_in;
 
 /// Where networks of the node are unless `confDir` says otherwise: where runtimes look, and where Multus does.
 const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];
@@ -159,7 +159,7 @@ impl Config {
             },
             runtime_config: raw.runtime_config,
             unserved: if raw.pass_over_unserved { Unserved::PassOver } else { Unserved::Refuse },
-            socket: raw.socket.unwrap_or_else(|| daemon::default_socket(&call.roots().run)),
+            socket: raw.socket.unwrap_or_else(|| socket_in(&call.roots().run, SOCKET)),
             device_info: raw.device_info_dir.unwrap_or_else(|| device::FOLDER.into()),
             readiness: raw.readinessindicatorfile.filter(|file| !file.as_os_str().is_empty()),
             plugin_path,

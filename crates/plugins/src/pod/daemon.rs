@@ -1,19 +1,14 @@
-//! The node's daemon, which knows the cluster's API, as far as the plugin has to do with it.
+//! The node's daemon, which knows the cluster's API, as far as the plugin has to do with it ([`crate::shared::daemon`]).
 //!
-//! It may be away, silent, or say what makes no sense: every call ends by its deadline, and nothing that is only told, not asked, fails for it.
+//! Nothing that is only told, not asked, fails for a daemon that does not hear it.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cni::{Error, code};
 use npwg::wire::{self, Answer, Refusal, Request, WireError};
-use rustix::net::sockopt::Timeout;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
-use state::Durability;
 
-use super::wait;
-use crate::shared::socket;
+use crate::shared::daemon::{self, ExchangeError};
 
 /// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -24,37 +19,13 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
 const TELL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What of a call's time is kept for undoing what cannot be finished.
-const RESERVE: Duration = Duration::from_secs(5);
-
 /// Says why the daemon gave no answer that counts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum AskError {
-    /// Nobody listens.
-    #[error("connect to {socket:?}")]
-    Absent {
-        /// Where it should be.
-        socket: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// It keeps silent.
-    #[error("no answer on {socket:?} within {patience:?}")]
-    Slow {
-        /// Where it is.
-        socket: PathBuf,
-        /// How long it was waited for.
-        patience: Duration,
-    },
-    /// The connection broke.
-    #[error("no answer on {socket:?}")]
-    Broken {
-        /// Where it is.
-        socket: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    /// None came.
+    #[error(transparent)]
+    Exchange(ExchangeError),
     /// What came is no answer.
     #[error("the answer on {socket:?} is none")]
     Wire {
@@ -90,15 +61,11 @@ impl AskError {
 
 /// The daemon.
 #[derive(Debug)]
-pub(super) struct Daemon {
-    socket: PathBuf,
-    /// When the whole call must be over.
-    deadline: Option<Instant>,
-}
+pub(super) struct Daemon(daemon::Daemon);
 
 impl Daemon {
     pub(super) fn new(socket: PathBuf, deadline: Option<Instant>) -> Self {
-        Daemon { socket, deadline }
+        Daemon(daemon::Daemon::new(socket, deadline, wire::MAX_MESSAGE))
     }
 
     /// Asks, and waits for a daemon that is not there yet.
@@ -141,14 +108,11 @@ impl Daemon {
 
     /// Leaves a message for a daemon that did not hear it. Where that fails too, it is told by what is there: nothing depends on it.
     fn leave(&self, request: &Request) {
-        let folder = wire::todo_dir(&self.socket);
+        let folder = wire::todo_dir(&self.0.socket);
         let (Some(name), Ok(line)) = (request.todo_name(), wire::write_request(request)) else {
             return;
         };
-        let left = state::create_directory(&folder, 0o700).and_then(|()| {
-            state::write_atomic(&folder.join(name), &line, 0o600, Durability::Volatile)
-        });
-        if let Err(error) = left {
+        if let Err(error) = daemon::Daemon::leave(&folder, &name, &line) {
             tracing::warn!(err = %error, "could not leave a message for the daemon");
         }
     }
@@ -159,63 +123,11 @@ impl Daemon {
         start: Duration,
         patience: Duration,
     ) -> Result<Answer, AskError> {
-        let socket = || self.socket.clone();
+        let socket = || self.0.socket.clone();
         let line = wire::write_request(request)
             .map_err(|source| AskError::Unsaid { socket: socket(), source })?;
-        let started = Instant::now();
-        let last = self.deadline.map(|end| end.checked_sub(RESERVE).unwrap_or(started));
-        let end = |patience| last.map_or(started + patience, |last| last.min(started + patience));
-        let mut refused = None;
-        let connected = wait::until(&self.socket, end(start), || {
-            match socket::connect_unix(&self.socket, end(patience)) {
-                Err(error) if is_absent(&error) => {
-                    refused = Some(error);
-                    None
-                }
-                connected => Some(connected),
-            }
-        });
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                AskError::Slow { socket: socket(), patience }
-            }
-            _ => AskError::Broken { socket: socket(), source },
-        };
-        let stream = match (connected, refused) {
-            (Some(connected), _) => connected.map_err(failed)?,
-            (None, source) => {
-                let source = source.unwrap_or_else(|| io::ErrorKind::NotFound.into());
-                return Err(AskError::Absent { socket: socket(), source });
-            }
-        };
-        let deadline =
-            last.map_or(Instant::now() + patience, |last| last.min(Instant::now() + patience));
-        let mut rest = line.as_slice();
-        while !rest.is_empty() {
-            socket::limit(&stream, Timeout::Send, deadline).map_err(failed)?;
-            let sent =
-                send(&stream, rest, SendFlags::NOSIGNAL).map_err(|errno| failed(errno.into()))?;
-            rest = &rest[sent..];
-        }
-        let mut answer = Vec::new();
-        let mut buffer = [0; 16 * 1024];
-        while !answer.contains(&b'\n') {
-            if deadline < Instant::now() {
-                return Err(AskError::Slow { socket: socket(), patience });
-            }
-            socket::limit(&stream, Timeout::Recv, deadline).map_err(failed)?;
-            match recv(&stream, &mut buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                Ok((length, _)) => answer.extend_from_slice(&buffer[..length]),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(failed(errno.into())),
-            }
-            if wire::MAX_MESSAGE < answer.len() {
-                break;
-            }
-        }
-        let line = answer.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
-        let answer = wire::read_answer(line)
+        let line = self.0.exchange(&line, start, patience).map_err(AskError::Exchange)?;
+        let answer = wire::read_answer(&line)
             .map_err(|source| AskError::Wire { socket: socket(), source })?;
         match (request, &answer) {
             (Request::Plan(_), Answer::Ok) => Err(AskError::Other { socket: socket() }),
@@ -225,18 +137,4 @@ impl Daemon {
             (_, Answer::Plan(_)) => Err(AskError::Other { socket: socket() }),
         }
     }
-}
-
-/// Says whether nobody listens, now.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
-    )
-}
-
-/// Where the daemon listens if its folder is this.
-pub(super) fn default_socket(run: &Path) -> PathBuf {
-    let name = Path::new(wire::SOCKET).file_name().expect("it is a file");
-    run.join(name)
 }

@@ -18,7 +18,6 @@ mod devices;
 mod facts;
 mod plan;
 mod running;
-mod wait;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -33,6 +32,7 @@ use crate::multi::default_route;
 use crate::multi::members::{self, Container};
 use crate::shared::attachment;
 use crate::shared::failures::Failures;
+use crate::shared::wait;
 use config::Config;
 use daemon::Daemon;
 use facts::Facts;

@@ -10,7 +10,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Waits until `look` has found something, or the deadline. It looks at once, whenever something changes in the path's folder, and now and then.
-pub(super) fn until<T>(
+pub(crate) fn until<T>(
     path: &Path,
     deadline: Instant,
     mut look: impl FnMut() -> Option<T>,

@@ -1,0 +1,155 @@
+//! Asking a daemon on this node: a line there, a line back, over a Unix socket.
+//!
+//! The daemon may be away, silent, or say what makes no sense: every call ends by its deadline. What is only told, not asked, is left in a folder
+//! beside the socket when nobody hears it ([`Daemon::leave`]); the daemon reads it when it is back. What the lines mean is their sender's to know.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::Timeout;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use state::{Durability, FileError};
+
+use super::{socket, wait};
+
+/// What of a call's time is kept for undoing what cannot be finished.
+const RESERVE: Duration = Duration::from_secs(5);
+
+/// Says why no line came.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ExchangeError {
+    /// Nobody listens.
+    #[error("connect to {socket:?}")]
+    Absent {
+        /// Where it should be.
+        socket: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It keeps silent.
+    #[error("no answer on {socket:?} within {patience:?}")]
+    Slow {
+        /// Where it is.
+        socket: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The connection broke.
+    #[error("no answer on {socket:?}")]
+    Broken {
+        /// Where it is.
+        socket: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A daemon.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// Where it listens.
+    pub(crate) socket: PathBuf,
+    /// When the whole call must be over.
+    deadline: Option<Instant>,
+    /// The longest line that is read.
+    longest: usize,
+}
+
+impl Daemon {
+    pub(crate) fn new(socket: PathBuf, deadline: Option<Instant>, longest: usize) -> Self {
+        Daemon { socket, deadline, longest }
+    }
+
+    /// Sends a line and returns the line that comes back, or more than the longest one. A daemon that is not there is waited for as long as
+    /// `start`, an answer as long as `patience`; both end some time before the call's deadline.
+    ///
+    /// # Errors
+    /// [`ExchangeError`].
+    pub(crate) fn exchange(
+        &self,
+        line: &[u8],
+        start: Duration,
+        patience: Duration,
+    ) -> Result<Vec<u8>, ExchangeError> {
+        let socket = || self.socket.clone();
+        let started = Instant::now();
+        let last = self.deadline.map(|end| end.checked_sub(RESERVE).unwrap_or(started));
+        let end = |from: Instant, patience| {
+            last.map_or(from + patience, |last| last.min(from + patience))
+        };
+        let mut refused = None;
+        let connected =
+            wait::until(&self.socket, end(started, start), || {
+                match socket::connect_unix(&self.socket, end(started, patience)) {
+                    Err(error) if is_absent(&error) => {
+                        refused = Some(error);
+                        None
+                    }
+                    connected => Some(connected),
+                }
+            });
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ExchangeError::Slow { socket: socket(), patience }
+            }
+            _ => ExchangeError::Broken { socket: socket(), source },
+        };
+        let stream = match (connected, refused) {
+            (Some(connected), _) => connected.map_err(failed)?,
+            (None, source) => {
+                let source = source.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+                return Err(ExchangeError::Absent { socket: socket(), source });
+            }
+        };
+        let deadline = end(Instant::now(), patience);
+        let mut rest = line;
+        while !rest.is_empty() {
+            socket::limit(&stream, Timeout::Send, deadline).map_err(failed)?;
+            let sent =
+                send(&stream, rest, SendFlags::NOSIGNAL).map_err(|errno| failed(errno.into()))?;
+            rest = &rest[sent..];
+        }
+        let mut answer = Vec::new();
+        let mut buffer = [0; 16 * 1024];
+        while !answer.contains(&b'\n') && answer.len() <= self.longest {
+            if deadline < Instant::now() {
+                return Err(ExchangeError::Slow { socket: socket(), patience });
+            }
+            socket::limit(&stream, Timeout::Recv, deadline).map_err(failed)?;
+            match recv(&stream, &mut buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                Ok((length, _)) => answer.extend_from_slice(&buffer[..length]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno.into())),
+            }
+        }
+        if let Some(end) = answer.iter().position(|byte| *byte == b'\n') {
+            answer.truncate(end + 1);
+        }
+        Ok(answer)
+    }
+
+    /// Leaves a line in this folder, under this name, for a daemon that did not hear it.
+    ///
+    /// # Errors
+    /// [`FileError`] when it cannot be written.
+    pub(crate) fn leave(folder: &Path, name: &str, line: &[u8]) -> Result<(), FileError> {
+        state::create_directory(folder, 0o700)?;
+        state::write_atomic(&folder.join(name), line, 0o600, Durability::Volatile)
+    }
+}
+
+/// Says whether nobody listens, now.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+    )
+}
+
+/// Where a daemon listens whose socket is this by default, if its folder is that one.
+pub(crate) fn socket_in(run: &Path, by_default: &str) -> PathBuf {
+    run.join(Path::new(by_default).file_name().expect("it is a file"))
+}
