@@ -190,6 +190,52 @@ fn several_networks_give_several_interfaces() {
     assert_eq!(attachments(&lab), 0);
 }
 
+/// A bridge, a macvlan that has the default route, a routed pair and a VLAN, each with a route of its own.
+#[test]
+fn vm_a_command_on_four_networks_a_vlan_among_them() {
+    testkit::require!("root", "vlan");
+    let lab = Lab::new("cli-run-four");
+    lab.sh("mkdir -p /etc/cni/net.d
+        ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up
+        ip addr add 10.2.0.1/24 dev p1
+        ip link add q0 type veth peer name q1 && ip link set q0 up && ip link set q1 up
+        ip link add link q1 name q1.7 type vlan id 7 && ip link set q1.7 up && ip addr add 10.4.0.1/24 dev q1.7");
+    let plugins = [
+        r#""type": "macvlan", "master": "p0", "capabilities": {"ips": true}, "ipam": {"type": "static",
+            "addresses": [{"address": "10.2.0.5/24", "gateway": "10.2.0.1"}], "routes": [{"dst": "192.0.2.0/24"}]}"#,
+        r#""type": "ptp", "ipam": {"type": "host-local", "subnet": "10.3.0.0/24", "routes": [{"dst": "198.51.100.0/24"}]}"#,
+        r#""type": "vlan", "master": "q0", "vlanId": 7, "ipam": {"type": "static",
+            "addresses": [{"address": "10.4.0.5/24", "gateway": "10.4.0.1"}], "routes": [{"dst": "203.0.113.0/24"}]}"#,
+    ];
+    for (name, plugin) in ["lan", "pair", "tagged"].into_iter().zip(plugins) {
+        let list =
+            format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{{{plugin}}}]}}"#);
+        std::fs::write(lab.path(&format!("/etc/cni/net.d/{name}.conflist")), list).unwrap();
+    }
+    let networks = ["netwright", "lan:ifname=data0,default-route", "pair", "tagged:ifname=tagged0"];
+    let mut args: Vec<&str> = networks.iter().flat_map(|name| ["--net", *name]).collect();
+    let script = "ip -br link; ip -4 route; for a in 10.63.0.1 10.2.0.1 10.3.0.1 10.4.0.1; do ping -nc1 -W5 $a || exit 1; done";
+    args.extend(["--", "sh", "-c", script]);
+    // The first leaves locks.
+    run(&lab, &["--", "true"]).succeeded();
+    let before = Snapshot::take(&lab);
+    let said = run(&lab, &args).succeeded();
+    let links = said.stdout.lines().filter(|line| line.contains('<'));
+    let names: Vec<_> = links.filter_map(|line| line.split([' ', '@']).next()).collect();
+    assert_eq!(names, ["lo", "eth0", "data0", "eth2", "tagged0"], "{said:#?}");
+    for route in [
+        "default via 10.2.0.1 dev data0",
+        "192.0.2.0/24 via 10.2.0.1 dev data0",
+        "198.51.100.0/24 via 10.3.0.1 dev eth2",
+        "203.0.113.0/24 via 10.4.0.1 dev tagged0",
+    ] {
+        assert!(said.stdout.contains(route), "{route}: {said:#?}");
+    }
+    assert_eq!(said.stdout.matches("default via").count(), 1, "{said:#?}");
+    assert_as_before(&before, &lab);
+    assert_eq!(attachments(&lab), 0);
+}
+
 #[test]
 fn without_a_command_the_probe_tells_what_works() {
     testkit::require!("root");

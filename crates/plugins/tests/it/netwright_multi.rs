@@ -2,6 +2,7 @@
 
 mod asks;
 mod bad;
+mod four;
 mod lost;
 mod matrix;
 mod networks;
