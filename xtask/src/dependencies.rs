@@ -58,7 +58,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 18] = [
+const LAYERS: [(&str, u8); 19] = [
     ("netwright-cni", 0),
     ("netwright-state", 1),
     ("netwright-kernel", 2),
@@ -67,6 +67,7 @@ const LAYERS: [(&str, u8); 18] = [
     ("netwright-dhcp", 3),
     ("netwright-cnm", 2),
     ("netwright-npwg", 2),
+    ("netwright-cluster", 2),
     ("netwright-ovsdb", 2),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),

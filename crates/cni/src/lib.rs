@@ -15,6 +15,7 @@ pub mod call;
 pub mod config;
 pub mod error;
 pub mod json;
+pub mod line;
 pub mod name;
 pub mod owner;
 pub mod repair;

@@ -40,16 +40,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
-use cni::json::{JsonError, Object};
+use cni::json::Object;
+use cni::line::{only, write};
 use serde::{Deserialize, Serialize};
+
+pub use cni::line::{LineError as WireError, MAX_MESSAGE, Refusal, todo_dir};
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-
-/// The longest message, with its newline: a plan of some hundred networks. Who sends more is cut off.
-pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// Where the daemon listens.
 pub const SOCKET: &str = "/run/netwright/multinet.sock";
@@ -59,14 +58,6 @@ pub const ATTACH: &str = "netwright/attach";
 
 /// The key of a configuration under which DEL is given the one interface of a sandbox that is to go.
 pub const DETACH: &str = "netwright/detach";
-
-/// Where messages are left that found nobody: the socket's path and `.todo`.
-#[must_use]
-pub fn todo_dir(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".todo");
-    path.into()
-}
 
 /// What the plugin says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,24 +212,6 @@ pub struct Device {
     pub resource: String,
 }
 
-/// [`Answer::Refused`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(default)]
-#[error("{msg}")]
-pub struct Refusal {
-    /// The code that the plugin is to end with ([`cni::code`]); 0 is [`cni::code::TRY_AGAIN_LATER`] where [`Refusal::retry`] is set and
-    /// [`cni::code::INVALID_CONFIG`] where it is not.
-    pub code: u32,
-    /// One sentence.
-    pub msg: String,
-    /// More.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub details: String,
-    /// Whether the same question may be answered otherwise later, with nothing changed by anybody: the API server does not answer, the pod is
-    /// not known yet.
-    pub retry: bool,
-}
-
 /// [`Request::Attached`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -325,55 +298,6 @@ impl Request {
     }
 }
 
-impl Refusal {
-    /// Refuses for good.
-    pub fn new(code: u32, msg: impl Into<String>) -> Self {
-        Refusal { code, msg: msg.into(), details: String::new(), retry: false }
-    }
-
-    /// Refuses for now.
-    pub fn for_now(msg: impl Into<String>) -> Self {
-        let code = cni::code::TRY_AGAIN_LATER;
-        Refusal { code, msg: msg.into(), details: String::new(), retry: true }
-    }
-
-    /// Adds details.
-    #[must_use]
-    pub fn with_details(mut self, details: impl Into<String>) -> Self {
-        self.details = details.into();
-        self
-    }
-
-    /// Returns the error that the plugin ends with.
-    #[must_use]
-    pub fn to_cni(&self) -> cni::Error {
-        let code = match (self.code, self.retry) {
-            (0, true) => cni::code::TRY_AGAIN_LATER,
-            (0, false) => cni::code::INVALID_CONFIG,
-            (code, _) => code,
-        };
-        cni::Error::new(code, &self.msg).with_details(&self.details)
-    }
-}
-
-/// Says why a message cannot be read or written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// It is longer than [`MAX_MESSAGE`].
-    #[error("a message of {0} bytes, longer than {MAX_MESSAGE}")]
-    TooLong(usize),
-    /// It is not JSON of that shape.
-    #[error("not a message: {0}")]
-    Shape(#[source] JsonError),
-    /// It is of another version.
-    #[error("a message of version {0}; this is version {VERSION}")]
-    Version(u32),
-    /// It says nothing, or several things, that this version knows.
-    #[error("a message that says nothing that is known")]
-    Unknown,
-}
-
 /// A request as it is written.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -412,7 +336,7 @@ struct Nothing {}
 /// # Errors
 /// [`WireError`].
 pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
-    let line: RequestLine = read(line)?;
+    let line: RequestLine = cni::line::read(line, VERSION)?;
     let said = [
         line.plan.map(Request::Plan),
         line.attached.map(Request::Attached),
@@ -428,7 +352,7 @@ pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
 /// # Errors
 /// [`WireError`].
 pub fn read_answer(line: &[u8]) -> Result<Answer, WireError> {
-    let line: AnswerLine = read(line)?;
+    let line: AnswerLine = cni::line::read(line, VERSION)?;
     let said = [
         line.plan.map(Answer::Plan),
         line.refused.map(Answer::Refused),
@@ -467,54 +391,14 @@ pub fn write_answer(answer: &Answer) -> Result<Vec<u8>, WireError> {
     write(&line)
 }
 
-fn read<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, WireError> {
-    /// The one key that every version has.
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Head {
-        version: u32,
-    }
-    if MAX_MESSAGE < line.len() {
-        return Err(WireError::TooLong(line.len()));
-    }
-    // First, since what another version says may have another shape.
-    let head: Head = cni::json::from_slice(line).map_err(WireError::Shape)?;
-    if head.version != VERSION {
-        return Err(WireError::Version(head.version));
-    }
-    cni::json::from_slice(line).map_err(WireError::Shape)
-}
-
-/// Returns the one thing that was said.
-fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, WireError> {
-    let mut said = said.into_iter().flatten();
-    match (said.next(), said.next()) {
-        (Some(one), None) => Ok(one),
-        _ => Err(WireError::Unknown),
-    }
-}
-
-fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, WireError> {
-    let mut text = serde_json::to_vec(line).expect("our messages have string keys only");
-    // Kept text may be written over several lines.
-    for byte in &mut text {
-        if matches!(byte, b'\n' | b'\r') {
-            *byte = b' ';
-        }
-    }
-    text.push(b'\n');
-    if MAX_MESSAGE < text.len() {
-        return Err(WireError::TooLong(text.len()));
-    }
-    Ok(text)
-}
-
 fn is_false(value: &bool) -> bool {
     !*value
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn object(text: &str) -> Object {

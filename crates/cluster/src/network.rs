@@ -1,0 +1,510 @@
+//! What a network's addresses are: ranges, what is left out of them, gateways, and how they are cut into blocks.
+//!
+//! A [`NetworkSpec`] is what a configuration says and what goes over the wire; a [`Network`] is one that was checked. Addresses
+//! are numbers of 128 bits here, of either family.
+//!
+//! Addresses are unique within a *space*: all ranges of the same [`NetworkSpec::space`], whichever network they are of
+//! ([`NetworkSpec::overlapping`]), or one range's subnet of it alone.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How many ranges a network may have: an interface with more addresses than this is a mistake.
+pub const MAX_RANGES: usize = 64;
+/// How many exclusions a range may have.
+pub const MAX_EXCLUSIONS: usize = 4096;
+/// The longest name of a space: as long as a name of Kubernetes' objects leaves room for.
+pub const MAX_SPACE_NAME: usize = 63;
+/// A block has at most 2 to the power of this many addresses: its record is written whole.
+pub const MAX_BLOCK_BITS: u8 = 10;
+/// A block has 2 to the power of this many addresses where the range is large enough and nobody says otherwise.
+pub const USUAL_BLOCK_BITS: u8 = 6;
+/// A subnet has at least 2 to the power of this many blocks, or its blocks have one address each, where nobody says otherwise: a range of
+/// Whereabouts' size then serves as many nodes as it did there.
+pub const USUAL_BLOCKS_BITS: u8 = 8;
+/// The space of networks that name none.
+pub const UNNAMED_SPACE: &str = "default";
+
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Returns the family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// Returns how many bits its addresses have.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        match self {
+            Family::V4 => 32,
+            Family::V6 => 128,
+        }
+    }
+
+    /// Returns the address that is this number; numbers that no IPv4 address has are cut.
+    #[must_use]
+    pub fn address(self, number: u128) -> IpAddr {
+        match self {
+            Family::V4 => {
+                let low = u32::try_from(number & u128::from(u32::MAX)).unwrap_or(u32::MAX);
+                IpAddr::V4(Ipv4Addr::from_bits(low))
+            }
+            Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// Returns an address as a number.
+#[must_use]
+pub fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Returns the first and the last number of a prefix.
+#[must_use]
+pub fn bounds(prefix: &IpNet) -> (u128, u128) {
+    (number(prefix.network()), number(prefix.broadcast()))
+}
+
+/// Reads a prefix, or an address, which is a prefix of that address alone. Host bits are passed over.
+#[must_use]
+pub fn parse_prefix(text: &str) -> Option<IpNet> {
+    let text = text.trim();
+    match text.parse::<IpNet>() {
+        Ok(prefix) => Some(prefix.trunc()),
+        Err(_) => text.parse::<IpAddr>().ok().map(IpNet::from),
+    }
+}
+
+/// What a configuration says of a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetworkSpec {
+    /// The network's name, as CNI has it: whose allocations GC collects.
+    pub network: String,
+    /// `network_name`: the space in which addresses are unique; empty: [`UNNAMED_SPACE`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub space: String,
+    /// `enable_overlapping_ranges`: whether an address is unique over all ranges of the space; else over the ranges of the same subnet only.
+    pub overlapping: bool,
+    /// An address of each is assigned, in this order.
+    pub ranges: Vec<RangeSpec>,
+    /// The prefix length of a node's blocks of IPv4 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_v4: Option<u8>,
+    /// The prefix length of a node's blocks of IPv6 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_v6: Option<u8>,
+    /// Whether a pod that is made again under its name gets its addresses again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub sticky: bool,
+}
+
+impl NetworkSpec {
+    /// Makes a network of that name without ranges.
+    #[must_use]
+    pub fn new(network: &str) -> Self {
+        NetworkSpec { network: network.to_owned(), ..NetworkSpec::default() }
+    }
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        NetworkSpec {
+            network: String::new(),
+            space: String::new(),
+            overlapping: true,
+            ranges: Vec::new(),
+            block_v4: None,
+            block_v6: None,
+            sticky: false,
+        }
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// What a configuration says of a range.
+///
+/// It is read from text as Whereabouts has it: `192.0.2.0/24`, or `192.0.2.10-192.0.2.20/24`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeSpec {
+    /// The subnet; an address of it has its prefix length.
+    pub subnet: IpNet,
+    /// The first address that may be assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<IpAddr>,
+    /// The last address that may be assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<IpAddr>,
+    /// What is never assigned ([`parse_prefix`]). What is not of the subnet is passed over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<IpNet>,
+    /// The gateway: told with each address, never assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+impl FromStr for RangeSpec {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let wrong = || NetworkError::NoRange(text.to_owned());
+        let (ends, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
+        let prefix: u8 = prefix.trim().parse().map_err(|_| wrong())?;
+        let (first, last) = match ends.split_once('-') {
+            Some((first, last)) => {
+                let address = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| wrong());
+                (Some(address(first)?), Some(address(last)?))
+            }
+            None => (None, None),
+        };
+        let base = match first {
+            Some(first) => first,
+            None => ends.trim().parse().map_err(|_| wrong())?,
+        };
+        let subnet = IpNet::new(base, prefix).map_err(|_| wrong())?.trunc();
+        Ok(RangeSpec { subnet, first, last, exclude: Vec::new(), gateway: None })
+    }
+}
+
+/// Says why a network's addresses make no sense. Each is a sentence for the configuration's author.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The network has no name.
+    #[error("the network has no name")]
+    NoName,
+    /// The space's name cannot be one of Kubernetes' objects.
+    #[error(
+        "network_name {0:?} is no name: at most {MAX_SPACE_NAME} lower-case letters, digits, dots and dashes, the first and last no dot or dash"
+    )]
+    SpaceName(String),
+    /// There are no ranges.
+    #[error("network {0:?} has no range of addresses")]
+    NoRanges(String),
+    /// There are too many ranges.
+    #[error("{0} ranges, more than {MAX_RANGES}")]
+    ManyRanges(usize),
+    /// There are too many exclusions.
+    #[error("{count} exclusions of {subnet}, more than {MAX_EXCLUSIONS}")]
+    ManyExclusions {
+        /// The range's subnet.
+        subnet: IpNet,
+        /// How many there are.
+        count: usize,
+    },
+    /// A text is no range.
+    #[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
+    NoRange(String),
+    /// An end of a range is not in its subnet.
+    #[error("the range's {end} {address} is not in its subnet {subnet}")]
+    Outside {
+        /// `start` or `end`.
+        end: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// A range ends before it begins.
+    #[error("the range of {subnet} ends at {last}, before its start {first}")]
+    Backwards {
+        /// The subnet.
+        subnet: IpNet,
+        /// Where it begins.
+        first: IpAddr,
+        /// Where it ends.
+        last: IpAddr,
+    },
+    /// There is no address in a range.
+    #[error("the range of {0} leaves no address to assign")]
+    Nothing(IpNet),
+    /// A gateway is of the other family.
+    #[error("the gateway {gateway} of {subnet} is of the other family")]
+    Gateway {
+        /// The gateway.
+        gateway: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// Blocks cannot have that size.
+    #[error(
+        "blocks of /{prefix} do not fit: {family} blocks are from /{longest} to /{shortest}, at most {} addresses",
+        1_u32 << MAX_BLOCK_BITS
+    )]
+    BlockSize {
+        /// What was asked for.
+        prefix: u8,
+        /// Of which family.
+        family: Family,
+        /// The smallest number.
+        longest: u8,
+        /// The largest number.
+        shortest: u8,
+    },
+}
+
+/// A network whose addresses make sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    spec: NetworkSpec,
+    ranges: Vec<Range>,
+}
+
+impl Network {
+    /// Checks what a configuration says.
+    ///
+    /// # Errors
+    /// [`NetworkError`].
+    pub fn new(spec: NetworkSpec) -> Result<Self, NetworkError> {
+        if spec.network.is_empty() {
+            return Err(NetworkError::NoName);
+        }
+        if !spec.space.is_empty() && !is_space_name(&spec.space) {
+            return Err(NetworkError::SpaceName(spec.space));
+        }
+        if spec.ranges.is_empty() {
+            return Err(NetworkError::NoRanges(spec.network));
+        }
+        if MAX_RANGES < spec.ranges.len() {
+            return Err(NetworkError::ManyRanges(spec.ranges.len()));
+        }
+        for (prefix, family) in [(spec.block_v4, Family::V4), (spec.block_v6, Family::V6)] {
+            let Some(prefix) = prefix else { continue };
+            let (longest, shortest) = (family.bits() - MAX_BLOCK_BITS, family.bits());
+            if prefix < longest || shortest < prefix {
+                return Err(NetworkError::BlockSize { prefix, family, longest, shortest });
+            }
+        }
+        let ranges = spec.ranges.iter().map(Range::new).collect::<Result<_, _>>()?;
+        Ok(Network { spec, ranges })
+    }
+
+    /// Returns what was checked.
+    #[must_use]
+    pub fn spec(&self) -> &NetworkSpec {
+        &self.spec
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.network
+    }
+
+    /// Returns its ranges, in the order of the configuration.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Returns the name of the space in which a range's addresses are unique.
+    #[must_use]
+    pub fn space(&self, range: &Range) -> String {
+        let name = if self.spec.space.is_empty() { UNNAMED_SPACE } else { &self.spec.space };
+        if self.spec.overlapping { name.to_owned() } else { format!("{name}/{}", range.subnet) }
+    }
+
+    /// Returns the prefix length of blocks in a range, unless the space has others already.
+    #[must_use]
+    pub fn block_prefix(&self, range: &Range) -> u8 {
+        let bits = range.family().bits();
+        let asked = match range.family() {
+            Family::V4 => self.spec.block_v4,
+            Family::V6 => self.spec.block_v6,
+        };
+        let subnet = range.subnet.prefix_len();
+        let usual = (bits - USUAL_BLOCK_BITS).max(subnet.saturating_add(USUAL_BLOCKS_BITS));
+        asked.unwrap_or(usual).max(subnet).min(bits)
+    }
+}
+
+/// A range that makes sense.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    subnet: IpNet,
+    first: u128,
+    last: u128,
+    gateway: Option<IpAddr>,
+    /// In order, apart from each other.
+    excluded: Vec<(u128, u128)>,
+}
+
+impl Range {
+    fn new(spec: &RangeSpec) -> Result<Self, NetworkError> {
+        let subnet = spec.subnet.trunc();
+        let family = Family::of(subnet.addr());
+        let (lowest, highest) = usable(&subnet);
+        let end = |end: &'static str, address: Option<IpAddr>, default: u128| match address {
+            None => Ok(default),
+            Some(address) if !subnet.contains(&address) => {
+                Err(NetworkError::Outside { end, address, subnet })
+            }
+            Some(address) => Ok(number(address)),
+        };
+        let (first, last) = (end("start", spec.first, lowest)?, end("end", spec.last, highest)?);
+        if last < first {
+            let (first, last) = (family.address(first), family.address(last));
+            return Err(NetworkError::Backwards { subnet, first, last });
+        }
+        if let Some(gateway) = spec.gateway
+            && Family::of(gateway) != family
+        {
+            return Err(NetworkError::Gateway { gateway, subnet });
+        }
+        if MAX_EXCLUSIONS < spec.exclude.len() {
+            let count = spec.exclude.len();
+            return Err(NetworkError::ManyExclusions { subnet, count });
+        }
+        let of_family = spec.exclude.iter().filter(|one| Family::of(one.addr()) == family);
+        let mut excluded: Vec<_> = of_family.map(bounds).collect();
+        excluded.extend(spec.gateway.map(|gateway| (number(gateway), number(gateway))));
+        let range = Range {
+            subnet,
+            first: first.max(lowest),
+            last: last.min(highest),
+            gateway: spec.gateway,
+            excluded: merged(excluded),
+        };
+        match range.next(range.first) {
+            Some(_) => Ok(range),
+            None => Err(NetworkError::Nothing(subnet)),
+        }
+    }
+
+    /// Returns the subnet.
+    #[must_use]
+    pub fn subnet(&self) -> IpNet {
+        self.subnet
+    }
+
+    /// Returns the family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.subnet.addr())
+    }
+
+    /// Returns the gateway.
+    #[must_use]
+    pub fn gateway(&self) -> Option<IpAddr> {
+        self.gateway
+    }
+
+    /// Returns the first address, which may be excluded.
+    #[must_use]
+    pub fn first(&self) -> IpAddr {
+        self.family().address(self.first)
+    }
+
+    /// Returns the last address, which may be excluded.
+    #[must_use]
+    pub fn last(&self) -> IpAddr {
+        self.family().address(self.last)
+    }
+
+    /// Returns the first and the last address as numbers.
+    #[must_use]
+    pub fn bounds(&self) -> (u128, u128) {
+        (self.first, self.last)
+    }
+
+    /// Says whether an address may be assigned.
+    #[must_use]
+    pub fn allows(&self, address: IpAddr) -> bool {
+        let number = number(address);
+        Family::of(address) == self.family() && self.next(number) == Some(number)
+    }
+
+    /// Returns the first number at or after `from` that may be assigned.
+    #[must_use]
+    pub fn next(&self, from: u128) -> Option<u128> {
+        let mut at = from.max(self.first);
+        let begin = self.excluded.partition_point(|(_, last)| *last < at);
+        for (first, last) in &self.excluded[begin..] {
+            if at < *first {
+                break;
+            }
+            at = last.checked_add(1)?;
+        }
+        (at <= self.last).then_some(at)
+    }
+
+    /// Returns how many addresses may be assigned, at most.
+    #[must_use]
+    pub fn capacity(&self) -> u128 {
+        let mut count = (self.last - self.first).saturating_add(1);
+        for (first, last) in &self.excluded {
+            let (first, last) = ((*first).max(self.first), (*last).min(self.last));
+            if first <= last {
+                count = count.saturating_sub((last - first).saturating_add(1));
+            }
+        }
+        count
+    }
+}
+
+/// The addresses of a subnet that hosts may have: without the network's own (IPv6: that of the subnet's routers, RFC 4291 §2.6.1), and without
+/// IPv4's broadcast address. Subnets of two addresses have neither (RFC 3021, RFC 6164).
+fn usable(subnet: &IpNet) -> (u128, u128) {
+    let (first, last) = bounds(subnet);
+    let spare = subnet.max_prefix_len() - subnet.prefix_len();
+    match (spare, subnet) {
+        (0 | 1, _) => (first, last),
+        (_, IpNet::V4(_)) => (first + 1, last - 1),
+        (_, IpNet::V6(_)) => (first + 1, last),
+    }
+}
+
+fn merged(mut parts: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+    parts.sort_unstable();
+    let mut whole: Vec<(u128, u128)> = Vec::with_capacity(parts.len());
+    for (first, last) in parts {
+        match whole.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => whole.push((first, last)),
+        }
+    }
+    whole
+}
+
+fn is_space_name(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    name.len() <= MAX_SPACE_NAME
+        && name.chars().all(inner)
+        && edge(name.chars().next())
+        && edge(name.chars().next_back())
+}
+
+#[cfg(test)]
+mod tests;

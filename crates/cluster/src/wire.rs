@@ -1,0 +1,357 @@
+//! What the plugin `cluster-ipam` and `netwrightd ipam` say to each other.
+//!
+//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and asks; the daemon answers each message with one. What a message looks
+//! like is [`cni::line`]'s.
+//!
+//! | the plugin says | when | the daemon answers |
+//! |---|---|---|
+//! | [`Request::Assign`] | at ADD | [`Answer::Assigned`] or [`Answer::Refused`] |
+//! | [`Request::Release`] | at DEL | [`Answer::Ok`], also where there is nothing to release |
+//! | [`Request::Held`] | at CHECK | [`Answer::Assigned`], with nothing where it holds nothing, or [`Answer::Refused`] |
+//! | [`Request::Collect`] | at GC | [`Answer::Ok`] or [`Answer::Refused`] |
+//! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
+//!
+//! [`Request::Assign`] is idempotent: the same container and interface get the same addresses again. DEL is told, not asked: a
+//! plugin that finds nobody leaves the message in a folder beside the socket ([`todo_dir`]) in a file of the name that [`Request::todo_name`]
+//! gives; the daemon reads the folder when it starts and whenever a file appears there, and removes each file once it has done what it says. Until then
+//! the address stays assigned. An ADD of the same container and interface that comes meanwhile is answered after what was left is done.
+//!
+//! ```
+//! use netwright_cluster::wire::{self, Owner, Request};
+//!
+//! let owner = Owner { container: "c1".into(), ifname: "eth0".into(), ..Owner::default() };
+//! let line = wire::write_request(&Request::Release(owner.clone()))?;
+//! assert_eq!(line, b"{\"version\":1,\"release\":{\"container\":\"c1\",\"ifname\":\"eth0\"}}\n");
+//! assert_eq!(wire::read_request(&line)?, Request::Release(owner));
+//! # Ok::<(), wire::WireError>(())
+//! ```
+
+use std::net::IpAddr;
+
+use cni::GcAttachment;
+use cni::line::{only, write};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+pub use cni::line::{LineError as WireError, MAX_MESSAGE, Refusal, todo_dir};
+
+use crate::network::NetworkSpec;
+
+/// The version of these messages.
+pub const VERSION: u32 = 1;
+
+/// Where the daemon listens.
+pub const SOCKET: &str = "/run/netwright/ipam.sock";
+
+/// What the plugin says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// An address of each range, please.
+    Assign(Assign),
+    /// Whatever this one has is free.
+    Release(Owner),
+    /// Which addresses has this one of this network?
+    Held(Held),
+    /// Of this network only these are there.
+    Collect(Collect),
+    /// Could [`Request::Assign`] be answered?
+    Status(StatusRequest),
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// These.
+    Assigned(Vec<Assigned>),
+    /// No, and why.
+    Refused(Refusal),
+    /// It is done.
+    Ok,
+}
+
+/// Who has an address: an interface of a container. The pod says no more than whose it is; sticky addresses are its.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Owner {
+    /// `CNI_CONTAINERID`.
+    pub container: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `CNI_NETNS`; may be empty, or lead nowhere.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub netns: String,
+    /// The pod, where the runtime names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+}
+
+/// A pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`, `K8S_POD_UID`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID; empty where the runtime does not tell it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// [`Request::Assign`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Assign {
+    /// The network.
+    pub network: NetworkSpec,
+    /// Who asks.
+    pub owner: Owner,
+    /// Which addresses are wanted: each in one of the ranges, at most one of each. A range of which none is wanted gives any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<IpAddr>,
+}
+
+/// [`Request::Held`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Held {
+    /// The network.
+    pub network: NetworkSpec,
+    /// Who asks.
+    pub owner: Owner,
+}
+
+/// [`Request::Collect`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Collect {
+    /// The network's name: [`NetworkSpec::network`].
+    pub network: String,
+    /// What is there; everybody else's addresses of the network, on this node, are free.
+    pub valid: Vec<GcAttachment>,
+}
+
+/// [`Request::Status`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusRequest {
+    /// The network.
+    pub network: NetworkSpec,
+}
+
+/// An address that is assigned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assigned {
+    /// With the prefix length of its range's subnet.
+    pub address: IpNet,
+    /// The range's gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+impl Owner {
+    /// Returns 32 hexadecimal digits that stand for container and interface.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        cni::owner::sha512_hex(&format!("{}\0{}", self.container, self.ifname), 32)
+    }
+}
+
+impl Request {
+    /// Returns the name of the file in which it is left when nobody hears it; `None` where it is not left.
+    #[must_use]
+    pub fn todo_name(&self) -> Option<String> {
+        match self {
+            Request::Release(owner) => Some(owner.hash()),
+            // What GC was told is true only when it is said: an ADD may follow.
+            Request::Collect(_) | Request::Assign(_) | Request::Held(_) | Request::Status(_) => {
+                None
+            }
+        }
+    }
+}
+
+/// A request as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct RequestLine {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assign: Option<Assign>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    release: Option<Owner>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collect: Option<Collect>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<StatusRequest>,
+}
+
+/// An answer as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct AnswerLine {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assigned: Option<Vec<Assigned>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<Refusal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ok: Option<Nothing>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Nothing {}
+
+/// Reads a request: a line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`].
+pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
+    let line: RequestLine = cni::line::read(line, VERSION)?;
+    only([
+        line.assign.map(Request::Assign),
+        line.release.map(Request::Release),
+        line.held.map(Request::Held),
+        line.collect.map(Request::Collect),
+        line.status.map(Request::Status),
+    ])
+}
+
+/// Reads an answer: a line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`].
+pub fn read_answer(line: &[u8]) -> Result<Answer, WireError> {
+    let line: AnswerLine = cni::line::read(line, VERSION)?;
+    only([
+        line.assigned.map(Answer::Assigned),
+        line.refused.map(Answer::Refused),
+        line.ok.map(|Nothing {}| Answer::Ok),
+    ])
+}
+
+/// Writes a request, with its newline.
+///
+/// # Errors
+/// [`WireError::TooLong`].
+pub fn write_request(request: &Request) -> Result<Vec<u8>, WireError> {
+    let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
+    match request.clone() {
+        Request::Assign(assign) => line.assign = Some(assign),
+        Request::Release(owner) => line.release = Some(owner),
+        Request::Held(held) => line.held = Some(held),
+        Request::Collect(collect) => line.collect = Some(collect),
+        Request::Status(status) => line.status = Some(status),
+    }
+    write(&line)
+}
+
+/// Writes an answer, with its newline.
+///
+/// # Errors
+/// [`WireError::TooLong`].
+pub fn write_answer(answer: &Answer) -> Result<Vec<u8>, WireError> {
+    let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
+    match answer.clone() {
+        Answer::Assigned(assigned) => line.assigned = Some(assigned),
+        Answer::Refused(refusal) => line.refused = Some(refusal),
+        Answer::Ok => line.ok = Some(Nothing {}),
+    }
+    write(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn requests(text: &str, request: &Request) {
+        let line = write_request(request).unwrap();
+        assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
+        assert_eq!(read_request(&line).unwrap(), *request);
+    }
+
+    #[track_caller]
+    fn answers(text: &str, answer: &Answer) {
+        let line = write_answer(answer).unwrap();
+        assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
+        assert_eq!(read_answer(&line).unwrap(), *answer);
+    }
+
+    fn owner() -> Owner {
+        Owner { container: "c1".into(), ifname: "net1".into(), ..Owner::default() }
+    }
+
+    #[test]
+    fn what_the_plugin_says() {
+        let pod = Pod { namespace: "ns".into(), name: "web-0".into(), uid: "7".into() };
+        let mut network = NetworkSpec::new("blue");
+        let mut range: crate::network::RangeSpec = "192.0.2.10-192.0.2.20/24".parse().unwrap();
+        range.exclude = vec!["192.0.2.12/32".parse().unwrap()];
+        range.gateway = Some("192.0.2.1".parse().unwrap());
+        network.ranges = vec![range, "2001:db8::/64".parse().unwrap()];
+        network.sticky = true;
+        requests(
+            r#"{"version":1,"assign":{"network":{"network":"blue","overlapping":true,"ranges":[{"subnet":"192.0.2.0/24","first":"192.0.2.10","last":"192.0.2.20","exclude":["192.0.2.12/32"],"gateway":"192.0.2.1"},{"subnet":"2001:db8::/64"}],"sticky":true},"owner":{"container":"c1","ifname":"net1","netns":"/run/netns/c1","pod":{"namespace":"ns","name":"web-0","uid":"7"}},"wanted":["192.0.2.15"]}}"#,
+            &Request::Assign(Assign {
+                network,
+                owner: Owner { netns: "/run/netns/c1".into(), pod: Some(pod), ..owner() },
+                wanted: vec!["192.0.2.15".parse().unwrap()],
+            }),
+        );
+        requests(
+            r#"{"version":1,"held":{"network":{"network":"blue","overlapping":true,"ranges":[]},"owner":{"container":"c1","ifname":"net1"}}}"#,
+            &Request::Held(Held { network: NetworkSpec::new("blue"), owner: owner() }),
+        );
+        requests(
+            r#"{"version":1,"collect":{"network":"blue","valid":[{"containerID":"c1","ifname":"net1"}]}}"#,
+            &Request::Collect(Collect {
+                network: "blue".into(),
+                valid: vec![GcAttachment { container_id: "c1".into(), ifname: "net1".into() }],
+            }),
+        );
+        requests(
+            r#"{"version":1,"status":{"network":{"network":"blue","overlapping":true,"ranges":[]}}}"#,
+            &Request::Status(StatusRequest { network: NetworkSpec::new("blue") }),
+        );
+    }
+
+    #[test]
+    fn what_the_daemon_answers() {
+        answers(
+            r#"{"version":1,"assigned":[{"address":"192.0.2.15/24","gateway":"192.0.2.1"},{"address":"2001:db8::1/64"}]}"#,
+            &Answer::Assigned(vec![
+                Assigned {
+                    address: "192.0.2.15/24".parse().unwrap(),
+                    gateway: Some("192.0.2.1".parse().unwrap()),
+                },
+                Assigned { address: "2001:db8::1/64".parse().unwrap(), gateway: None },
+            ]),
+        );
+        answers(r#"{"version":1,"assigned":[]}"#, &Answer::Assigned(Vec::new()));
+        answers(r#"{"version":1,"ok":{}}"#, &Answer::Ok);
+    }
+
+    #[test]
+    fn what_is_left_has_a_file_for_each_attachment() {
+        let release = Request::Release(owner());
+        assert_eq!(release.todo_name(), Some(owner().hash()));
+        let other = Owner { netns: "/x".into(), ..owner() };
+        assert_eq!(other.hash(), owner().hash());
+        let held = Request::Held(Held::default());
+        assert_eq!(held.todo_name(), None);
+    }
+
+    #[test]
+    fn what_is_no_message() {
+        let refused = |line: &str| read_request(line.as_bytes()).unwrap_err().to_string();
+        assert_eq!(refused(r#"{"version":1}"#), "a message that says nothing that is known");
+        assert_eq!(refused("{}"), "a message of version 0; this is version 1");
+        assert!(
+            refused(r#"{"version":1,"assign":{"network":{"ranges":[{"subnet":"tea"}]}}}"#)
+                .starts_with("not a message: assign.network.ranges[0].subnet: "),
+        );
+    }
+}
