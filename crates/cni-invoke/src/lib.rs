@@ -27,6 +27,9 @@ pub use find::{FindError, find};
 pub use mixed::{Builtin, Mixed};
 pub use trust::{Distrust, Reason, distrust};
 
+/// Where distributions put plugins: looked at where nobody says otherwise.
+pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+
 /// What goes into a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {

@@ -409,8 +409,7 @@ fn check_version(
     )
 }
 
-/// Refuses to work on the plugin's own namespace; returns the container's. A path that cannot be opened is left to the
-/// verb.
+/// Opens the container's namespace, once for the whole call. A path that cannot be opened is left to the verb.
 fn container_netns(env: &CallEnv) -> Option<Netns> {
     if env.netns.is_empty() || env.overrides_netns() {
         return None;
@@ -418,6 +417,7 @@ fn container_netns(env: &CallEnv) -> Option<Netns> {
     Netns::open(Path::new(&env.netns)).ok()
 }
 
+/// Refuses to work on the plugin's own namespace.
 fn guard_netns(env: &CallEnv, container: &Netns) -> Result<(), Error> {
     let own =
         Netns::current_id().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni::{Command, NetworkList};
+use cni_invoke::PLUGIN_DIRS;
 use cni_runtime::{
     Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Outcome, Runtime, TraceContext,
 };
@@ -22,9 +23,6 @@ use crate::{VERSION, plugin_process};
 
 /// Where network configurations are unless somebody says otherwise.
 const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
-
-/// Where distributions put plugins.
-const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
 /// What a command works with.
 #[derive(Debug)]

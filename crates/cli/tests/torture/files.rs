@@ -93,27 +93,68 @@ fn damage(file: &Path, how: Damage, others: &[PathBuf], chance: &mut Chance) {
     }
 }
 
+/// Goes through every damage to every file, in an order that has nothing to do with theirs.
+struct Steps {
+    chance: Chance,
+    full: bool,
+    tried: usize,
+    place: usize,
+}
+
+/// What was done to one file.
+struct Step {
+    file: PathBuf,
+    kind: String,
+}
+
+impl Steps {
+    fn new(seed: u64) -> Self {
+        let full = feature::available("full");
+        Steps { chance: Chance::new(seed), full, tried: 0, place: 0 }
+    }
+
+    /// Damages one of these files; `None` once it was done often enough.
+    fn next(&mut self, all: &[PathBuf]) -> Option<Step> {
+        self.tried += 1;
+        let many = all.len() * DAMAGES.len();
+        if (if self.full { many * ROUNDS } else { SOME.min(many) }) < self.tried {
+            return None;
+        }
+        // A step that has no factor in common with the count goes through all of them.
+        self.place = (self.place + if self.full { 1 } else { 7919 }) % many;
+        let (file, how) = (&all[self.place / DAMAGES.len()], DAMAGES[self.place % DAMAGES.len()]);
+        damage(file, how, all, &mut self.chance);
+        Some(Step { file: file.clone(), kind: format!("{how:?}").to_lowercase() })
+    }
+}
+
+impl Step {
+    /// Takes away what is no file any more: it is nobody's to remove.
+    fn clear(&self) {
+        if !self.file.is_file() {
+            let _ = fs::remove_file(&self.file);
+            let _ = fs::remove_dir(&self.file);
+        }
+    }
+}
+
 /// DEL and then GC take away all that was made, whatever became of what was written down; nothing panics or hangs.
 #[test]
 fn a_container_goes_whatever_became_of_what_was_written_down() {
     testkit::require!("root", "ptrace");
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
-    let full = feature::available("full");
     let lab = Lab::new("files");
     let tally = lab.enter(|| {
         let world = World::enter(&lab);
         let mut tally = Tally::new();
-        let mut chance = Chance::new(12);
+        let mut steps = Steps::new(12);
         let first = world.pod("first");
         let result = world.done(&first.call("ADD", plugin));
         world.done(&Call { previous: result, ..first.call("DEL", plugin) });
         let before = world.look();
-        let mut tried = 0;
-        let mut place = 0;
-        loop {
-            tried += 1;
-            let pod = world.pod(&format!("f{tried}"));
+        for number in 1.. {
+            let pod = world.pod(&format!("f{number}"));
             let result = world.done(&pod.call("ADD", plugin));
             let mut all = Vec::new();
             FOLDERS.iter().for_each(|folder| files(Path::new(folder), &mut all));
@@ -124,23 +165,15 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
                 !file.ends_with("shared/bridge%20br0.made")
                     && !file.starts_with("/run/netwright/locks")
             });
-            let many = all.len() * DAMAGES.len();
-            let end = if full { many * ROUNDS } else { SOME.min(many) };
-            if end < tried {
+            let Some(step) = steps.next(&all) else {
                 world.done(&pod.call("DEL", plugin));
                 break;
-            }
-            // A step that has no factor in common with the count goes through all of them.
-            place = (place + if full { 1 } else { 7919 }) % many;
-            let (file, how) = (all[place / DAMAGES.len()].clone(), DAMAGES[place % DAMAGES.len()]);
-            damage(&file, how, &all, &mut chance);
-            let name = file.file_name().unwrap().to_string_lossy().into_owned();
-            let kind = format!("{how:?}").to_lowercase();
-            tally.count("records", "DEL", &kind);
-            if chance.once_in(2) {
+            };
+            tally.count("records", "DEL", &step.kind);
+            if steps.chance.once_in(2) {
                 pod.end();
             }
-            let previous = result.filter(|_| chance.once_in(2));
+            let previous = result.filter(|_| steps.chance.once_in(2));
             let mut wrong = Vec::new();
             let del = Call { previous, ..pod.call("DEL", plugin) };
             let said = world.call(&del);
@@ -150,18 +183,11 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
             if !collected.is_done() {
                 wrong.push(format!("DEL said {said:?}, GC said {collected:?}"));
             }
-            // What is no file any more is nobody's to remove.
-            if !file.is_file() {
-                let _ = fs::remove_file(&file);
-                let _ = fs::remove_dir(&file);
-            }
+            step.clear();
             wrong.extend(world.left(&before));
             if !wrong.is_empty() {
-                let path = file.display();
-                tally.found(format!(
-                    "records DEL {kind}: {name} ({path}):\n  {}",
-                    wrong.join("\n  ")
-                ));
+                let (kind, path) = (&step.kind, step.file.display());
+                tally.found(format!("records DEL {kind}: {path}:\n  {}", wrong.join("\n  ")));
                 break;
             }
         }
@@ -197,12 +223,11 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
     testkit::require!("root", "ptrace");
     let scenario = Scenario::chain();
     let network = written(&scenario);
-    let full = feature::available("full");
     let lab = Lab::new("runtime");
     let tally = lab.enter(|| {
         let world = World::enter(&lab);
         let mut tally = Tally::new();
-        let mut chance = Chance::new(13);
+        let mut steps = Steps::new(13);
         fs::create_dir_all("/etc/cni/net.d").unwrap();
         fs::write(NETWORK_FILE, &network).unwrap();
         let command = |verb: &str, pod: &Pod| {
@@ -227,24 +252,18 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
         assert_eq!(command("del", &first).code, Some(0));
         let before = world.look();
         let others = list();
-        let mut place = 0;
-        for tried in 1.. {
-            let pod = world.pod(&format!("r{tried}"));
+        for number in 1.. {
+            let pod = world.pod(&format!("r{number}"));
             add(&pod);
             let mut all = list();
             all.retain(|file| file == Path::new(NETWORK_FILE) || !others.contains(file));
-            let many = all.len() * DAMAGES.len();
-            let end = if full { many * ROUNDS } else { SOME.min(many) };
-            if end < tried {
+            let Some(step) = steps.next(&all) else {
                 assert_eq!(command("del", &pod).code, Some(0));
                 break;
-            }
-            place = (place + if full { 1 } else { 7919 }) % many;
-            let (file, how) = (all[place / DAMAGES.len()].clone(), DAMAGES[place % DAMAGES.len()]);
-            damage(&file, how, &all, &mut chance);
-            let (what, kind) = (kind_of(&file), format!("{how:?}").to_lowercase());
-            tally.count("runtime's files", what, &kind);
-            if chance.once_in(2) {
+            };
+            let what = kind_of(&step.file);
+            tally.count("runtime's files", what, &step.kind);
+            if steps.chance.once_in(2) {
                 pod.end();
             }
             let mut wrong = Vec::new();
@@ -259,16 +278,13 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
             };
             must_work(&command("del", &pod), "del", false);
             pod.end();
-            if !file.is_file() {
-                let _ = fs::remove_file(&file);
-                let _ = fs::remove_dir(&file);
-            }
+            step.clear();
             fs::write(NETWORK_FILE, &network).unwrap();
             must_work(&command("del", &pod), "del again", true);
             must_work(&world.netwright(&["gc", NETWORK]), "gc", true);
             wrong.extend(world.left(&before));
             if !wrong.is_empty() {
-                let path = file.display();
+                let (kind, path) = (&step.kind, step.file.display());
                 tally.found(format!(
                     "runtime's files {what} {kind}: {path}:\n  {}",
                     wrong.join("\n  ")

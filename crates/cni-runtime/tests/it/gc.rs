@@ -186,13 +186,13 @@ fn a_cache_that_cannot_be_listed_is_an_error_and_plugins_still_collect() {
 #[test]
 fn gc_ends_with_its_deadline_whatever_hangs() {
     let lab = Lab::new(&["a", "b"]);
-    let runtime = lab.runtime().with_cleanup_time(Duration::from_secs(2));
+    let runtime = lab.runtime().with_cleanup_time(Duration::from_secs(20));
     attach(&runtime, &lab, &["c1", "c2", "c3", "c4"]);
     lab.on("b", "DEL", "sleep 60");
     let started = Instant::now();
-    let deadline = Some(started + Duration::from_millis(300));
+    let deadline = Some(started + Duration::from_secs(2));
     let error = runtime.gc_list(&chain("1.1.0", &["a", "b"]), Some(&[]), deadline).unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(50));
     assert_eq!(
         lab.calls(),
         ["DEL b", "DEL a"],

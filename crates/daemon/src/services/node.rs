@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cni_invoke::{Exec, Executor, Mixed, distrust};
+use cni_invoke::{Exec, Executor, Mixed, PLUGIN_DIRS, distrust};
 use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
 use plugins::Builtins;
 use state::Roots;
@@ -15,9 +15,6 @@ use super::start::Surroundings;
 
 /// As for the command line: with this file plugins are not run which somebody else than root can change.
 pub(super) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
-
-/// Where distributions put plugins.
-const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 
 /// How long plugins may take for one attachment.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -81,7 +78,7 @@ impl Default for Flags {
     fn default() -> Self {
         Flags {
             caches: vec![DEFAULT_CACHE_DIR.into()],
-            path: PLUGIN_DIRS.to_owned(),
+            path: PLUGIN_DIRS.join(":"),
             conf_dir: "/etc/cni/net.d".into(),
             interval: Duration::from_secs(60),
             grace: Duration::from_secs(300),

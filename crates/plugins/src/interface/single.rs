@@ -424,9 +424,7 @@ fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {
         return Err(drift(format!("interface {ifname:?} is no {} link any more", T::NAME)));
     }
     container::same_mac(reported, &link)?;
-    if !link.up() {
-        return Err(drift(format!("interface {ifname:?} is down")));
-    }
+    container::require_up(&link)?;
     T::verify(call, &config, Some(&link), &mut sites)?;
     let ips: Vec<_> = result.container_ips(ifname).collect();
     container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)

@@ -17,9 +17,6 @@ use serde_json::value::RawValue;
 
 use crate::shared::daemon::socket_in;
 
-/// Where networks of the node are unless `confDir` says otherwise: where runtimes look, and where Multus does.
-const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];
-
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -138,7 +135,7 @@ impl Config {
         }
         let folders = match raw.conf_dir {
             Some(dir) => vec![dir],
-            None => CONF_DIRS.map(PathBuf::from).to_vec(),
+            None => npwg::CONF_DIRS.map(PathBuf::from).to_vec(),
         };
         let split = |text: &str| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());

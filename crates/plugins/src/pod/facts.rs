@@ -1,23 +1,21 @@
 //! What is written down of a pod's networks: all that DEL, CHECK and GC need.
 
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cni::{Error, IfName, code};
-use cni_plugin::codes;
+use cni::{Error, IfName};
 use npwg::wire::Pod;
 use serde::{Deserialize, Serialize};
+use state::Lock;
 
 use super::config::Config;
 use super::plan::Plan;
 use crate::multi::default_route::DefaultRoute;
 use crate::multi::members::Fact;
+use crate::shared::shared_object::lock_error;
 
 /// How long one waits who changes what a pod is attached to for another who does.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause between looks.
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// What is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,25 +75,6 @@ impl Facts {
 ///
 /// # Errors
 /// Code 11 when another holds it too long, 105 when it cannot be asked for.
-pub(super) fn lock(folder: &Path) -> Result<Option<File>, Error> {
-    let failed = |error: &std::io::Error| {
-        Error::from_chain(codes::STATE, error).context(format_args!("lock {}", folder.display()))
-    };
-    let file = match File::open(folder) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(&error)),
-    };
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(Some(file)),
-            Err(TryLockError::Error(error)) => return Err(failed(&error)),
-            Err(TryLockError::WouldBlock) if end <= Instant::now() => {
-                let text = format!("{} is held by another call", folder.display());
-                return Err(Error::new(code::TRY_AGAIN_LATER, text));
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-        }
-    }
+pub(super) fn lock(folder: &Path) -> Result<Option<Lock>, Error> {
+    Lock::acquire_directory(folder, PATIENCE).map_err(|error| lock_error(&error))
 }

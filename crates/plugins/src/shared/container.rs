@@ -295,6 +295,41 @@ pub fn reported_interface<'r>(
     Ok(reported)
 }
 
+/// Finds the container's interface as ADD reported it: of one of these kinds, with its hardware address (CHECK).
+///
+/// # Errors
+/// Code 104; code 100 when the kernel does not answer.
+pub fn reported_link(
+    inside: &mut RouteSocket,
+    call: &Call<'_>,
+    result: &AddResult,
+    kinds: &[&str],
+) -> Result<Link, Error> {
+    let ifname = call.ifname().as_str();
+    let reported = reported_interface(call, result)?;
+    let link = inside
+        .link_by_name(ifname)
+        .map_err(kernel)?
+        .ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
+    if !kinds.is_empty() && !kinds.iter().any(|kind| link.is_kind(kind)) {
+        let kinds = kinds.join(" or ");
+        return Err(drift(format!("interface {ifname:?} is no {kinds} link any more")));
+    }
+    same_mac(reported, &link)?;
+    Ok(link)
+}
+
+/// Checks that the container's interface is up (CHECK).
+///
+/// # Errors
+/// Code 104.
+pub fn require_up(link: &Link) -> Result<(), Error> {
+    if link.up() {
+        return Ok(());
+    }
+    Err(drift(format!("interface {:?} is down", link.name)))
+}
+
 /// Compares a link's hardware address with the one ADD reported (CHECK).
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, ContainerId, Error, IfName};
+use cni::{AddResult, AttachmentKey, ContainerId, Error, IfName, Interface};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -17,7 +17,7 @@ use state::Index;
 use super::attachment::{self, Left};
 use super::failures::Failures;
 use super::kernel_error as kernel;
-use super::{owner, rules, shared_object};
+use super::{container, drift, owner, rules, shared_object};
 
 /// How many queues each end has: the one the kernel would use, without the others it would make and give up.
 const VETH_QUEUES: u32 = 1;
@@ -200,6 +200,29 @@ pub fn remove(
         return Ok(());
     }
     inside.delete_link(link.index).map(drop).map_err(kernel)
+}
+
+/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK): up, with its MTU.
+///
+/// # Errors
+/// Code 104, with what `missing` says when it is not found; code 100 when the kernel does not answer.
+pub fn reported_host_end<'r>(
+    host: &mut RouteSocket,
+    result: &'r AddResult,
+    link: &Link,
+    missing: impl Fn() -> Error,
+) -> Result<(Link, &'r Interface), Error> {
+    let peer = link.peer_index.ok_or_else(&missing)?;
+    let end = host.link_by_index(peer).map_err(kernel)?.ok_or_else(&missing)?;
+    let mut interfaces = result.interfaces.iter();
+    let reported = interfaces
+        .find(|reported| reported.name == end.name && reported.sandbox.is_empty())
+        .ok_or_else(&missing)?;
+    if !end.up() {
+        return Err(drift(format!("link {:?} is down", end.name)));
+    }
+    container::same_mtu(reported, &end)?;
+    Ok((end, reported))
 }
 
 /// Says whether a link on the host is the attachment's: by its mark, or, without one, by its address ([`owner::host_mac`]).

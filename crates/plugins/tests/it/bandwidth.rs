@@ -455,10 +455,7 @@ fn gc_takes_what_has_no_record_but_our_mark() {
     node.sh("ip link add bwp000000000000 type ifb");
     std::fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
     let gc = || {
-        let gc = node.run("bandwidth", "GC").env(|env| {
-            env.container_id.clear();
-            env.ifname.clear();
-        });
+        let gc = node.run("bandwidth", "GC").of_network();
         gc.valid(&[("c1", "eth0")]).call().silent();
     };
     gc();

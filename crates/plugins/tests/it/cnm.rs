@@ -23,10 +23,7 @@ fn cnm<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
 
 /// A call about the network, not about a container.
 fn of_network<'n>(node: &'n Node, verb: &str) -> Run<'n> {
-    node.run("cnm", verb).config(json!({ "driver": "weft", "ipamDriver": "weft" })).env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    })
+    node.run("cnm", verb).config(json!({ "driver": "weft", "ipamDriver": "weft" })).of_network()
 }
 
 /// The question of the only call of this name.

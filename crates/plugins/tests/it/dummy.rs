@@ -242,10 +242,7 @@ fn a_kernel_without_dummy_links_is_told() {
     let c1 = node.container("c1");
     let before = Snapshot::take(&node.lab);
     let run = node.run("dummy", "STATUS").config(json!({ "ipam": ipam(&node, Family::V4) }));
-    let run = run.env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    });
+    let run = run.of_network();
     run.call().fails(50, "failed to create dummy");
     add(&node, &c1).call().fails(100, "CONFIG_DUMMY");
     before.assert_same(&Snapshot::take(&node.lab));

@@ -47,10 +47,7 @@ fn check<'n>(node: &'n Node, container: &Container, result: &Value) -> Run<'n> {
 }
 
 fn network<'n>(node: &'n Node, verb: &str) -> Run<'n> {
-    node.run("host-device", verb).config(json!({ "device": "nic0" })).env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    })
+    node.run("host-device", verb).config(json!({ "device": "nic0" })).of_network()
 }
 
 /// An address plugin that logs its verbs.

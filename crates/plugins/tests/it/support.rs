@@ -206,6 +206,14 @@ impl Run<'_> {
         self
     }
 
+    /// Says nothing of a container: what a runtime gives to GC and STATUS.
+    pub(crate) fn of_network(self) -> Self {
+        self.env(|env| {
+            env.container_id.clear();
+            env.ifname.clear();
+        })
+    }
+
     /// Sets `cniVersion`.
     pub(crate) fn version(self, version: &str) -> Self {
         self.config(json!({ "cniVersion": version }))

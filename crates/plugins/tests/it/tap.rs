@@ -352,11 +352,7 @@ fn status_tells_that_taps_cannot_be_made() {
     let node = Node::new("tap-status");
     let status = |keys: Value| {
         let run = node.run("tap", "STATUS").config(keys);
-        run.env(|env| {
-            env.container_id.clear();
-            env.ifname.clear();
-        })
-        .call()
+        run.of_network().call()
     };
     status(json!({})).silent();
     status(json!({ "bridge": "in-container" })).silent();

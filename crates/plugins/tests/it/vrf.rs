@@ -396,10 +396,7 @@ fn status_tells_whether_the_kernel_can() {
     let node = Node::new("vrf-status");
     let status = || {
         let status = node.run("vrf", "STATUS").config(json!({ "vrfname": "blue" }));
-        status.env(|env| {
-            env.container_id.clear();
-            env.ifname.clear();
-        })
+        status.of_network()
     };
     let answer = status().call();
     if feature::available("vrf") {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::cgroup::Cgroup;
 use super::image::image;
+use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, Running};
 use crate::reference;
@@ -167,16 +168,7 @@ impl<'lab> Docker<'lab> {
     /// When it fails, with what it wrote to standard error and the end of the engine's log.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
-        let output = self.try_run(arguments);
-        assert!(
-            output.status.success(),
-            "docker {} failed ({}): {}\n{}",
-            arguments.join(" "),
-            output.status,
-            String::from_utf8_lossy(&output.stderr),
-            self.log(),
-        );
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        succeeded("docker", arguments, &self.try_run(arguments), || self.log())
     }
 
     /// Runs a docker command that must fail, and returns what it wrote to standard error.

@@ -13,6 +13,8 @@
 //! podman.run(&["run", "--rm", "--network", "n1", Podman::IMAGE, "ip", "addr"]);
 //! ```
 
+use std::process::Output;
+
 mod cgroup;
 mod containerd;
 mod docker;
@@ -29,6 +31,28 @@ pub use oci::Bundle;
 pub use ovs::Ovs;
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};
+
+/// Returns what a program wrote that must have succeeded.
+///
+/// # Panics
+/// When it failed, with what it wrote to standard error and the `log` of whom it spoke to.
+#[track_caller]
+fn succeeded(
+    program: &str,
+    arguments: &[&str],
+    output: &Output,
+    log: impl FnOnce() -> String,
+) -> String {
+    assert!(
+        output.status.success(),
+        "{program} {} failed ({}): {}\n{}",
+        arguments.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stderr),
+        log(),
+    );
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
 
 /// Tells a runtime's own words: `cargo xtask ci` finds them in what tests print, and shows them at its end.
 ///

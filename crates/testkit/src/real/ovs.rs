@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::succeeded;
 use crate::lab::Lab;
 use crate::place::{Place as _, Running};
 
@@ -89,16 +90,7 @@ impl<'lab> Ovs<'lab> {
     /// When it fails.
     #[track_caller]
     pub fn vsctl(&self, arguments: &[&str]) -> String {
-        let output = self.try_vsctl(arguments);
-        assert!(
-            output.status.success(),
-            "ovs-vsctl {} failed ({}): {}\n{}",
-            arguments.join(" "),
-            output.status,
-            String::from_utf8_lossy(&output.stderr),
-            self.log(),
-        );
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        succeeded("ovs-vsctl", arguments, &self.try_vsctl(arguments), || self.log())
     }
 
     /// Runs `ovs-vsctl` and returns whatever came of it.

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 
 use super::rootfs::root_filesystem;
+use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::Place as _;
 
@@ -85,15 +86,7 @@ impl<'lab> Podman<'lab> {
     /// When it fails, with what it wrote to standard error.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
-        let output = self.try_run(arguments);
-        assert!(
-            output.status.success(),
-            "podman {} failed ({}): {}",
-            arguments.join(" "),
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        succeeded("podman", arguments, &self.try_run(arguments), String::new)
     }
 
     /// Runs a podman command and returns whatever came of it.

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cni_invoke::PLUGIN_DIRS;
+
 use super::super::arguments::{Arguments, FlagError};
 
 /// What is printed for `-help`.
@@ -24,7 +26,6 @@ One dash or two, values apart or after `=`.
 ";
 
 const SOCKET: &str = "/run/docker/plugins/netwright.sock";
-const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 /// Plugins take milliseconds; dhcp, which waits for a server, seconds.
 const PATIENCE_S: u64 = 10;
 /// The longest that may be asked for: Docker's user waits for it.
@@ -47,7 +48,7 @@ impl Default for Flags {
             cache_dir: cni_runtime::DEFAULT_CACHE_DIR.into(),
             conf_dir: "/etc/cni/net.d".into(),
             patience: Duration::from_secs(PATIENCE_S),
-            plugin_path: paths(PLUGIN_DIRS),
+            plugin_path: PLUGIN_DIRS.map(PathBuf::from).to_vec(),
             socket: SOCKET.into(),
             state: None,
         }

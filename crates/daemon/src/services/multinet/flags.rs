@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use cni_invoke::PLUGIN_DIRS;
 use npwg::policy::Policy;
 use npwg::status::Form;
 
@@ -37,11 +38,6 @@ docs/multi-network.md.
 
 One dash or two, values apart or after `=`.
 ";
-
-const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
-
-/// Where runtimes look for networks, and where Multus does.
-const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];
 
 /// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +76,7 @@ impl Default for Flags {
             kubeconfig: None,
             label_node: false,
             node: String::new(),
-            path: PLUGIN_DIRS.to_owned(),
+            path: PLUGIN_DIRS.join(":"),
             socket: npwg::wire::SOCKET.into(),
             status: Form::Library,
             defaults: Defaults {
@@ -100,7 +96,7 @@ impl Flags {
     pub(super) fn conf_dirs(&self) -> Vec<PathBuf> {
         match &self.conf_dir {
             Some(dir) => vec![dir.clone()],
-            None => CONF_DIRS.map(PathBuf::from).to_vec(),
+            None => npwg::CONF_DIRS.map(PathBuf::from).to_vec(),
         }
     }
 

@@ -9,7 +9,7 @@ use state::Index;
 use super::config::Config;
 use super::connect::Facts;
 use crate::shared::attachment::unavailable;
-use crate::shared::{container, drift, forwarding, kernel_error as kernel, owner, repair};
+use crate::shared::{container, drift, forwarding, kernel_error as kernel, owner, pair, repair};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -23,7 +23,10 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
 
     let bridge = check_bridge(&mut host, &config, &result)?;
-    let container = check_container(&mut inside, call, &config, &result)?;
+    let container = container::reported_link(&mut inside, call, &result, &["veth"])?;
+    if !config.leave_down {
+        container::require_up(&container)?;
+    }
     let port = check_port(&mut host, call, &config, &result, &bridge, &container)?;
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
     container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
@@ -77,28 +80,6 @@ fn check_bridge(
     Ok(bridge)
 }
 
-fn check_container(
-    inside: &mut RouteSocket,
-    call: &Call<'_>,
-    config: &Config,
-    result: &AddResult,
-) -> Result<Link, Error> {
-    let ifname = call.ifname().as_str();
-    let reported = container::reported_interface(call, result)?;
-    let link = inside
-        .link_by_name(ifname)
-        .map_err(kernel)?
-        .ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
-    if link.kind.as_deref() != Some("veth") {
-        return Err(drift(format!("interface {ifname:?} is no veth link any more")));
-    }
-    container::same_mac(reported, &link)?;
-    if !config.leave_down && !link.up() {
-        return Err(drift(format!("interface {ifname:?} is down")));
-    }
-    Ok(link)
-}
-
 fn check_port(
     host: &mut RouteSocket,
     call: &Call<'_>,
@@ -108,22 +89,13 @@ fn check_port(
     container: &Link,
 ) -> Result<Link, Error> {
     let missing = || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
-    let peer = container.peer_index.ok_or_else(missing)?;
-    let port = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
-    let mut interfaces = result.interfaces.iter();
-    let reported = interfaces
-        .find(|link| link.name == port.name && link.sandbox.is_empty())
-        .ok_or_else(missing)?;
+    let (port, _) = pair::reported_host_end(host, result, container, missing)?;
     if port.master != Some(bridge.index) {
         return Err(drift(format!(
             "link {:?} is not a port of bridge {:?} any more",
             port.name, bridge.name
         )));
     }
-    if !port.up() {
-        return Err(drift(format!("link {:?} is down", port.name)));
-    }
-    container::same_mtu(reported, &port)?;
     check_mark(call, &port)?;
     let has = port.port.unwrap_or_default();
     for (what, asked, found) in [

@@ -14,7 +14,7 @@ use super::network::Drivers;
 use super::remove::Told;
 use crate::interface::single::Sites;
 use crate::shared::repair::{self, Inside};
-use crate::shared::{attachment, container, drift, kernel_error as kernel, owner};
+use crate::shared::{attachment, container, drift, owner};
 
 /// Runs CHECK: what is written down, what the driver knows, what the container has.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -32,17 +32,11 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     };
     let mut sites = Sites::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
-    let reported = container::reported_interface(call, &result)?;
-    let Some(link) = sites.inside.link_by_name(ifname).map_err(kernel)? else {
-        return Err(drift(format!("interface {ifname:?} is gone from the container")));
-    };
+    let link = container::reported_link(&mut sites.inside, call, &result, &[])?;
     if link.alias.as_deref() != Some(&owner::alias(key)) {
         return Err(drift(format!("interface {ifname:?} is not the one that ADD took")));
     }
-    container::same_mac(reported, &link)?;
-    if !link.up() {
-        return Err(drift(format!("interface {ifname:?} is down")));
-    }
+    container::require_up(&link)?;
     let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
     container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)?;
     let patience = Patience::new(config.timeout, call.context().deadline);

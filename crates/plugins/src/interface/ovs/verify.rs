@@ -11,7 +11,7 @@ use super::database::Switch;
 use super::interior;
 use super::remove::unavailable;
 use super::rows::{self, ids};
-use crate::shared::{container, drift, kernel_error as kernel, owner};
+use crate::shared::{container, drift, kernel_error as kernel, owner, pair};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -23,7 +23,12 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    let link = check_container(&mut inside, call, &config, &result)?;
+    let kinds = match config.kind {
+        PortKind::Veth => &["veth"],
+        PortKind::Internal => interior::KINDS,
+    };
+    let link = container::reported_link(&mut inside, call, &result, kinds)?;
+    container::require_up(&link)?;
     let name = match config.kind {
         PortKind::Veth => check_host(&mut host, call, &result, &link)?.name,
         PortKind::Internal => rows::interior_name(call.attachment()),
@@ -37,31 +42,6 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     container::check(&mut inside, link.index, &link.name, &ips, &result.routes)
 }
 
-fn check_container(
-    inside: &mut RouteSocket,
-    call: &Call<'_>,
-    config: &Config,
-    result: &AddResult,
-) -> Result<Link, Error> {
-    let ifname = call.ifname().as_str();
-    let reported = container::reported_interface(call, result)?;
-    let link = inside.link_by_name(ifname).map_err(kernel)?;
-    let link =
-        link.ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
-    let kinds: &[&str] = match config.kind {
-        PortKind::Veth => &["veth"],
-        PortKind::Internal => interior::KINDS,
-    };
-    if !kinds.iter().any(|kind| link.is_kind(kind)) {
-        return Err(drift(format!("interface {ifname:?} is not what ADD made any more")));
-    }
-    container::same_mac(reported, &link)?;
-    if !link.up() {
-        return Err(drift(format!("interface {ifname:?} is down")));
-    }
-    Ok(link)
-}
-
 fn check_host(
     host: &mut RouteSocket,
     call: &Call<'_>,
@@ -69,16 +49,7 @@ fn check_host(
     container: &Link,
 ) -> Result<Link, Error> {
     let missing = || drift("the host's end of the container's interface was not found".to_owned());
-    let peer = container.peer_index.ok_or_else(missing)?;
-    let link = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
-    let mut interfaces = result.interfaces.iter();
-    let reported =
-        interfaces.find(|reported| reported.name == link.name && reported.sandbox.is_empty());
-    let reported = reported.ok_or_else(missing)?;
-    if !link.up() {
-        return Err(drift(format!("link {:?} is down", link.name)));
-    }
-    container::same_mtu(reported, &link)?;
+    let (link, _) = pair::reported_host_end(host, result, container, missing)?;
     let foreign = link.alias.as_ref().filter(|alias| **alias != owner::alias(call.attachment()));
     if let Some(alias) = foreign.filter(|alias| alias.starts_with(owner::PREFIX)) {
         return Err(drift(format!("link {:?} has mark (alias) {alias}", link.name)));

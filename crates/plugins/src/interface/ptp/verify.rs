@@ -9,7 +9,7 @@ use state::Index;
 use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::plan;
-use crate::shared::{container, drift, forwarding, kernel_error as kernel, rules};
+use crate::shared::{container, drift, forwarding, kernel_error as kernel, pair, rules};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -20,7 +20,8 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
 
-    let link = check_container(&mut inside, call, &result)?;
+    let link = container::reported_link(&mut inside, call, &result, &["veth"])?;
+    container::require_up(&link)?;
     let host_link = check_pair(&mut host, &result, &link)?;
     let ips: Vec<&IpConfig> = result.container_ips(call.ifname().as_str()).collect();
     let placed: Vec<IpConfig> = ips.iter().map(|ip| (*ip).clone()).collect();
@@ -32,42 +33,11 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     check_filter(call, &config, &host_link, &placed)
 }
 
-fn check_container(
-    inside: &mut RouteSocket,
-    call: &Call<'_>,
-    result: &AddResult,
-) -> Result<Link, Error> {
-    let ifname = call.ifname().as_str();
-    let reported = container::reported_interface(call, result)?;
-    let link = inside
-        .link_by_name(ifname)
-        .map_err(kernel)?
-        .ok_or_else(|| drift(format!("interface {ifname:?} is gone from the container")))?;
-    if !link.is_kind("veth") {
-        return Err(drift(format!("interface {ifname:?} is no veth link any more")));
-    }
-    container::same_mac(reported, &link)?;
-    if !link.up() {
-        return Err(drift(format!("interface {ifname:?} is down")));
-    }
-    Ok(link)
-}
-
 /// Finds the host's end of the pair, which must be one that ADD reported.
 fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result<Link, Error> {
     let missing = || drift(format!("the host's end of interface {:?} was not found", link.name));
-    let peer = link.peer_index.ok_or_else(missing)?;
-    let peer = host.link_by_index(peer).map_err(kernel)?.ok_or_else(missing)?;
-    let reported = result
-        .interfaces
-        .iter()
-        .find(|reported| reported.name == peer.name && reported.sandbox.is_empty())
-        .ok_or_else(missing)?;
+    let (peer, reported) = pair::reported_host_end(host, result, link, missing)?;
     container::same_mac(reported, &peer)?;
-    container::same_mtu(reported, &peer)?;
-    if !peer.up() {
-        return Err(drift(format!("link {:?} is down", peer.name)));
-    }
     Ok(peer)
 }
 

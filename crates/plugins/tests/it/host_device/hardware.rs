@@ -101,10 +101,7 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     rig.add(&dying);
     drop(dying);
     let gc = rig.node.run("host-device", "GC").config(rig.keys.clone()).on_machine();
-    let gc = gc.env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    });
+    let gc = gc.of_network();
     gc.valid(&[]).call().silent();
     assert_eq!(card(name), found);
     let dying = rig.node.container("e2");

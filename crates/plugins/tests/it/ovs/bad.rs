@@ -79,10 +79,7 @@ fn fails(node: &Node, keys: &Value, code: u32, said: &str) {
     let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
     assert_eq!(error.code, code, "{error:?}");
     assert!(error.msg.contains(said), "{error:?}");
-    let status = node.run("ovs", "STATUS").config(keys.clone()).env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    });
+    let status = node.run("ovs", "STATUS").config(keys.clone()).of_network();
     assert_eq!(status.call().error().code, 50);
     node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
     before.assert_same(&Snapshot::take(&node.lab));

@@ -19,10 +19,7 @@ fn a_schema_that_is_too_old_is_named() {
     let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
     assert_eq!(error.code, 112);
     assert!(error.msg.contains("has no column \"protected\" in table \"Port\""), "{error:?}");
-    let status = node.run("ovs", "STATUS").config(keys).env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    });
+    let status = node.run("ovs", "STATUS").config(keys).of_network();
     let error = status.call().error();
     assert_eq!(error.code, 50);
     assert!(error.msg.contains("protected"), "{error:?}");

@@ -73,15 +73,7 @@ fn foreign_ports_are_left_alone() {
     let keys = keys(&node, &ovs, json!({}));
     add(&node, &c1, &keys).call().ok();
     node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
-    node.run("ovs", "GC")
-        .config(keys)
-        .valid(&[])
-        .env(|env| {
-            env.container_id.clear();
-            env.ifname.clear();
-        })
-        .call()
-        .silent();
+    node.run("ovs", "GC").config(keys).valid(&[]).of_network().call().silent();
     assert_eq!(before, ovs.content());
 }
 
@@ -130,15 +122,7 @@ fn ports_of_an_earlier_boot_go_with_the_first_add_and_gc() {
     let c2 = node.container("c2");
     add(&node, &c2, &keys).call().ok();
     assert_eq!(ovs.vsctl(&["list-ports", "br0"]).lines().count(), 1);
-    node.run("ovs", "GC")
-        .config(keys)
-        .valid(&[])
-        .env(|env| {
-            env.container_id.clear();
-            env.ifname.clear();
-        })
-        .call()
-        .silent();
+    node.run("ovs", "GC").config(keys).valid(&[]).of_network().call().silent();
     assert_eq!(before, ovs.content());
 }
 

@@ -145,10 +145,7 @@ pub(crate) fn run<'n>(
 
 /// A call for the network, not for a container: GC or STATUS.
 fn of_network<'n>(subject: &Subject, node: &'n Node, verb: &str, keys: &Value) -> Run<'n> {
-    node.run(subject.plugin, verb).config(keys.clone()).without("prevResult").env(|env| {
-        env.container_id.clear();
-        env.ifname.clear();
-    })
+    node.run(subject.plugin, verb).config(keys.clone()).without("prevResult").of_network()
 }
 
 fn collect(subject: &Subject, node: &Node, keys: &Value, valid: &[(&str, &str)]) {
