@@ -1,5 +1,13 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod local;
 pub mod network;
+pub mod node;
+pub mod reclaim;
+pub mod record;
+pub mod store;
 pub mod wire;
+
+pub use node::{Clock, Node, Settings};
+pub use reclaim::Reclaimer;

@@ -332,7 +332,11 @@ impl Network {
     #[must_use]
     pub fn space(&self, range: &Range) -> String {
         let name = if self.spec.space.is_empty() { UNNAMED_SPACE } else { &self.spec.space };
-        if self.spec.overlapping { name.to_owned() } else { format!("{name}/{}", range.subnet) }
+        if self.spec.overlapping {
+            return name.to_owned();
+        }
+        // No name of a space has such a sign.
+        format!("{name}@{}-{}", range.subnet.addr(), range.subnet.prefix_len())
     }
 
     /// Returns the prefix length of blocks in a range, unless the space has others already.

@@ -61,6 +61,6 @@ pub use file::{
 };
 pub use index::{Index, Release};
 pub use lock::{Holder, Lock, LockError};
-pub use name::file_name_of;
+pub use name::{file_name_of, object_of};
 pub use record::{Damaged, NetnsIdentity, Read, Record};
 pub use roots::{Roots, boot_id};

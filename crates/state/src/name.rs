@@ -37,7 +37,8 @@ pub fn file_name_of(object: &str) -> String {
 }
 
 /// Reads [`file_name_of`] backwards; `None` for what it did not write, and for cut names.
-pub(crate) fn object_of(name: &str) -> Option<String> {
+#[must_use]
+pub fn object_of(name: &str) -> Option<String> {
     if name == "%" {
         return Some(String::new());
     }

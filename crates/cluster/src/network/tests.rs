@@ -103,7 +103,7 @@ fn a_space_is_the_names_or_the_subnets() {
     spec.space = "blue".into();
     assert_eq!(space(&spec), "blue");
     spec.overlapping = false;
-    assert_eq!(space(&spec), "blue/10.0.0.0/24");
+    assert_eq!(space(&spec), "blue@10.0.0.0-24");
 }
 
 #[test]

@@ -1,0 +1,547 @@
+//! A node: it takes blocks of addresses from the store, and gives the addresses of its blocks.
+//!
+//! # What keeps an address from being given twice
+//!
+//! 1. A block has one record, made by compare-and-swap: it is one node's or nobody's. All nodes cut a space alike
+//!    ([`SpaceRecord`](crate::record::SpaceRecord)).
+//! 2. Within a block only its node gives addresses, under one lock, and an address is on the node's disk before anybody is told of it.
+//! 3. A node gives addresses only while it knows, by a clock that also counts while the machine sleeps, that its lease holds: for the lease's length from
+//!    *before* it sent the renewal that was answered.
+//! 4. Somebody else may take the blocks of a node only when that node is known to be gone, and its lease was seen unchanged for longer than its
+//!    length by the clock of who looks ([`Reclaimer`](crate::Reclaimer)), and its record was fenced by compare-and-swap.
+//! 5. A node whose record was fenced, or who finds none, comes back with another epoch, and uses a block only once the block's record says so
+//!    too. Addresses that containers have in blocks it has lost are told of, and asked for again where the block is nobody's.
+//! 6. A block on its way back is noted on the disk before the store is asked to forget it, and not used again whatever the answer.
+//!
+//! What the node has on its disk counts; that the records show who holds what is for people, and for a node that lost its disk.
+//!
+//! Nothing here reads a clock or the environment: [`Clock`] and [`Settings`] are passed in. What people should hear is kept for
+//! [`Node::take_notices`].
+
+mod claim;
+mod lease;
+mod table;
+mod upkeep;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cni::code;
+use cni::line::Refusal;
+use ipnet::IpNet;
+use state::FileError;
+use thiserror::Error;
+
+pub(crate) use self::lease::{lease_of, surely_over};
+use self::table::{Block, Lack, Table};
+use crate::local::{BlockFile, Files, HeldFile, HeldName, Hook, NodeFile};
+use crate::network::{Network, Range};
+use crate::record::BlockId;
+use crate::store::Store;
+use crate::wire::{Assign, Assigned, Collect, Held, Owner};
+
+/// The code of refusals that have to do with addresses (docs/errors.md).
+pub const ADDRESS: u32 = 102;
+/// The code of refusals because something could not be written (docs/errors.md).
+pub const STATE: u32 = 105;
+/// How often an address is looked for before an ADD gives up: each time something stood in the way that is gone now.
+const ATTEMPTS: u32 = 64;
+
+/// A clock that never goes back, and that counts on while the machine sleeps (`CLOCK_BOOTTIME`).
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// Returns how long it has run.
+    fn now(&self) -> Duration;
+}
+
+/// What a node is told about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Its name, which no other node has.
+    pub node: String,
+    /// The boot's identity: what was known of a clock of another boot says nothing.
+    pub boot: String,
+    /// Text that no other machine has; it is used when the disk says none.
+    pub identity: String,
+    /// How long the lease holds: how long addresses can be given from blocks that the node has while the store is away.
+    pub lease: Duration,
+    /// How long a block stays empty before it is given back.
+    pub idle: Duration,
+    /// How many empty blocks of a space and family are kept.
+    pub spare: usize,
+}
+
+impl Settings {
+    /// Makes the usual ones.
+    #[must_use]
+    pub fn new(node: &str, boot: &str, identity: &str) -> Self {
+        Settings {
+            node: node.to_owned(),
+            boot: boot.to_owned(),
+            identity: identity.to_owned(),
+            lease: Duration::from_secs(3600),
+            idle: Duration::from_secs(600),
+            spare: 1,
+        }
+    }
+}
+
+/// The node cannot start.
+#[derive(Debug, Error)]
+#[error("use what the node has on its disk")]
+pub struct OpenError(#[from] FileError);
+
+/// An address of a container that may be somebody else's as well: its block was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The space.
+    pub space: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Who has it here.
+    pub owner: Owner,
+}
+
+/// A node. All its functions may be called by several threads at once.
+pub struct Node {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    files: Files,
+    settings: Settings,
+    table: Mutex<Table>,
+    changed: Condvar,
+    /// Held while the lease is renewed and what is ours compared.
+    renewing: Mutex<()>,
+    /// Held while records are brought up to date.
+    tending: Mutex<()>,
+    seed: u64,
+    drawn: AtomicU64,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Opens what the node has on its disk; asks the store nothing.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        dir: &Path,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(dir, store, clock, settings, None)
+    }
+
+    /// Opens it as [`Node::open`] does, and asks `hook` before each write of a file: for tests that end there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    #[doc(hidden)]
+    pub fn open_with(
+        dir: &Path,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        hook: Option<Hook>,
+    ) -> Result<Self, OpenError> {
+        let files = Files::open(dir, hook)?;
+        let found = files.read()?;
+        let mut table = Table::new(&settings.identity);
+        table.notices = found.notices;
+        let now = clock.now();
+        match found.node.filter(|file| !file.identity.is_empty()) {
+            Some(file) => {
+                // What this boot's disk says is so: nobody else could take a block while the lease holds.
+                if file.boot == settings.boot && now < file.until {
+                    table.trusted = true;
+                    table.until = Some(file.until);
+                }
+                (table.identity, table.epoch) = (file.identity, file.epoch);
+            }
+            None => files.write_node(&NodeFile {
+                identity: settings.identity.clone(),
+                ..NodeFile::default()
+            })?,
+        }
+        for (id, file) in found.blocks {
+            let block = Block {
+                epoch: file.epoch,
+                returning: file.returning,
+                kept: file.kept,
+                ..Block::new(now)
+            };
+            table.blocks.insert(id, block);
+        }
+        let mut dead = 0_usize;
+        for (name, file) in found.held {
+            // No container outlives a boot.
+            if !file.boot.is_empty() && file.boot != settings.boot {
+                files.remove_held(&name)?;
+                dead += 1;
+                continue;
+            }
+            table.insert(&name, table::Held::read(file));
+        }
+        if 0 < dead {
+            table
+                .notices
+                .push(format!("{dead} addresses of containers of an earlier boot are free"));
+        }
+        table.dirty_all();
+        let hash = cni::owner::sha512_hex(&format!("{}\0{}", settings.node, table.identity), 16);
+        let seed = u64::from_str_radix(&hash, 16).unwrap_or_default();
+        Ok(Node {
+            store,
+            clock,
+            files,
+            settings,
+            table: Mutex::new(table),
+            changed: Condvar::new(),
+            renewing: Mutex::new(()),
+            tending: Mutex::new(()),
+            seed,
+            drawn: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.settings.node
+    }
+
+    /// Returns what people should hear, once.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().notices)
+    }
+
+    /// Returns the addresses of containers whose block was lost.
+    pub fn lost(&self) -> Vec<Lost> {
+        self.lock().lost()
+    }
+
+    /// Assigns an address of each range, the same again for the same container and interface.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; nothing was assigned then that was not before.
+    pub fn assign(&self, ask: &Assign) -> Result<Vec<Assigned>, Refusal> {
+        let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
+        check_owner(&ask.owner)?;
+        let wanted = wanted_of(&network, &ask.wanted)?;
+        let hash = ask.owner.hash();
+        let _turn = self.turn(&hash);
+        let mut made = Vec::new();
+        let assigned = self.assign_all(&network, &wanted, &ask.owner, &hash, &mut made);
+        let assigned = assigned.and_then(|assigned| {
+            // The disk may have taken its time.
+            let table = self.lock();
+            if made.iter().all(|name| table.may_give(name, self.clock.now())) {
+                return Ok(assigned);
+            }
+            Err(Refusal::for_now("this node's lease ended while an address was written down"))
+        });
+        if assigned.is_err() {
+            for name in made {
+                // One that stays is the same owner's at the next ADD, and goes with DEL.
+                if self.files.remove_held(&name).is_ok() {
+                    self.lock().remove(&name, self.clock.now());
+                }
+            }
+        }
+        self.changed.notify_all();
+        assigned
+    }
+
+    fn assign_all(
+        &self,
+        network: &Network,
+        wanted: &[Option<IpAddr>],
+        owner: &Owner,
+        hash: &str,
+        made: &mut Vec<HeldName>,
+    ) -> Result<Vec<Assigned>, Refusal> {
+        let mut assigned: Vec<Assigned> = Vec::new();
+        for (range, wanted) in network.ranges().iter().zip(wanted) {
+            let space = network.space(range);
+            let used: Vec<IpAddr> = assigned.iter().map(|one| one.address.addr()).collect();
+            let address = match self.kept_before(&space, range, *wanted, hash, &used)? {
+                Some(address) => address,
+                None => self.assign_one(network, range, *wanted, owner, hash, made)?,
+            };
+            let prefix = range.subnet().prefix_len();
+            let address = IpNet::new(address, prefix).map_err(|error| {
+                Refusal::new(code::INTERNAL, format!("{address}/{prefix}: {error}"))
+            })?;
+            assigned.push(Assigned { address, gateway: range.gateway() });
+        }
+        Ok(assigned)
+    }
+
+    /// What an earlier ADD assigned.
+    fn kept_before(
+        &self,
+        space: &str,
+        range: &Range,
+        wanted: Option<IpAddr>,
+        hash: &str,
+        used: &[IpAddr],
+    ) -> Result<Option<IpAddr>, Refusal> {
+        let mut table = self.lock();
+        let found = table.of_owner(hash).into_iter().find(|name| {
+            name.space == space
+                && range.subnet().contains(&name.address)
+                && !used.contains(&name.address)
+        });
+        let Some(name) = found else { return Ok(None) };
+        if table.is_lost(&name) {
+            // Nobody is told of it again.
+            self.files.remove_held(&name).map_err(|error| unwritten(&error))?;
+            table.remove(&name, self.clock.now());
+            return Ok(None);
+        }
+        match wanted {
+            Some(wanted) if wanted != name.address => Err(Refusal::new(
+                ADDRESS,
+                format!("{wanted} is wanted by an interface that has {} already", name.address),
+            )
+            .with_details("DEL comes before an ADD that asks for something else")),
+            _ => Ok(Some(name.address)),
+        }
+    }
+
+    fn assign_one(
+        &self,
+        network: &Network,
+        range: &Range,
+        wanted: Option<IpAddr>,
+        owner: &Owner,
+        hash: &str,
+        made: &mut Vec<HeldName>,
+    ) -> Result<IpAddr, Refusal> {
+        let space = network.space(range);
+        for _ in 0..ATTEMPTS {
+            let taken = {
+                let mut table = self.lock();
+                let held = table::Held::new(network.name(), owner);
+                table.take(&space, range, wanted, hash, held, self.clock.now())
+            };
+            match taken {
+                Ok(address) => {
+                    let name = HeldName { space: space.clone(), address, hash: hash.to_owned() };
+                    let file = HeldFile {
+                        boot: self.settings.boot.clone(),
+                        network: network.name().to_owned(),
+                        owner: owner.clone(),
+                        ..HeldFile::default()
+                    };
+                    if let Err(error) = self.files.write_held(&name, &file) {
+                        // It may be there all the same.
+                        if self.files.remove_held(&name).is_ok() {
+                            self.lock().remove(&name, self.clock.now());
+                        }
+                        return Err(unwritten(&error));
+                    }
+                    self.lock().written(&name);
+                    made.push(name);
+                    return Ok(address);
+                }
+                Err(Lack::Lease) => self.ensure_lease()?,
+                Err(Lack::Block) => self.claim(network, range, &space, wanted)?,
+                Err(Lack::Taken(holder)) => {
+                    let wanted = wanted.map(|address| address.to_string()).unwrap_or_default();
+                    return Err(Refusal::new(
+                        ADDRESS,
+                        format!("the address {wanted} is taken by {holder}"),
+                    ));
+                }
+            }
+        }
+        Err(Refusal::for_now(format!("found no address of {} that stayed free", range.subnet())))
+    }
+
+    /// Frees whatever a container's interface has. Nothing to free is success.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when a file cannot be removed; what could be freed is free.
+    pub fn release(&self, owner: &Owner) -> Result<(), Refusal> {
+        let hash = owner.hash();
+        let _turn = self.turn(&hash);
+        self.release_all(&hash)
+    }
+
+    fn release_all(&self, hash: &str) -> Result<(), Refusal> {
+        let names = self.lock().of_owner(hash);
+        let mut failed = None;
+        for name in names {
+            match self.files.remove_held(&name) {
+                Ok(()) => self.lock().remove(&name, self.clock.now()),
+                Err(error) => failed = Some(unwritten(&error)),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Returns which addresses of a network an interface has, in the order of ranges.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when one of them may be somebody else's as well.
+    pub fn held(&self, ask: &Held) -> Result<Vec<Assigned>, Refusal> {
+        let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
+        let table = self.lock();
+        let names = table.of_owner(&ask.owner.hash());
+        let mut found: Vec<Assigned> = Vec::new();
+        for range in network.ranges() {
+            let space = network.space(range);
+            let name = names.iter().find(|name| {
+                name.space == space
+                    && range.subnet().contains(&name.address)
+                    && !found.iter().any(|one| one.address.addr() == name.address)
+            });
+            let Some(name) = name else { continue };
+            if table.is_lost(name) {
+                let text = format!(
+                    "the address {} may be given to somebody else: node {} was given up while its container ran on",
+                    name.address, self.settings.node
+                );
+                return Err(Refusal::new(ADDRESS, text).with_details("start the container again"));
+            }
+            let prefix = range.subnet().prefix_len();
+            if let Ok(address) = IpNet::new(name.address, prefix) {
+                found.push(Assigned { address, gateway: range.gateway() });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Frees what nobody of a network's attachments has, on this node.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when a file cannot be removed; what could be freed is free.
+    pub fn collect(&self, ask: &Collect) -> Result<(), Refusal> {
+        let valid: Vec<String> = ask
+            .valid
+            .iter()
+            .map(|one| {
+                let (container, ifname) = (one.container_id.clone(), one.ifname.clone());
+                Owner { container, ifname, ..Owner::default() }.hash()
+            })
+            .collect();
+        let owners = self.lock().owners_of(&ask.network);
+        let mut failed = None;
+        for hash in owners.into_iter().filter(|hash| !valid.contains(hash)) {
+            let _turn = self.turn(&hash);
+            if let Err(refusal) = self.release_all(&hash) {
+                failed = Some(refusal);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Says whether an ADD could be answered now.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that says why not.
+    pub fn status(&self, network: &Network) -> Result<(), Refusal> {
+        self.ensure_lease()?;
+        for range in network.ranges() {
+            let space = network.space(range);
+            if self.lock().has_room(&space, range, self.clock.now()) {
+                continue;
+            }
+            self.claim(network, range, &space, None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody else does anything for an owner, and keeps others waiting.
+    fn turn(&self, hash: &str) -> Turn<'_> {
+        let mut table = self.lock();
+        while !table.busy.insert(hash.to_owned()) {
+            table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { node: self, hash: hash.to_owned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number like no other (splitmix64), another one each time.
+    fn draw(&self) -> u64 {
+        let count = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let mut z = self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below a bound, which is not 0.
+    fn draw_below(&self, bound: u128) -> u128 {
+        let wide = (u128::from(self.draw()) << 64) | u128::from(self.draw());
+        wide % bound
+    }
+
+    fn write_block(&self, id: &BlockId, block: &Block) -> Result<(), FileError> {
+        let (epoch, returning, kept) = (block.epoch, block.returning, block.kept.clone());
+        self.files.write_block(id, &BlockFile { epoch, returning, kept, ..BlockFile::default() })
+    }
+}
+
+/// While it lives, nobody else does anything for an owner.
+#[derive(Debug)]
+struct Turn<'n> {
+    node: &'n Node,
+    hash: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.node.lock().busy.remove(&self.hash);
+        self.node.changed.notify_all();
+    }
+}
+
+/// Sorts what is wanted to the ranges.
+fn wanted_of(network: &Network, wanted: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Refusal> {
+    let mut places: BTreeMap<usize, IpAddr> = BTreeMap::new();
+    for address in wanted {
+        let mut of = network.ranges().iter().enumerate();
+        let place = of.find(|(place, range)| range.allows(*address) && !places.contains_key(place));
+        let Some((place, _)) = place else {
+            let text = format!(
+                "the address {address} that is asked for is in no range of network {:?} that may give it",
+                network.name()
+            );
+            return Err(Refusal::new(ADDRESS, text));
+        };
+        places.insert(place, *address);
+    }
+    Ok((0..network.ranges().len()).map(|place| places.get(&place).copied()).collect())
+}
+
+fn check_owner(owner: &Owner) -> Result<(), Refusal> {
+    if owner.container.is_empty() || owner.ifname.is_empty() {
+        let text = "an address is asked for by nobody: container ID or interface name is missing";
+        return Err(Refusal::new(code::INVALID_ENVIRONMENT, text));
+    }
+    Ok(())
+}
+
+fn bad(error: &crate::network::NetworkError) -> Refusal {
+    Refusal::new(code::INVALID_CONFIG, error.to_string())
+}
+
+fn unwritten(error: &FileError) -> Refusal {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    Refusal::new(STATE, format!("cannot {error}{}", cause.unwrap_or_default()))
+}

@@ -1,0 +1,383 @@
+//! What a node knows, in memory: its blocks, and who has which address. Decides; does nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cni::line::Refusal;
+use ipnet::IpNet;
+
+use super::Lost;
+use crate::local::{HeldFile, HeldName};
+use crate::network::{Range, number};
+use crate::record::{BlockId, Holder, SpaceRecord};
+use crate::store::Revision;
+use crate::wire::Owner;
+
+/// A block of this node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Block {
+    pub(super) epoch: u64,
+    pub(super) returning: bool,
+    /// Of its record; `None` when it is not known.
+    pub(super) revision: Option<Revision>,
+    /// The record does not say what is so.
+    pub(super) dirty: bool,
+    /// How many of its addresses somebody has.
+    pub(super) used: u128,
+    /// Since when nobody has any.
+    pub(super) empty_since: Duration,
+    /// Behind the one that was given last: an address rests as long as it can.
+    pub(super) next: u128,
+    pub(super) kept: BTreeMap<IpAddr, String>,
+}
+
+impl Block {
+    pub(super) fn new(now: Duration) -> Self {
+        Block { empty_since: now, ..Block::default() }
+    }
+}
+
+/// Who has an address.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) network: String,
+    pub(super) owner: Owner,
+    /// It is on the disk.
+    pub(super) written: bool,
+    pub(super) lost: bool,
+}
+
+impl Held {
+    pub(super) fn new(network: &str, owner: &Owner) -> Self {
+        Held { network: network.to_owned(), owner: owner.clone(), written: false, lost: false }
+    }
+
+    pub(super) fn read(file: HeldFile) -> Self {
+        Held { network: file.network, owner: file.owner, written: true, lost: file.lost }
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        Holder {
+            network: self.network.clone(),
+            container: self.owner.container.clone(),
+            ifname: self.owner.ifname.clone(),
+            pod: self.owner.pod.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Owner { container, ifname, pod, .. } = &self.owner;
+        match pod {
+            Some(pod) => write!(f, "pod {}/{} ({ifname})", pod.namespace, pod.name),
+            None if container.is_empty() => f.write_str("somebody whose file is garbled"),
+            None => write!(f, "container {container} ({ifname})"),
+        }
+    }
+}
+
+/// Why no address is given.
+#[derive(Debug)]
+pub(super) enum Lack {
+    /// The lease does not hold, or what the disk says was not compared yet.
+    Lease,
+    /// No block of this node has one.
+    Block,
+    /// The one that is wanted is somebody's.
+    Taken(String),
+}
+
+/// Claims of blocks of one subnet.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    pub(super) running: u128,
+    pub(super) waiting: u128,
+    /// How many have ended.
+    pub(super) ended: u64,
+    /// Which of them failed last, and why.
+    pub(super) failed: Option<(u64, Refusal)>,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) identity: String,
+    pub(super) epoch: u64,
+    pub(super) beat: u64,
+    /// What is known of our blocks is so.
+    pub(super) trusted: bool,
+    /// Until when the lease holds.
+    pub(super) until: Option<Duration>,
+    /// Of the node's record.
+    pub(super) revision: Option<Revision>,
+    pub(super) blocks: BTreeMap<BlockId, Block>,
+    held: BTreeMap<String, BTreeMap<IpAddr, (String, Held)>>,
+    owners: BTreeMap<String, BTreeSet<(String, IpAddr)>>,
+    pub(super) busy: BTreeSet<String>,
+    pub(super) spaces: BTreeMap<String, SpaceRecord>,
+    pub(super) claims: BTreeMap<(String, IpNet), Claims>,
+    pub(super) claiming: BTreeSet<BlockId>,
+    pub(super) notices: Vec<String>,
+    /// A stranger with our name: its revision, and since when it is seen unchanged.
+    pub(super) stranger: Option<(Revision, Duration)>,
+}
+
+impl Table {
+    pub(super) fn new(identity: &str) -> Self {
+        Table { identity: identity.to_owned(), ..Table::default() }
+    }
+
+    pub(super) fn lease_holds(&self, now: Duration) -> bool {
+        self.trusted && self.until.is_some_and(|until| now < until)
+    }
+
+    fn usable(&self, block: &Block) -> bool {
+        block.epoch == self.epoch && !block.returning
+    }
+
+    /// Says whether an address that was taken may be told.
+    pub(super) fn may_give(&self, name: &HeldName, now: Duration) -> bool {
+        let block = self.block_of(&name.space, name.address).and_then(|id| self.blocks.get(&id));
+        self.lease_holds(now) && block.is_some_and(|block| self.usable(block))
+    }
+
+    /// The block of this node that an address is in.
+    pub(super) fn block_of(&self, space: &str, address: IpAddr) -> Option<BlockId> {
+        // Blocks of a space do not overlap: the one that begins last before the address, of whatever length.
+        let most = IpNet::from(address);
+        let upto = BlockId { space: space.to_owned(), block: most };
+        let before = self.blocks.range(..=upto).next_back().map(|(id, _)| id);
+        before.filter(|id| id.space == space && id.block.contains(&address)).cloned()
+    }
+
+    fn blocks_of<'t>(
+        &'t self,
+        space: &'t str,
+        range: &'t Range,
+    ) -> impl Iterator<Item = (&'t BlockId, &'t Block)> + 't {
+        let (first, last) = range.bounds();
+        self.blocks.iter().filter(move |(id, block)| {
+            let (low, high) = id.bounds();
+            id.space == space
+                && range.subnet().addr().is_ipv4() == id.block.addr().is_ipv4()
+                && low <= last
+                && first <= high
+                && self.usable(block)
+        })
+    }
+
+    /// Finds a free address of a block, the one behind the last one first.
+    fn free(&self, id: &BlockId, block: &Block, range: &Range) -> Option<IpAddr> {
+        let (low, high) = id.bounds();
+        if high - low < block.used {
+            return None;
+        }
+        let held = self.held.get(&id.space);
+        let look = |from: u128, to: u128| {
+            let mut at = from;
+            loop {
+                let number = range.next(at).filter(|number| *number <= to)?;
+                let address = range.family().address(number);
+                let taken = held.is_some_and(|held| held.contains_key(&address))
+                    || block.kept.contains_key(&address);
+                if !taken {
+                    return Some(address);
+                }
+                at = number.checked_add(1)?;
+            }
+        };
+        let begin = block.next.clamp(low, high);
+        look(begin, high).or_else(|| look(low, begin))
+    }
+
+    /// Says whether an address could be taken.
+    pub(super) fn has_room(&self, space: &str, range: &Range, now: Duration) -> bool {
+        self.lease_holds(now)
+            && self.blocks_of(space, range).any(|(id, block)| self.free(id, block, range).is_some())
+    }
+
+    /// Takes an address.
+    pub(super) fn take(
+        &mut self,
+        space: &str,
+        range: &Range,
+        wanted: Option<IpAddr>,
+        hash: &str,
+        held: Held,
+        now: Duration,
+    ) -> Result<IpAddr, Lack> {
+        if let Some(wanted) = wanted
+            && let Some((_, other)) = self.held.get(space).and_then(|held| held.get(&wanted))
+        {
+            return Err(Lack::Taken(other.to_string()));
+        }
+        if !self.lease_holds(now) {
+            return Err(Lack::Lease);
+        }
+        let found = match wanted {
+            None => {
+                let mut of = self.blocks_of(space, range);
+                of.find_map(|(id, block)| {
+                    self.free(id, block, range).map(|address| (id.clone(), address))
+                })
+            }
+            Some(wanted) => {
+                let id = self.block_of(space, wanted);
+                let id =
+                    id.filter(|id| self.blocks.get(id).is_some_and(|block| self.usable(block)));
+                if let Some(keeper) = id
+                    .as_ref()
+                    .and_then(|id| self.blocks.get(id))
+                    .and_then(|block| block.kept.get(&wanted))
+                {
+                    return Err(Lack::Taken(format!("{keeper}, who keeps it")));
+                }
+                id.map(|id| (id, wanted))
+            }
+        };
+        let Some((id, address)) = found else { return Err(Lack::Block) };
+        let name = HeldName { space: id.space.clone(), address, hash: hash.to_owned() };
+        self.insert(&name, held);
+        if let Some(block) = self.blocks.get_mut(&id) {
+            block.next = number(address).saturating_add(1);
+        }
+        Ok(address)
+    }
+
+    /// Notes who has an address.
+    pub(super) fn insert(&mut self, name: &HeldName, held: Held) {
+        let of = self.held.entry(name.space.clone()).or_default();
+        let before = of.insert(name.address, (name.hash.clone(), held));
+        let id = self.block_of(&name.space, name.address);
+        if let Some(block) = id.and_then(|id| self.blocks.get_mut(&id)) {
+            block.dirty = true;
+            if before.is_none() {
+                block.used += 1;
+            }
+        }
+        let address = (name.space.clone(), name.address);
+        self.owners.entry(name.hash.clone()).or_default().insert(address);
+    }
+
+    /// Notes that an address is on the disk.
+    pub(super) fn written(&mut self, name: &HeldName) {
+        let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
+        if let Some((_, held)) = of {
+            held.written = true;
+        }
+    }
+
+    /// Frees an address.
+    pub(super) fn remove(&mut self, name: &HeldName, now: Duration) {
+        if let Some(addresses) = self.owners.get_mut(&name.hash) {
+            addresses.remove(&(name.space.clone(), name.address));
+            if addresses.is_empty() {
+                self.owners.remove(&name.hash);
+            }
+        }
+        let Some(of) = self.held.get_mut(&name.space) else { return };
+        if of.get(&name.address).is_none_or(|(hash, _)| *hash != name.hash) {
+            return;
+        }
+        of.remove(&name.address);
+        let id = self.block_of(&name.space, name.address);
+        if let Some(block) = id.and_then(|id| self.blocks.get_mut(&id)) {
+            block.dirty = true;
+            block.used = block.used.saturating_sub(1);
+            block.empty_since = now;
+        }
+    }
+
+    /// Counts anew, after blocks came.
+    pub(super) fn recount(&mut self, id: &BlockId) {
+        let used = self.held_in(id).count();
+        if let Some(block) = self.blocks.get_mut(id) {
+            block.used = u128::try_from(used).unwrap_or(u128::MAX);
+            block.dirty = true;
+        }
+    }
+
+    pub(super) fn dirty_all(&mut self) {
+        for id in self.blocks.keys().cloned().collect::<Vec<_>>() {
+            self.recount(&id);
+        }
+    }
+
+    /// Who has what in a block.
+    pub(super) fn held_in(
+        &self,
+        id: &BlockId,
+    ) -> impl Iterator<Item = (IpAddr, &(String, Held))> + '_ {
+        let (low, high) = (id.block.network(), id.block.broadcast());
+        let of = self.held.get(&id.space);
+        of.into_iter().flat_map(move |held| held.range(low..=high)).map(|(a, held)| (*a, held))
+    }
+
+    /// What a block's record is to say of who holds what.
+    pub(super) fn holders_in(&self, id: &BlockId) -> BTreeMap<IpAddr, Holder> {
+        self.held_in(id).map(|(address, (_, held))| (address, held.holder())).collect()
+    }
+
+    /// Notes that the addresses of a block may be somebody else's as well, or are not.
+    pub(super) fn set_lost(&mut self, id: &BlockId, lost: bool) -> Vec<(HeldName, Held)> {
+        let names: Vec<IpAddr> = self.held_in(id).map(|(address, _)| address).collect();
+        let Some(of) = self.held.get_mut(&id.space) else { return Vec::new() };
+        let mut changed = Vec::new();
+        for address in names {
+            let Some((hash, held)) = of.get_mut(&address) else { continue };
+            if held.lost != lost {
+                held.lost = lost;
+                let name = HeldName { space: id.space.clone(), address, hash: hash.clone() };
+                changed.push((name, held.clone()));
+            }
+        }
+        changed
+    }
+
+    pub(super) fn is_lost(&self, name: &HeldName) -> bool {
+        let of = self.held.get(&name.space).and_then(|held| held.get(&name.address));
+        of.is_some_and(|(_, held)| held.lost)
+    }
+
+    pub(super) fn lost(&self) -> Vec<Lost> {
+        let all = self.held.iter().flat_map(|(space, held)| {
+            held.iter().map(move |(address, (_, held))| (space, *address, held))
+        });
+        all.filter(|(_, _, held)| held.lost)
+            .map(|(space, address, held)| Lost {
+                space: space.clone(),
+                address,
+                owner: held.owner.clone(),
+            })
+            .collect()
+    }
+
+    /// Whether somebody has an address.
+    pub(super) fn is_held(&self, space: &str, address: IpAddr) -> bool {
+        self.held.get(space).is_some_and(|held| held.contains_key(&address))
+    }
+
+    /// The addresses of an owner.
+    pub(super) fn of_owner(&self, hash: &str) -> Vec<HeldName> {
+        let of = self.owners.get(hash);
+        of.into_iter()
+            .flatten()
+            .map(|(space, address)| HeldName {
+                space: space.clone(),
+                address: *address,
+                hash: hash.to_owned(),
+            })
+            .collect()
+    }
+
+    /// Who has an address of a network. Those whose file is garbled may be of another.
+    pub(super) fn owners_of(&self, network: &str) -> BTreeSet<String> {
+        let all = self.held.values().flat_map(BTreeMap::values);
+        all.filter(|(_, held)| held.network == network && held.written)
+            .map(|(hash, _)| hash.clone())
+            .collect()
+    }
+}

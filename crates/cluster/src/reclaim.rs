@@ -1,0 +1,141 @@
+//! Taking back the blocks of nodes that are gone.
+//!
+//! A node is given up when it is known to be gone (its object was deleted, or an administrator said so) *and* its lease has run out for
+//! certain: its record was seen unchanged for longer than the lease, by a clock that only counts. Then its record is fenced, by
+//! compare-and-swap: a renewal that is on its way fails, and one that was quicker makes the fencing fail. Only then its blocks are
+//! removed, and its record last.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::{Clock, lease_of, surely_over};
+use crate::record::{self, BlockRecord, NodeRecord, node_key};
+use crate::store::{Filter, Kind, Revision, Store, StoreError};
+
+/// Looks after nodes that do not.
+#[derive(Debug)]
+pub struct Reclaimer {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// The revision in which a node's record was seen, and since when.
+    seen: BTreeMap<String, (Revision, Duration)>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// The node.
+    pub node: String,
+    /// How many of its blocks are free.
+    pub blocks: usize,
+}
+
+impl Reclaimer {
+    /// Begins to look.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        Reclaimer { store, clock, seen: BTreeMap::new() }
+    }
+
+    /// Looks once at every node but `me`, and takes back what may be taken back.
+    ///
+    /// # Errors
+    /// [`StoreError`]: what was not done is done next time.
+    pub fn look(&mut self, me: &str) -> Result<Vec<Reclaimed>, StoreError> {
+        let records = self.store.list(Kind::Node, Filter::All)?;
+        let now = self.clock.now();
+        let mut nodes = BTreeMap::new();
+        for entry in records {
+            let Some(node) = record::read::<NodeRecord>(&entry.value) else { continue };
+            if node_key(&node.node) != entry.key {
+                continue;
+            }
+            let name = node.node.clone();
+            match self.seen.get(&name) {
+                Some((revision, _)) if *revision == entry.revision => {}
+                _ => {
+                    self.seen.insert(name.clone(), (entry.revision.clone(), now));
+                }
+            }
+            nodes.insert(name, (node, entry.revision));
+        }
+        self.seen.retain(|node, _| nodes.contains_key(node));
+        let mut done = Vec::new();
+        for (name, (node, revision)) in nodes {
+            if name == me {
+                continue;
+            }
+            let since = self.seen.get(&name).map_or(now, |(_, since)| *since);
+            let over = surely_over(lease_of(&node)) <= now.saturating_sub(since);
+            if !node.fenced {
+                if !over || !(node.forgotten || self.store.is_gone(&name)?) {
+                    continue;
+                }
+                let fenced = NodeRecord { fenced: true, ..node.clone() };
+                match self.store.update(&node_key(&name), &revision, &record::write(&fenced)) {
+                    Ok(_) => {}
+                    // It lives, or somebody else does this.
+                    Err(StoreError::Conflict) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            done.push(self.clear(&name, node.epoch)?);
+        }
+        Ok(done)
+    }
+
+    /// Removes the blocks of a node that is fenced, and its record.
+    fn clear(&self, name: &str, epoch: u64) -> Result<Reclaimed, StoreError> {
+        let mut blocks = 0;
+        for entry in self.store.list(Kind::Block, Filter::Node(name))? {
+            let Some(block) = record::read::<BlockRecord>(&entry.value) else { continue };
+            // One of a later epoch is a node's that came back.
+            if block.node != name || epoch < block.epoch {
+                continue;
+            }
+            match self.store.delete(&entry.key, &entry.revision) {
+                Ok(()) => blocks += 1,
+                Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let key = node_key(name);
+        if let Some(entry) = self.store.get(&key)?
+            && record::read::<NodeRecord>(&entry.value)
+                .is_some_and(|node| node.fenced && node.epoch == epoch)
+        {
+            match self.store.delete(&key, &entry.revision) {
+                Ok(()) | Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Reclaimed { node: name.to_owned(), blocks })
+    }
+}
+
+/// Says that a node will not come back: its blocks are taken back once its lease has run out, unless it renews it.
+///
+/// Returns how long that is, or `None` when nothing is known of such a node.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn forget(store: &dyn Store, node: &str) -> Result<Option<Duration>, StoreError> {
+    let key = node_key(node);
+    loop {
+        let Some(entry) = store.get(&key)? else { return Ok(None) };
+        let Some(found) = record::read::<NodeRecord>(&entry.value) else {
+            return Err(StoreError::Refused(format!("the record {key} is none of a node")));
+        };
+        let wait = surely_over(lease_of(&found));
+        if found.forgotten || found.fenced {
+            return Ok(Some(wait));
+        }
+        let forgotten = NodeRecord { forgotten: true, ..found };
+        match store.update(&key, &entry.revision, &record::write(&forgotten)) {
+            Ok(_) => return Ok(Some(wait)),
+            Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

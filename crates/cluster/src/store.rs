@@ -1,0 +1,152 @@
+//! What all nodes see: records with revisions, and compare-and-swap.
+//!
+//! A [`Store`] is etcd or the Kubernetes API in `netwrightd`, and [`Memory`] in tests. It blocks. Its answers are the latest: what was
+//! written before a question was asked is in the answer (linearizable).
+//!
+//! [`StoreError::Away`] is the answer that makes this hard: what was asked for may have happened, may happen yet, or may never. Everything
+//! here is built so that all three do no harm: a write names the revision that it replaces, and whoever does not know what became of his
+//! write looks before he goes on.
+
+mod memory;
+mod sure;
+
+use std::fmt;
+
+use serde_json::Value;
+use thiserror::Error;
+
+pub use memory::{Fault, Memory};
+pub use sure::Sure;
+
+/// A kind of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// How a space is cut into blocks ([`SpaceRecord`](crate::record::SpaceRecord)).
+    Space,
+    /// Whose a block is ([`BlockRecord`](crate::record::BlockRecord)).
+    Block,
+    /// A node's lease ([`NodeRecord`](crate::record::NodeRecord)).
+    Node,
+    /// The addresses of a pod that keeps them ([`StickyRecord`](crate::record::StickyRecord)).
+    Sticky,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Space, Kind::Block, Kind::Node, Kind::Sticky];
+
+    /// Returns its name, of many.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Kind::Space => "spaces",
+            Kind::Block => "blocks",
+            Kind::Node => "nodes",
+            Kind::Sticky => "sticky",
+        }
+    }
+}
+
+/// The name of a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name among those of its kind; of a block, `<space>/<address>-<prefix length>`.
+    pub name: String,
+}
+
+impl Key {
+    /// Makes one.
+    pub fn new(kind: Kind, name: impl Into<String>) -> Self {
+        Key { kind, name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.plural(), self.name)
+    }
+}
+
+/// The revision of a record: equal as long as nobody wrote it. Only its store knows more of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Revision(pub String);
+
+/// A record as it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its name.
+    pub key: Key,
+    /// Its revision.
+    pub revision: Revision,
+    /// What it says.
+    pub value: Value,
+}
+
+/// Why a store did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// The record is there already, has another revision, or is gone. Nothing was done.
+    #[error("somebody else was quicker")]
+    Conflict,
+    /// Nothing is known: it may have been done, or be done yet.
+    #[error("the store does not answer: {0}")]
+    Away(String),
+    /// It will not be done.
+    #[error("the store refuses: {0}")]
+    Refused(String),
+}
+
+/// Which records are listed. A store may give more: whoever asks looks at what they say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter<'a> {
+    /// All of a kind.
+    All,
+    /// Blocks of a space.
+    Space(&'a str),
+    /// Blocks of a node.
+    Node(&'a str),
+}
+
+/// Records that all nodes see.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Returns a record, if it is there.
+    ///
+    /// # Errors
+    /// [`StoreError`], never [`StoreError::Conflict`].
+    fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
+
+    /// Lists records of a kind.
+    ///
+    /// # Errors
+    /// [`StoreError`], never [`StoreError::Conflict`].
+    fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError>;
+
+    /// Writes a record that is not there.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError>;
+
+    /// Replaces a record of this revision.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError>;
+
+    /// Removes a record of this revision.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError>;
+
+    /// Says whether a node is known to be gone, and will not come back by itself: its object was deleted. Where nobody tells, it is not.
+    ///
+    /// # Errors
+    /// [`StoreError`], never [`StoreError::Conflict`].
+    fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
+        let _ = node;
+        Ok(false)
+    }
+}

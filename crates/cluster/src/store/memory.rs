@@ -1,0 +1,197 @@
+//! A store in memory that misbehaves when told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use super::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+
+/// What becomes of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is done and answered.
+    None,
+    /// It does not arrive.
+    Lost,
+    /// It is done, and the answer does not arrive.
+    Unanswered,
+    /// It is not done now, and the answer is that nothing is known; it is done when [`Memory::land`] is called.
+    Late,
+}
+
+type Decide = dyn FnMut(&str, &Key) -> Fault + Send;
+
+#[derive(Default)]
+struct Inner {
+    version: u64,
+    records: BTreeMap<Key, (u64, Value)>,
+    gone: BTreeSet<String>,
+    late: Vec<Write>,
+}
+
+struct Write {
+    key: Key,
+    was: Option<Revision>,
+    value: Option<Value>,
+}
+
+/// A view of a store in memory: each node of a test has one, with faults of its own, on the same records.
+#[derive(Clone)]
+pub struct Memory {
+    inner: Arc<Mutex<Inner>>,
+    faults: Arc<Mutex<Box<Decide>>>,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory {
+            inner: Arc::default(),
+            faults: Arc::new(Mutex::new(Box::new(|_: &str, _: &Key| Fault::None))),
+        }
+    }
+}
+
+impl Memory {
+    /// Makes another view, without faults.
+    #[must_use]
+    pub fn view(&self) -> Self {
+        Memory { inner: Arc::clone(&self.inner), ..Memory::default() }
+    }
+
+    /// Asks this what becomes of each question of this view, by its verb (`get`, `list`, `create`, `update`, `delete`) and record; a list's key has no name.
+    pub fn misbehave(&self, decide: impl FnMut(&str, &Key) -> Fault + Send + 'static) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(decide);
+    }
+
+    /// Answers everything again.
+    pub fn behave(&self) {
+        self.misbehave(|_, _| Fault::None);
+    }
+
+    /// Does what is late.
+    pub fn land(&self) {
+        let late = std::mem::take(&mut self.lock().late);
+        for write in late {
+            let _ = self.write(&write);
+        }
+    }
+
+    /// Says that a node is gone, or is not.
+    pub fn set_gone(&self, node: &str, gone: bool) {
+        let mut inner = self.lock();
+        if gone {
+            inner.gone.insert(node.to_owned());
+        } else {
+            inner.gone.remove(node);
+        }
+    }
+
+    /// Returns everything there is.
+    #[must_use]
+    pub fn records(&self) -> BTreeMap<Key, Value> {
+        let inner = self.lock();
+        inner.records.iter().map(|(key, (_, value))| (key.clone(), value.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fault(&self, verb: &str, key: &Key) -> Fault {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)(verb, key)
+    }
+
+    fn read<T>(
+        &self,
+        verb: &str,
+        key: &Key,
+        read: impl FnOnce(&Inner) -> T,
+    ) -> Result<T, StoreError> {
+        match self.fault(verb, key) {
+            Fault::None => Ok(read(&self.lock())),
+            _ => Err(away()),
+        }
+    }
+
+    fn change(&self, verb: &str, write: Write) -> Result<Revision, StoreError> {
+        match self.fault(verb, &write.key) {
+            Fault::None => self.write(&write),
+            Fault::Lost => Err(away()),
+            Fault::Unanswered => {
+                let _ = self.write(&write);
+                Err(away())
+            }
+            Fault::Late => {
+                self.lock().late.push(write);
+                Err(away())
+            }
+        }
+    }
+
+    fn write(&self, write: &Write) -> Result<Revision, StoreError> {
+        let mut inner = self.lock();
+        let has = inner.records.get(&write.key).map(|(version, _)| Revision(version.to_string()));
+        if has != write.was {
+            return Err(StoreError::Conflict);
+        }
+        inner.version += 1;
+        let version = inner.version;
+        match &write.value {
+            Some(value) => inner.records.insert(write.key.clone(), (version, value.clone())),
+            None => inner.records.remove(&write.key),
+        };
+        Ok(Revision(version.to_string()))
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Away("a fault of the test".to_owned())
+}
+
+impl Store for Memory {
+    fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        self.read("get", key, |inner| inner.records.get(key).map(|found| entry(key, found)))
+    }
+
+    fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError> {
+        self.read("list", &Key::new(kind, ""), |inner| {
+            let all = inner.records.iter().filter(|(key, _)| key.kind == kind);
+            let wanted = all.filter(|(_, (_, value))| match filter {
+                Filter::All => true,
+                Filter::Space(space) => value["space"] == space,
+                Filter::Node(node) => value["node"] == node,
+            });
+            wanted.map(|(key, found)| entry(key, found)).collect()
+        })
+    }
+
+    fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
+        let write = Write { key: key.clone(), was: None, value: Some(value.clone()) };
+        self.change("create", write)
+    }
+
+    fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
+        let (was, value) = (Some(was.clone()), Some(value.clone()));
+        self.change("update", Write { key: key.clone(), was, value })
+    }
+
+    fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
+        let write = Write { key: key.clone(), was: Some(was.clone()), value: None };
+        self.change("delete", write).map(|_| ())
+    }
+
+    fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
+        self.read("get", &Key::new(Kind::Node, node), |inner| inner.gone.contains(node))
+    }
+}
+
+fn entry(key: &Key, (version, value): &(u64, Value)) -> Entry {
+    Entry { key: key.clone(), revision: Revision(version.to_string()), value: value.clone() }
+}

@@ -1,0 +1,219 @@
+//! One node, and two: who is given what.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cni::GcAttachment;
+use netwright_cluster::network::Network;
+use netwright_cluster::store::{Fault, Kind, Memory};
+use netwright_cluster::wire::Collect;
+
+use crate::support::*;
+
+#[test]
+fn an_address_of_each_range_and_the_same_again() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let blue = in_blocks(&["10.0.0.0/24", "2001:db8::/64"]);
+    let first = assign(&node, &blue, "c1").unwrap();
+    assert!(first[0].is_ipv4() && first[1].is_ipv6());
+    assert_eq!(assign(&node, &blue, "c1").unwrap(), first);
+    assert_eq!(held(&node, &blue, "c1").unwrap(), first);
+    let second = assign(&node, &blue, "c2").unwrap();
+    assert!(first.iter().all(|address| !second.contains(address)));
+    node.release(&owner("c1")).unwrap();
+    node.release(&owner("c1")).unwrap();
+    assert!(held(&node, &blue, "c1").unwrap().is_empty());
+    // It rests as long as there are others.
+    assert_ne!(assign(&node, &blue, "c3").unwrap(), first);
+}
+
+#[test]
+fn a_small_range_serves_nodes_to_the_last_address_and_says_who_has_them() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = ["n1", "n2", "n3"].map(|name| node(dir.path(), &store, &clock, name));
+    let blue = network(&["10.0.0.0/28"]);
+    let mut given = BTreeSet::new();
+    for index in 0..14 {
+        let address = assign(&nodes[index % 3], &blue, &format!("c{index}")).unwrap()[0];
+        assert!(given.insert(address), "{address} twice");
+    }
+    let refusal = assign(&nodes[0], &blue, "late").unwrap_err();
+    assert_eq!(refusal.msg, "no address of 10.0.0.0/28 is free: its 14 blocks are held by 3 nodes");
+    assert!(refusal.details.contains("blocks by node: n1 5, n2 5, n3 4"), "{}", refusal.details);
+    assert_eq!(refusal.code, 102);
+    // What is given back is there for everybody.
+    nodes[1].release(&owner("c1")).unwrap();
+    nodes[1].release(&owner("c4")).unwrap();
+    clock.pass(Duration::from_secs(20));
+    nodes[1].tend().unwrap();
+    let address = assign(&nodes[0], &blue, "late").unwrap()[0];
+    assert!(given.contains(&address));
+}
+
+#[test]
+fn blocks_go_back_but_for_a_spare_one() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let blue = in_blocks(&["10.0.0.0/16"]);
+    for index in 0..40 {
+        assign(&node, &blue, &format!("c{index}")).unwrap();
+    }
+    let blocks = || store.records().keys().filter(|key| key.kind == Kind::Block).count();
+    assert!(5 <= blocks());
+    for index in 0..40 {
+        node.release(&owner(&format!("c{index}"))).unwrap();
+    }
+    node.tend().unwrap();
+    assert!(5 <= blocks(), "they rest for a while");
+    clock.pass(Duration::from_secs(11));
+    node.tend().unwrap();
+    assert_eq!(blocks(), 1);
+    for (key, value) in store.records().into_iter().filter(|(key, _)| key.kind == Kind::Block) {
+        assert!(value.get("held").is_none(), "{key}: {value}");
+    }
+}
+
+#[test]
+fn the_store_shows_who_holds_what() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let address = assign(&node, &in_blocks(&["10.0.0.0/24"]), "c1").unwrap()[0];
+    node.tend().unwrap();
+    let records = store.records();
+    let block = records.iter().find(|(key, _)| key.kind == Kind::Block).unwrap().1;
+    assert_eq!(block["node"], "n1");
+    assert_eq!(block["held"][address.to_string()]["container"], "c1");
+}
+
+#[test]
+fn an_address_that_is_wanted_is_given_or_refused() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = ["n1", "n2"].map(|name| node(dir.path(), &store, &clock, name));
+    let mut blue = in_blocks(&["10.0.0.0/24", "2001:db8::/64"]);
+    blue.ranges[0].gateway = Some("10.0.0.1".parse().unwrap());
+    let given = ask(&nodes[0], &blue, "c1", &["10.0.0.77"]).unwrap();
+    assert_eq!(given[0].to_string(), "10.0.0.77");
+    assert!(given[1].is_ipv6());
+    let refused = |node: usize, container: &str, wanted: &[&str]| {
+        let refusal = ask(&nodes[node], &blue, container, wanted).unwrap_err();
+        assert_eq!((refusal.code, refusal.retry), (102, false), "{refusal}");
+        refusal.msg
+    };
+    assert_eq!(
+        refused(0, "c2", &["10.0.0.77"]),
+        "the address 10.0.0.77 is taken by container c1 (eth0)"
+    );
+    assert_eq!(
+        refused(1, "c2", &["10.0.0.78"]),
+        "the address 10.0.0.78 is of the block 10.0.0.72/29, which node n1 gives"
+    );
+    let outside = "the address 10.0.0.1 that is asked for is in no range of network \"blue\" that may give it";
+    assert_eq!(refused(0, "c2", &["10.0.0.1"]), outside);
+    assert_eq!(
+        refused(0, "c1", &["10.0.0.78"]),
+        "10.0.0.78 is wanted by an interface that has 10.0.0.77 already"
+    );
+    // Nothing is left of what was refused.
+    assert!(held(&nodes[0], &blue, "c2").unwrap().is_empty());
+    assert_eq!(ask(&nodes[0], &blue, "c1", &["10.0.0.77"]).unwrap(), given);
+    assert_eq!(
+        ask(&nodes[0], &blue, "c3", &["2001:db8::5"]).unwrap()[1].to_string(),
+        "2001:db8::5"
+    );
+}
+
+#[test]
+fn overlapping_subnets_share_a_space_and_cut_it_alike() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = ["n1", "n2"].map(|name| node(dir.path(), &store, &clock, name));
+    let mut small = network(&["10.0.0.0/28"]);
+    small.network = "small".into();
+    let wide = in_blocks(&["10.0.0.0/27"]);
+    let mut given = BTreeSet::new();
+    for index in 0..20 {
+        let (node, spec) = (&nodes[index % 2], if index % 3 == 0 { &small } else { &wide });
+        let address = assign(node, spec, &format!("c{index}")).unwrap()[0];
+        assert!(given.insert(address), "{address} twice");
+    }
+    // Each for itself where the configuration says so.
+    let mut alone = small.clone();
+    alone.overlapping = false;
+    let address = ask(&nodes[0], &alone, "d1", &["10.0.0.2"]).unwrap()[0];
+    assert_eq!(address.to_string(), "10.0.0.2");
+    // A space with a name of its own as well.
+    alone.overlapping = true;
+    alone.space = "other".into();
+    assert_eq!(ask(&nodes[1], &alone, "d2", &["10.0.0.2"]).unwrap()[0], address);
+}
+
+#[test]
+fn gc_frees_what_is_not_valid_in_its_network_only() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let blue = in_blocks(&["10.0.0.0/24"]);
+    let mut red = blue.clone();
+    red.network = "red".into();
+    for container in ["a", "b"] {
+        assign(&node, &blue, container).unwrap();
+    }
+    assign(&node, &red, "r").unwrap();
+    let valid = vec![GcAttachment { container_id: "a".into(), ifname: "eth0".into() }];
+    node.collect(&Collect { network: "blue".into(), valid }).unwrap();
+    assert_eq!(held(&node, &blue, "a").unwrap().len(), 1);
+    assert_eq!(held(&node, &blue, "b").unwrap().len(), 0);
+    assert_eq!(held(&node, &red, "r").unwrap().len(), 1);
+}
+
+#[test]
+fn a_range_that_shrinks_or_moves_leaves_what_is_held() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let before = in_blocks(&["10.0.0.0/24"]);
+    let old = ask(&node, &before, "c1", &["10.0.0.200"]).unwrap();
+    let shrunk = in_blocks(&["10.0.0.0-10.0.0.9/24"]);
+    assert_eq!(held(&node, &shrunk, "c1").unwrap(), old);
+    assert_eq!(assign(&node, &shrunk, "c1").unwrap(), old);
+    for index in 0..9 {
+        let address = assign(&node, &shrunk, &format!("s{index}")).unwrap()[0];
+        assert!(address <= "10.0.0.9".parse::<std::net::IpAddr>().unwrap(), "{address}");
+    }
+    assert_eq!(assign(&node, &shrunk, "s9").unwrap_err().code, 102);
+    let moved = in_blocks(&["10.9.0.0/24"]);
+    assert!(held(&node, &moved, "c1").unwrap().is_empty());
+    assert!(assign(&node, &moved, "m1").unwrap()[0].to_string().starts_with("10.9.0."));
+    node.release(&owner("c1")).unwrap();
+    assert!(held(&node, &before, "c1").unwrap().is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_taken() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let node = node(dir.path(), &store, &clock, "n1");
+    let refusal = assign(&node, &network(&[]), "c1").unwrap_err();
+    assert_eq!(
+        (refusal.code, refusal.msg.as_str()),
+        (7, "network \"blue\" has no range of addresses")
+    );
+    let refusal = assign(&node, &network(&["10.0.0.0/24"]), "").unwrap_err();
+    assert_eq!(refusal.code, 4);
+    assert!(store.records().is_empty());
+}
+
+#[test]
+fn status_says_why_an_add_would_fail() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = ["n1", "n2"].map(|name| node(dir.path(), &store, &clock, name));
+    let blue = network(&["10.0.0.0/30"]);
+    let checked = Network::new(blue.clone()).unwrap();
+    nodes[0].status(&checked).unwrap();
+    for container in ["a", "b"] {
+        assign(&nodes[0], &blue, container).unwrap();
+    }
+    assert_eq!(nodes[1].status(&checked).unwrap_err().code, 102);
+    let faulty = store.view();
+    faulty.misbehave(|_, _| Fault::Lost);
+    let third = node(dir.path(), &faulty, &clock, "n3");
+    let refusal = third.status(&checked).unwrap_err();
+    assert!(refusal.retry, "{refusal}");
+}

@@ -1,0 +1,10 @@
+//! Nodes on one store, in memory: what each believes, and what is so.
+
+#![allow(clippy::unwrap_used)]
+
+mod crash;
+mod faults;
+mod give;
+mod lease;
+mod simulation;
+mod support;

@@ -1,0 +1,99 @@
+//! Nodes with clocks that tests move.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cni::line::Refusal;
+use netwright_cluster::network::{NetworkSpec, RangeSpec};
+use netwright_cluster::store::{Memory, Store};
+use netwright_cluster::wire::{Assign, Assigned, Held, Owner};
+use netwright_cluster::{Clock, Node, Settings};
+
+/// A clock that a test moves.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    pub(crate) fn pass(&self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap();
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hands {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+pub(crate) const LEASE: Duration = Duration::from_secs(100);
+
+pub(crate) fn settings(name: &str) -> Settings {
+    Settings {
+        lease: LEASE,
+        idle: Duration::from_secs(10),
+        ..Settings::new(name, "boot-1", &format!("machine-of-{name}"))
+    }
+}
+
+pub(crate) fn node(dir: &Path, store: &Memory, clock: &Hands, name: &str) -> Node {
+    node_with(dir, store, clock, settings(name))
+}
+
+pub(crate) fn node_with(dir: &Path, store: &Memory, clock: &Hands, settings: Settings) -> Node {
+    let store: Arc<dyn Store> = Arc::new(store.clone());
+    let dir = dir.join(&settings.node);
+    Node::open(&dir, store, Arc::new(clock.clone()), settings).unwrap()
+}
+
+pub(crate) fn network(ranges: &[&str]) -> NetworkSpec {
+    let mut spec = NetworkSpec::new("blue");
+    spec.ranges = ranges.iter().map(|text| text.parse::<RangeSpec>().unwrap()).collect();
+    spec
+}
+
+/// Blocks of eight addresses.
+pub(crate) fn in_blocks(ranges: &[&str]) -> NetworkSpec {
+    NetworkSpec { block_v4: Some(29), block_v6: Some(125), ..network(ranges) }
+}
+
+pub(crate) fn owner(container: &str) -> Owner {
+    Owner { container: container.to_owned(), ifname: "eth0".to_owned(), ..Owner::default() }
+}
+
+pub(crate) fn assign(
+    node: &Node,
+    network: &NetworkSpec,
+    container: &str,
+) -> Result<Vec<IpAddr>, Refusal> {
+    ask(node, network, container, &[])
+}
+
+pub(crate) fn ask(
+    node: &Node,
+    network: &NetworkSpec,
+    container: &str,
+    wanted: &[&str],
+) -> Result<Vec<IpAddr>, Refusal> {
+    let assign = Assign {
+        network: network.clone(),
+        owner: owner(container),
+        wanted: wanted.iter().map(|text| text.parse().unwrap()).collect(),
+    };
+    node.assign(&assign).map(addresses)
+}
+
+pub(crate) fn held(
+    node: &Node,
+    network: &NetworkSpec,
+    container: &str,
+) -> Result<Vec<IpAddr>, Refusal> {
+    node.held(&Held { network: network.clone(), owner: owner(container) }).map(addresses)
+}
+
+pub(crate) fn addresses(assigned: Vec<Assigned>) -> Vec<IpAddr> {
+    assigned.into_iter().map(|one| one.address.addr()).collect()
+}
