@@ -201,8 +201,9 @@ fn module(plugin: &str) -> String {
 /// Which cell a test is for: `macvlan::matrix::vm_matrix_add_v4` is macvlan, add, v4.
 fn place<'a>(plugins: &[&'a str], test: &str) -> Option<(&'a str, &'static str, &'static str)> {
     let (first, rest) = test.split_once("::")?;
-    let first = first.trim_start_matches("r#").trim_end_matches("_ipam");
-    let plugin = plugins.iter().find(|plugin| module(plugin) == first)?;
+    let first = first.trim_start_matches("r#");
+    let of = |name: &str| plugins.iter().find(|plugin| module(plugin) == name);
+    let plugin = of(first).or_else(|| of(first.trim_end_matches("_ipam")))?;
     let last = rest.rsplit("::").next()?;
     let cell = last.strip_prefix("vm_").unwrap_or(last).strip_prefix("matrix_")?;
     let (verb, family) = cell.split_once('_')?;
@@ -232,11 +233,12 @@ mod tests {
 
     #[test]
     fn names_say_the_cell() {
-        let plugins = ["host-device", "macvlan", "static"];
+        let plugins = ["cluster-ipam", "host-device", "macvlan", "static"];
         for (name, expected) in [
             ("macvlan::matrix::vm_matrix_add_v4", Some(("macvlan", "add", "v4"))),
             ("host_device::matrix_status_dual", Some(("host-device", "status", "dual"))),
             ("static_ipam::matrix::matrix_gc_v6", Some(("static", "gc", "v6"))),
+            ("cluster_ipam::matrix::matrix_del_v4", Some(("cluster-ipam", "del", "v4"))),
             ("r#static::matrix::matrix_gc_v6", Some(("static", "gc", "v6"))),
             ("macvlan::matrix::matrix_add_v5", None),
             ("macvlan::matrix", None),

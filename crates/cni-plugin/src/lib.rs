@@ -90,6 +90,12 @@ pub trait Plugin: Debug + Send + Sync {
         let _ = config;
         Ok(Vec::new())
     }
+
+    /// Lists the keys that this plugin takes for the sake of configurations written for another program and passes over, each with a clause
+    /// that says why, for `lint`. Those of a plugin that hands out addresses are keys of `ipam`.
+    fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
 }
 
 /// What a plugin needs beside its call: where its state lives, how it calls others, until when.

@@ -29,6 +29,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &chain::Chain,
+        &ipam::cluster::ClusterIpam,
         &interface::cnm::Cnm,
         &ipam::dhcp::Dhcp,
         &interface::single::Single(interface::dummy::Dummy),
@@ -58,6 +59,9 @@ pub fn all() -> &'static [&'static dyn Plugin] {
 pub fn find(name: &str) -> Option<&'static dyn Plugin> {
     if pod::ALIASES.contains(&name) {
         return Some(&pod::NetwrightMulti);
+    }
+    if ipam::cluster::ALIASES.contains(&name) {
+        return Some(&ipam::cluster::ClusterIpam);
     }
     all().iter().copied().find(|plugin| plugin.name() == name)
 }

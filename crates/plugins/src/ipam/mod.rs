@@ -1,5 +1,6 @@
 //! Plugins that hand out addresses.
 
+pub mod cluster;
 pub mod dhcp;
 pub mod host_local;
 pub mod static_ipam;

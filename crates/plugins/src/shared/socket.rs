@@ -2,14 +2,40 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cni::{Error, code};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// The shortest wait there is: none at all would mean for ever.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// The longest path of a Unix socket (linux/un.h `UNIX_PATH_MAX`, less the closing NUL).
+const MAX_PATH: usize = 107;
+
+/// Reads the path of a socket that a configuration's key names.
+///
+/// # Errors
+/// Code 7 when it cannot be one.
+pub fn checked_path(key: &str, text: &str) -> Result<PathBuf, Error> {
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        let error = Error::new(code::INVALID_CONFIG, format!("{key}: {text:?} is not absolute"));
+        return Err(error.with_details("plugins run in whatever folder the runtime runs in"));
+    }
+    if MAX_PATH < path.as_os_str().as_bytes().len() {
+        return Err(Error::new(
+            code::INVALID_CONFIG,
+            format!(
+                "{key}: {text:?} is longer than {MAX_PATH} octets, which no socket's path may be"
+            ),
+        ));
+    }
+    Ok(path.to_owned())
+}
 
 /// Lets the next act on a socket take no longer than to the deadline.
 ///

@@ -8,6 +8,7 @@ extern crate netwright_plugins as plugins;
 mod bandwidth;
 mod bridge;
 mod chain;
+mod cluster_ipam;
 mod cnm;
 mod dhcp;
 mod differential;

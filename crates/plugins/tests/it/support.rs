@@ -9,8 +9,10 @@
 
 #![allow(dead_code, reason = "each plugin's tests use a part of it")]
 
+pub(crate) mod cluster;
 pub(crate) mod fixed;
 pub(crate) mod kill;
+pub(crate) mod listener;
 pub(crate) mod matrix;
 pub(crate) mod multinet;
 pub(crate) mod on_parent;
@@ -57,8 +59,9 @@ impl Node {
         let bin = dir.join("bin");
         fs::create_dir(&bin).unwrap();
         let own = std::env::current_exe().unwrap();
-        for plugin in plugins::all() {
-            symlink(&own, bin.join(plugin.name())).unwrap();
+        let names = plugins::all().iter().map(|plugin| plugin.name());
+        for name in names.chain(plugins::ipam::cluster::ALIASES) {
+            symlink(&own, bin.join(name)).unwrap();
         }
         let roots = Roots::new(dir.join("run"), dir.join("lib"));
         Node { lab, roots, bin }

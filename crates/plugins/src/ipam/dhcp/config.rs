@@ -1,7 +1,6 @@
 //! The configuration of `dhcp`.
 
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cni::{Args, Error, code};
 use cni_plugin::Call;
@@ -9,12 +8,10 @@ use serde::Deserialize;
 
 use super::options;
 use super::protocol::{Client, Family, ProvidedOption};
+use crate::shared::socket;
 
 /// Where the reference's daemon listens, and so does ours.
 pub(super) const SOCKET: &str = "/run/cni/dhcp.sock";
-
-/// The longest path of a Unix socket (linux/un.h `UNIX_PATH_MAX`, less the closing NUL).
-const MAX_SOCKET_PATH: usize = 107;
 
 /// How many options may be asked for or sent: there are not more.
 const MAX_OPTIONS: usize = 255;
@@ -169,17 +166,7 @@ fn checked_socket(text: &str) -> Result<PathBuf, Error> {
     if text.is_empty() {
         return Ok(SOCKET.into());
     }
-    let path = Path::new(text);
-    if !path.is_absolute() {
-        return Err(invalid(format!("ipam.daemonSocketPath: {text:?} is not absolute"))
-            .with_details("plugins run in whatever folder the runtime runs in"));
-    }
-    if MAX_SOCKET_PATH < path.as_os_str().as_bytes().len() {
-        return Err(invalid(format!(
-            "ipam.daemonSocketPath: {text:?} is longer than {MAX_SOCKET_PATH} octets, which no socket's path may be"
-        )));
-    }
-    Ok(path.to_owned())
+    socket::checked_path("ipam.daemonSocketPath", text)
 }
 
 /// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
@@ -197,6 +184,8 @@ fn invalid(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use expect_test::{Expect, expect};
 
     use super::*;

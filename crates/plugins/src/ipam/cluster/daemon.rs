@@ -1,0 +1,140 @@
+//! `netwrightd ipam`, as far as the plugin has to do with it ([`crate::shared::daemon`]).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::cluster::wire::{self, Answer, Assigned, Request};
+use cni::{Error, code};
+use cni_plugin::{Call, codes};
+
+use super::answered_nonsense;
+use crate::shared::daemon::{self, ExchangeError};
+
+/// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long an answer is waited for that decides what is done: the store may be slow, and kubelet waits for minutes.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
+const TELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long it is waited for when it says whether it could answer.
+const STATUS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The daemon.
+#[derive(Debug)]
+pub(super) struct Daemon(daemon::Daemon);
+
+/// Says why there is no answer that counts.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// What to end with.
+    pub(super) error: Error,
+    /// Whether the daemon may have done what it was asked for nevertheless.
+    pub(super) may_be_done: bool,
+}
+
+/// An answer that does not fit the question.
+pub(super) fn nonsense(why: &str) -> Failed {
+    Failed { error: answered_nonsense(why), may_be_done: true }
+}
+
+impl Daemon {
+    pub(super) fn new(call: &Call<'_>, socket: PathBuf) -> Self {
+        Daemon(daemon::Daemon::new(socket, call.context().deadline, wire::MAX_MESSAGE))
+    }
+
+    /// Asks for addresses, and waits for a daemon that is not there yet.
+    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<Assigned>, Failed> {
+        match self.ask(request, START_PATIENCE, ANSWER_PATIENCE)? {
+            Answer::Assigned(assigned) => Ok(assigned),
+            Answer::Ok => Err(nonsense("it names no addresses")),
+            Answer::Refused(refusal) => Err(Failed { error: refusal.to_cni(), may_be_done: false }),
+        }
+    }
+
+    /// Asks a daemon that is there whether something is so.
+    pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
+        match self.ask(request, Duration::ZERO, STATUS_PATIENCE)? {
+            Answer::Ok => Ok(()),
+            Answer::Assigned(_) => Err(nonsense("it names addresses that nobody asked for")),
+            Answer::Refused(refusal) => Err(Failed { error: refusal.to_cni(), may_be_done: false }),
+        }
+    }
+
+    /// Tells the daemon, and leaves the message for it where it does not hear it, or does not say that it is done.
+    ///
+    /// # Errors
+    /// Code 105 when nothing can be left either.
+    pub(super) fn tell(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
+        match self.ask(request, Duration::ZERO, TELL_PATIENCE) {
+            Ok(Answer::Ok) => return Ok(()),
+            Ok(Answer::Refused(refusal)) => call.warn(refusal.to_cni()),
+            Ok(Answer::Assigned(_)) => call.warn(nonsense("it names addresses").error),
+            Err(failed) => call.warn(failed.error),
+        }
+        self.leave_or_fail(request)
+    }
+
+    /// Tells a daemon that is there what is true only now. One that is away learns it when it looks itself.
+    ///
+    /// # Errors
+    /// What a daemon that is there has against it.
+    pub(super) fn tell_now(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
+        match self.ask(request, Duration::ZERO, STATUS_PATIENCE) {
+            Ok(Answer::Ok) => Ok(()),
+            Ok(Answer::Refused(refusal)) => Err(refusal.to_cni()),
+            Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses").error),
+            Err(failed) if failed.error.code == code::TRY_AGAIN_LATER => {
+                call.warn(failed.error);
+                Ok(())
+            }
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Leaves a message. Where that fails too, it is only told: DEL says the same again.
+    pub(super) fn leave(&self, call: &Call<'_>, request: &Request) {
+        if let Err(error) = self.leave_or_fail(request) {
+            call.warn(error);
+        }
+    }
+
+    fn leave_or_fail(&self, request: &Request) -> Result<(), Error> {
+        let folder = wire::todo_dir(&self.0.socket);
+        let name = request.todo_name().unwrap_or_default();
+        let line = wire::write_request(request);
+        let line = line.map_err(|error| Error::from_chain(code::INTERNAL, &error))?;
+        daemon::Daemon::leave(&folder, &name, &line).map_err(|error| {
+            Error::from_chain(codes::STATE, &error)
+                .with_details("netwrightd ipam does not answer, and cannot be told later")
+        })
+    }
+
+    fn ask(
+        &self,
+        request: &Request,
+        start: Duration,
+        patience: Duration,
+    ) -> Result<Answer, Failed> {
+        let line = wire::write_request(request).map_err(|error| {
+            let error = Error::from_chain(code::INVALID_CONFIG, &error)
+                .context("say it to netwrightd")
+                .with_details("ranges and exclusions are too many");
+            Failed { error, may_be_done: false }
+        })?;
+        let line = self.0.exchange(&line, start, patience).map_err(|source| Failed {
+            error: Error::from_chain(code::TRY_AGAIN_LATER, &source)
+                .context("netwrightd does not say which addresses are free")
+                .with_details("is \"netwrightd ipam\" running? its own log says more"),
+            may_be_done: !matches!(source, ExchangeError::Absent { .. }),
+        })?;
+        wire::read_answer(&line).map_err(|error| Failed {
+            error: Error::from_chain(codes::DAEMON, &error)
+                .context(format_args!("the answer on {:?} is none", self.0.socket))
+                .with_details("plugin and daemon should be of one version"),
+            may_be_done: true,
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! `cluster-ipam`: addresses of networks that span nodes.
+//!
+//! The plugin holds no credentials and knows no store: `netwrightd ipam` has the node's blocks of addresses, and gives them over a Unix socket
+//! ([`cluster::wire`]). Whoever has an address is named by container ID and interface; the pod says whose it is. The keys are those of
+//! Whereabouts, whose name this plugin answers to as well, so that definitions written for it need not be changed, and few of our own.
+//!
+//! - ADD asks for an address of each range, and gives back what it asked for when the answer is of no use.
+//! - DEL needs nothing but the key, and nobody to hear it: what is told to nobody is left beside the socket. So whatever is
+//!   wrong with the configuration or the cluster, a container goes.
+//! - GC tells a daemon that is there which attachments are; one that is not looks itself when it comes.
+//! - CHECK asks what the daemon knows of the attachment, and compares; what nobody holds can be put back.
+//! - STATUS asks whether ADD would be served.
+
+mod config;
+mod daemon;
+mod flat;
+mod keys;
+
+use std::net::IpAddr;
+
+use ::cluster::network::{Network, Range};
+use ::cluster::wire::{Assign, Assigned, Collect, Held, Owner, Pod, Request, StatusRequest};
+use cni::json::{JsonError, UnknownKey};
+use cni::{AddResult, Args, Error, IpConfig, code};
+use cni_plugin::{Call, Plugin, codes};
+use ipnet::IpNet;
+use state::Index;
+
+use crate::shared::drift;
+use config::Config;
+use daemon::Daemon;
+
+/// The plugin's type.
+pub const NAME: &str = "cluster-ipam";
+
+/// What else it is called: definitions written for Whereabouts name this.
+pub const ALIASES: [&str; 1] = ["whereabouts"];
+
+/// The plugin.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClusterIpam;
+
+impl Plugin for ClusterIpam {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        let owner = owner(call);
+        let daemon = Daemon::new(call, config.socket.clone());
+        let assign = Assign {
+            network: config.network.spec().clone(),
+            owner: owner.clone(),
+            wanted: config.wanted.clone(),
+        };
+        let assigned = daemon.assigned(&Request::Assign(assign)).and_then(|assigned| {
+            match unfit(&config.network, &assigned, &config.wanted) {
+                None => Ok(assigned),
+                Some(why) => Err(daemon::nonsense(&why)),
+            }
+        });
+        let assigned = assigned.map_err(|failed| {
+            // It may have been done by one whose answer nobody got to read.
+            if failed.may_be_done {
+                daemon.leave(call, &Request::Release(owner));
+            }
+            failed.error
+        })?;
+        let assigned = assigned.iter().map(|one| IpConfig::new(one.address, one.gateway));
+        let ips = assigned.chain(config.fixed.iter().cloned());
+        Ok(AddResult {
+            ips: ips.map(|ip| config.complete(ip)).collect(),
+            routes: config.routes,
+            dns: config.dns,
+            ..AddResult::default()
+        })
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let daemon = Daemon::new(call, config::socket_of(call));
+        daemon.tell(call, &Request::Release(owner(call)))
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let previous = call.require_prev_result("Required prevResult missing")?;
+        let held = held(call, &config)?;
+        let ifname = call.ifname().as_str();
+        for one in &held {
+            let reported = previous.container_ips(ifname).any(|ip| ip.address == one.address);
+            if !reported {
+                let text =
+                    format!("{NAME}: Failed to find addr {} on interface {ifname}", one.address);
+                return Err(drift(text)
+                    .with_details("netwrightd has it assigned; prevResult does not list it"));
+            }
+        }
+        for address in of_ranges(&config.network, &previous, ifname) {
+            if !held.iter().any(|one| one.address.addr() == address) {
+                let text = format!(
+                    "{NAME}: address {address} is not assigned to {} any more",
+                    call.attachment()
+                );
+                return Err(drift(text).with_details(
+                    "another container may be given it; detach and attach this one",
+                ));
+            }
+        }
+        if held.len() < config.network.ranges().len() {
+            let text = format!(
+                "{NAME}: Failed to find address added by container {}",
+                call.container_id()
+            );
+            return Err(drift(text).with_details(format!(
+                "netwrightd has {} of {} addresses assigned",
+                held.len(),
+                config.network.ranges().len()
+            )));
+        }
+        for fixed in &config.fixed {
+            if !previous.container_ips(ifname).any(|ip| ip.address == fixed.address) {
+                let text =
+                    format!("{NAME}: Failed to find addr {} on interface {ifname}", fixed.address);
+                return Err(drift(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has what the container uses and nobody holds assigned to it again. What another holds by now is his, and CHECK says so. The plugin that asks
+    /// holds the attachment's lock if it is one of ours; behind another's DEL nothing may be assigned.
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        if Index::new(call.roots()).of_attachment(call.attachment()).found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let config = Config::of(call)?;
+        let previous = call.require_prev_result("Required prevResult missing")?;
+        let used = of_ranges(&config.network, &previous, call.ifname().as_str());
+        let held = held(call, &config)?;
+        let is_held = |address: &IpAddr| held.iter().any(|one| one.address.addr() == *address);
+        let missing: Vec<IpAddr> =
+            used.iter().copied().filter(|address| !is_held(address)).collect();
+        if missing.is_empty() || used.len() < config.network.ranges().len() {
+            return Ok(Vec::new());
+        }
+        let daemon = Daemon::new(call, config.socket.clone());
+        let network = config.network.spec().clone();
+        let assign = Assign { network, owner: owner(call), wanted: used };
+        daemon.assigned(&Request::Assign(assign)).map_err(|failed| failed.error)?;
+        Ok(missing.iter().map(|address| format!("assignment of address {address}")).collect())
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let daemon = Daemon::new(call, config::socket_of(call));
+        let network = call.network().to_string();
+        let collect = Collect { network, valid: call.valid_attachments().to_vec() };
+        daemon.tell_now(call, &Request::Collect(collect))
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let daemon = Daemon::new(call, config.socket.clone());
+        let network = config.network.spec().clone();
+        let asked = daemon.ok(&Request::Status(StatusRequest { network }));
+        asked.map_err(|failed| match failed.error {
+            error if error.code == code::LIMITED_CONNECTIVITY => error,
+            error => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
+        })
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        config::unknown_keys(config)
+    }
+
+    fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
+        keys::IGNORED
+    }
+}
+
+/// Who asks. Nothing but the key is needed, and nothing else decides.
+fn owner(call: &Call<'_>) -> Owner {
+    let args = Args::parse_lenient(&call.env().args);
+    let get = |key| args.get(key).unwrap_or_default().to_owned();
+    let (namespace, name) = (get("K8S_POD_NAMESPACE"), get("K8S_POD_NAME"));
+    let is_named = !namespace.is_empty() && !name.is_empty();
+    Owner {
+        container: call.container_id().to_string(),
+        ifname: call.ifname().to_string(),
+        netns: call.env().netns.clone(),
+        pod: is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") }),
+    }
+}
+
+/// What the daemon has assigned to the attachment.
+fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Error> {
+    let daemon = Daemon::new(call, config.socket.clone());
+    let network = config.network.spec().clone();
+    let held = Held { network, owner: owner(call) };
+    daemon.assigned(&Request::Held(held)).map_err(|failed| failed.error)
+}
+
+/// The container's addresses that are of the network's ranges: `addresses` and `IP` may give more.
+fn of_ranges(network: &Network, previous: &AddResult, ifname: &str) -> Vec<IpAddr> {
+    let addresses = previous.container_ips(ifname).map(|ip| ip.address.addr());
+    addresses
+        .filter(|address| network.ranges().iter().any(|range| range.allows(*address)))
+        .collect()
+}
+
+/// Says what is wrong with an answer to [`Request::Assign`], if something is: whoever believes it gives two containers one address.
+fn unfit(network: &Network, assigned: &[Assigned], wanted: &[IpAddr]) -> Option<String> {
+    let ranges = network.ranges();
+    if assigned.len() != ranges.len() {
+        return Some(format!("it gives {} addresses of {} ranges", assigned.len(), ranges.len()));
+    }
+    let has_range = |(one, range): (&Assigned, &Range)| {
+        let subnet = range.subnet();
+        range.allows(one.address.addr()) && one.address.prefix_len() == subnet.prefix_len()
+    };
+    if let Some((one, range)) = assigned.iter().zip(ranges).find(|pair| !has_range(*pair)) {
+        return Some(format!("it gives {} of the range of {}", one.address, range.subnet()));
+    }
+    let has = |address: IpAddr| assigned.iter().any(|one| one.address.addr() == address);
+    if let Some(address) = wanted.iter().find(|address| !has(**address)) {
+        return Some(format!("it does not give {address}, which was asked for"));
+    }
+    let mut seen: Vec<IpNet> = assigned.iter().map(|one| one.address).collect();
+    seen.sort_unstable();
+    let twice = seen.windows(2).find(|pair| pair[0].addr() == pair[1].addr());
+    twice.map(|pair| format!("it gives {} twice", pair[0].addr()))
+}
+
+/// The error of an answer that does not fit.
+pub(super) fn answered_nonsense(why: &str) -> Error {
+    Error::new(codes::DAEMON, format!("netwrightd answered what makes no sense: {why}"))
+        .with_details("plugin and daemon should be of one version")
+}
