@@ -85,7 +85,7 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
-const CONFINED: [(&str, &[&str]); 9] = [
+const CONFINED: [(&str, &[&str]); 10] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
@@ -93,6 +93,7 @@ const CONFINED: [(&str, &[&str]); 9] = [
     ("k8s-openapi", &["netwright-daemon"]),
     ("kube", &["netwright-daemon"]),
     ("tokio", &["netwright-daemon"]),
+    ("rustls", &["netwright-ovsdb"]),
     ("smoltcp", &["netwright-dhcp"]),
     ("zbus", &["netwright-firewall"]),
 ];

@@ -9,10 +9,11 @@ use serde_json::{Value as Json, json};
 use crate::error::OvsdbError;
 use crate::frame::Framer;
 use crate::message::{Message, parse};
+use crate::outcome::Outcome;
 use crate::remote::Remote;
 use crate::schema::Schema;
 use crate::stream::{Stream, is_timeout};
-use crate::transaction::{Outcome, Transaction};
+use crate::transaction::Transaction;
 use crate::value::{Row, Uuid};
 
 /// How much is read at once.
@@ -106,21 +107,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects. Nothing is sent.
+    /// Connects. Nothing is asked; over TLS, both sides have said who they are.
     ///
     /// # Errors
-    /// [`OvsdbError::Connect`], or [`OvsdbError::Deadline`] when nobody accepts by `until`.
+    /// [`OvsdbError::Connect`], or [`OvsdbError::Deadline`] when nobody accepts by `until`; over TLS also [`OvsdbError::Keys`] and
+    /// [`OvsdbError::Tls`]. That the server does not accept our certificate may be told by the first call only (TLS 1.3).
     pub fn connect(remote: &Remote, limits: Limits, until: Instant) -> Result<Self, OvsdbError> {
-        let name = remote.to_string();
-        let stream =
-            Stream::connect(remote, until).map_err(|source| match is_timeout(&source) {
-                true => OvsdbError::Deadline { remote: name.clone(), doing: "connect" },
-                false => OvsdbError::Connect { remote: name.clone(), source },
-            })?;
         Ok(Client {
-            stream,
+            stream: Stream::connect(remote, until)?,
             framer: Framer::new(limits.message_bytes),
-            remote: name,
+            remote: remote.to_string(),
             limits,
             next_id: 0,
             events: VecDeque::new(),
@@ -359,9 +355,11 @@ impl Client {
 
     fn broken(&self, doing: &'static str, source: io::Error) -> OvsdbError {
         let remote = self.remote.clone();
-        match is_timeout(&source) {
-            true => OvsdbError::Deadline { remote, doing },
-            false => OvsdbError::Io { remote, doing, source },
+        match source.kind() {
+            _ if is_timeout(&source) => OvsdbError::Deadline { remote, doing },
+            // Of a socket no call says so: it is what the TLS layer found.
+            io::ErrorKind::InvalidData => OvsdbError::Tls { remote, source },
+            _ => OvsdbError::Io { remote, doing, source },
         }
     }
 }

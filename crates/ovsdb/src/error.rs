@@ -45,6 +45,26 @@ pub enum OvsdbError {
         #[source]
         source: io::Error,
     },
+    /// A file that a TLS connection takes is missing or of no use.
+    #[error("{what} for {remote}")]
+    Keys {
+        /// The address.
+        remote: String,
+        /// Which file, and what it is for.
+        what: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Both sides could not agree on TLS: the server is not who it should be, does not believe us, or does not speak it.
+    #[error("TLS with {remote}")]
+    Tls {
+        /// The address.
+        remote: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The connection broke.
     #[error("{doing} of {remote}")]
     Io {

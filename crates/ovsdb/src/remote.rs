@@ -10,6 +10,18 @@ use crate::error::OvsdbError;
 /// The port of OVSDB (IANA `ovsdb`).
 pub const DEFAULT_PORT: u16 = 6640;
 
+/// The files that a TLS connection takes, in PEM, as Open vSwitch's programs have them: options of the same names, and columns of the table
+/// `SSL`. All three are needed, because `ovsdb-server` asks its clients who they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// Our private key (`--private-key`).
+    pub private_key: PathBuf,
+    /// The certificate that says the key is ours (`--certificate`); those of authorities between it and the server's may follow it.
+    pub certificate: PathBuf,
+    /// The certificates of the authorities that may vouch for the server (`--ca-cert`). No others are believed.
+    pub ca_cert: PathBuf,
+}
+
 /// An address of a database, as Open vSwitch's programs write it (`man 7 ovsdb`, "Connection Methods").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remote {
@@ -17,8 +29,19 @@ pub enum Remote {
     Unix(PathBuf),
     /// `tcp:ADDRESS[:PORT]`.
     Tcp(SocketAddr),
-    /// `ssl:ADDRESS[:PORT]`.
-    Tls(SocketAddr),
+    /// `ssl:ADDRESS[:PORT]`, with what it takes to connect ([`Remote::with_keys`]).
+    Tls(SocketAddr, Option<Keys>),
+}
+
+impl Remote {
+    /// The same address, with the keys for it; other addresses than `ssl:` need none and stay as they are.
+    #[must_use]
+    pub fn with_keys(self, keys: Keys) -> Self {
+        match self {
+            Remote::Tls(address, _) => Remote::Tls(address, Some(keys)),
+            other => other,
+        }
+    }
 }
 
 impl FromStr for Remote {
@@ -36,7 +59,9 @@ impl FromStr for Remote {
             Some(("unix", path)) if path.starts_with('/') => Ok(Remote::Unix(PathBuf::from(path))),
             Some(("unix", _)) => Err(invalid("the path of a socket begins with /")),
             Some(("tcp", rest)) => socket_address(rest).map(Remote::Tcp).map_err(invalid),
-            Some(("ssl", rest)) => socket_address(rest).map(Remote::Tls).map_err(invalid),
+            Some(("ssl", rest)) => {
+                socket_address(rest).map(|address| Remote::Tls(address, None)).map_err(invalid)
+            }
             _ => Err(invalid("write unix:/PATH, tcp:ADDRESS:PORT, ssl:ADDRESS:PORT or a path")),
         }
     }
@@ -57,7 +82,7 @@ impl fmt::Display for Remote {
         match self {
             Remote::Unix(path) => write!(f, "unix:{}", path.display()),
             Remote::Tcp(address) => write!(f, "tcp:{address}"),
-            Remote::Tls(address) => write!(f, "ssl:{address}"),
+            Remote::Tls(address, _) => write!(f, "ssl:{address}"),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! A byte stream that gives up at a deadline.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::error::OvsdbError;
 use crate::remote::Remote;
 
 /// The shortest time a socket is told to wait: zero would mean for ever.
@@ -17,23 +18,38 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub(crate) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<crate::tls::TlsStream>),
 }
 
 impl Stream {
     /// Connects by a deadline.
-    pub(crate) fn connect(remote: &Remote, until: Instant) -> io::Result<Self> {
+    pub(crate) fn connect(remote: &Remote, until: Instant) -> Result<Self, OvsdbError> {
+        let name = || remote.to_string();
+        let failed = |source| match is_timeout(&source) {
+            true => OvsdbError::Deadline { remote: name(), doing: "connect" },
+            false => OvsdbError::Connect { remote: name(), source },
+        };
         match remote {
-            Remote::Unix(path) => connect_unix(path, left(until)?).map(Stream::Unix),
-            Remote::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, left(until)?)?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+            Remote::Unix(path) => {
+                left(until).and_then(|wait| connect_unix(path, wait)).map(Stream::Unix)
             }
-            Remote::Tls(_) => Err(io::Error::new(
+            Remote::Tcp(address) => connect_tcp(address, until).map(Stream::Tcp),
+            #[cfg(feature = "tls")]
+            Remote::Tls(address, keys) => {
+                // Before anybody is bothered.
+                let client = crate::tls::prepare(remote, address, keys.as_ref())?;
+                let stream = connect_tcp(address, until).map_err(failed)?;
+                return crate::tls::TlsStream::begin(remote, client, stream, until)
+                    .map(|stream| Stream::Tls(Box::new(stream)));
+            }
+            #[cfg(not(feature = "tls"))]
+            Remote::Tls(..) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this build speaks no TLS: let ovsdb-server listen on a Unix socket",
             )),
         }
+        .map_err(failed)
     }
 
     /// Reads what is there, waiting until the deadline for the first byte. 0 is the end.
@@ -48,6 +64,8 @@ impl Stream {
                 stream.set_read_timeout(wait)?;
                 stream.read(buffer)
             }
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.read(buffer, until),
         }
     }
 
@@ -64,6 +82,8 @@ impl Stream {
                     stream.set_write_timeout(wait)?;
                     stream.write(bytes)
                 }
+                #[cfg(feature = "tls")]
+                Stream::Tls(stream) => stream.write(bytes, until),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -74,6 +94,12 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+fn connect_tcp(address: &SocketAddr, until: Instant) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(address, left(until)?)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A server that does not accept makes `connect` wait once its queue is full: for no longer than it takes to send (`man 7 unix`, linux
@@ -88,7 +114,7 @@ fn connect_unix(path: &Path, wait: Duration) -> io::Result<UnixStream> {
 }
 
 /// Returns how long there is until a deadline.
-fn left(until: Instant) -> io::Result<Duration> {
+pub(crate) fn left(until: Instant) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
         left => Ok(left.max(SHORTEST)),

@@ -1,10 +1,11 @@
-//! Operations, and what came of each (RFC 7047 §5.2).
+//! Operations (RFC 7047 §5.2).
 
 use serde_json::{Value as Json, json};
 
 use crate::error::OvsdbError;
 use crate::message::server_error;
-use crate::value::{Atom, Row, Uuid, Value};
+use crate::outcome::{Done, Outcome, Shape};
+use crate::value::{Row, Uuid, Value};
 
 /// How a column is compared (RFC 7047 §5.1 `<function>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,15 +102,7 @@ pub enum Until {
 
 /// Where the outcome of an operation is found: the operation's place in its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Handle(usize);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    Uuid,
-    Rows,
-    Count,
-    Nothing,
-}
+pub struct Handle(pub(crate) usize);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Operation {
@@ -280,87 +273,15 @@ impl Transaction {
             )));
         }
         let done = self.operations.iter().zip(answers).map(|(operation, answer)| {
-            done(operation.shape, answer)
+            Done::read(operation.shape, answer)
                 .map_err(|what| nonsense(format!("the answer to {}: {what}", operation.kind)))
         });
-        done.collect::<Result<_, _>>().map(Outcome)
+        done.collect::<Result<_, _>>().map(Outcome::new)
     }
 }
 
 fn wheres(conditions: &[Condition]) -> Json {
     Json::Array(conditions.iter().map(Condition::to_json).collect())
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Done {
-    Inserted(Uuid),
-    Rows(Vec<Row>),
-    Count(u64),
-    Nothing,
-}
-
-fn done(shape: Shape, answer: &Json) -> Result<Done, String> {
-    let member = |key: &str| answer.get(key).ok_or_else(|| format!("it has no {key:?}"));
-    match shape {
-        Shape::Nothing => match answer {
-            Json::Object(_) => Ok(Done::Nothing),
-            _ => Err("it is no object".to_owned()),
-        },
-        Shape::Uuid => match Atom::parse(member("uuid")?)? {
-            Atom::Uuid(uuid) => Ok(Done::Inserted(uuid)),
-            _ => Err("its \"uuid\" is none".to_owned()),
-        },
-        Shape::Count => member("count")?
-            .as_u64()
-            .map(Done::Count)
-            .ok_or_else(|| "its \"count\" is none".to_owned()),
-        Shape::Rows => {
-            let rows = member("rows")?.as_array().ok_or("its \"rows\" are no list")?;
-            rows.iter().map(Row::parse).collect::<Result<_, _>>().map(Done::Rows)
-        }
-    }
-}
-
-/// What came of a transaction, all of which was done.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome(Vec<Done>);
-
-impl Outcome {
-    /// Returns the rows that a `select` found.
-    ///
-    /// # Panics
-    /// When the handle is not that of a `select` of the same transaction.
-    #[must_use]
-    pub fn rows(&self, select: Handle) -> &[Row] {
-        match self.0.get(select.0) {
-            Some(Done::Rows(rows)) => rows,
-            other => unreachable!("the handle of a select, not of {other:?}"),
-        }
-    }
-
-    /// Returns the row that an `insert` made.
-    ///
-    /// # Panics
-    /// When the handle is not that of an `insert` of the same transaction.
-    #[must_use]
-    pub fn inserted(&self, insert: Handle) -> &Uuid {
-        match self.0.get(insert.0) {
-            Some(Done::Inserted(uuid)) => uuid,
-            other => unreachable!("the handle of an insert, not of {other:?}"),
-        }
-    }
-
-    /// Returns how many rows an `update`, `mutate` or `delete` was about.
-    ///
-    /// # Panics
-    /// When the handle is not that of one of them of the same transaction.
-    #[must_use]
-    pub fn count(&self, change: Handle) -> u64 {
-        match self.0.get(change.0) {
-            Some(Done::Count(count)) => *count,
-            other => unreachable!("the handle of a change, not of {other:?}"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use cni_invoke::{Exec, Executor, Mixed, PLUGIN_DIRS, distrust};
 use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
+use ovsdb::Keys;
 use plugins::Builtins;
 use state::Roots;
 
@@ -40,6 +41,8 @@ pub(super) struct Flags {
     pub(super) netwright: Option<PathBuf>,
     /// `-ovsdb`: databases of Open vSwitch to listen to.
     pub(super) databases: Vec<String>,
+    /// `-private-key`, `-certificate`, `-ca-cert`: the files that databases at `ssl:` addresses take.
+    pub(super) keys: Keys,
 }
 
 impl Flags {
@@ -63,6 +66,9 @@ impl Flags {
                     flags.interval = arguments.duration()?.max(Duration::from_millis(1));
                 }
                 "ovsdb" => flags.databases.push(arguments.value()?),
+                "private-key" => flags.keys.private_key = arguments.value()?.into(),
+                "certificate" => flags.keys.certificate = arguments.value()?.into(),
+                "ca-cert" => flags.keys.ca_cert = arguments.value()?.into(),
                 "grace" => flags.grace = arguments.duration()?,
                 _ => flags.netwright = Some(arguments.value()?.into()),
             }
@@ -86,6 +92,11 @@ impl Default for Flags {
             once: false,
             netwright: None,
             databases: Vec::new(),
+            keys: Keys {
+                private_key: PathBuf::new(),
+                certificate: PathBuf::new(),
+                ca_cert: PathBuf::new(),
+            },
         }
     }
 }

@@ -4,3 +4,5 @@
 
 mod lying;
 mod real;
+#[cfg(feature = "tls")]
+mod tls;

@@ -1,11 +1,13 @@
 //! `ovs`: ports of a real Open vSwitch, whose datapath is the one in user space.
 
+mod away;
 mod bad;
 mod database;
 mod internal;
 mod lifecycle;
 mod matrix;
 mod port;
+mod tls;
 mod tunnel;
 mod vm;
 

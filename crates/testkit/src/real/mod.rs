@@ -28,7 +28,7 @@ mod rootfs;
 pub use containerd::{Containerd, Pod};
 pub use docker::{Docker, Engine};
 pub use oci::Bundle;
-pub use ovs::Ovs;
+pub use ovs::{Ovs, Pki};
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};
 

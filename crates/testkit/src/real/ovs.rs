@@ -14,6 +14,9 @@ use crate::place::{Place as _, Running};
 /// The schema of the database, from the package `openvswitch-common`.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
+/// Where the server listens to TLS.
+const TLS_PORT: u16 = 6640;
+
 /// How long a program of Open vSwitch may take to start or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -29,6 +32,8 @@ pub struct Ovs<'lab> {
     dir: PathBuf,
     server: Option<Running>,
     switch: Option<Running>,
+    /// What the server says beside its socket.
+    tls: Vec<String>,
 }
 
 impl<'lab> Ovs<'lab> {
@@ -45,7 +50,7 @@ impl<'lab> Ovs<'lab> {
     pub fn database_only(lab: &'lab Lab) -> Self {
         let dir = lab.dir().join("ovs");
         fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-        let mut ovs = Ovs { lab, dir, server: None, switch: None };
+        let mut ovs = Ovs { lab, dir, server: None, switch: None, tls: Vec::new() };
         ovs.create_database(Path::new(SCHEMA));
         ovs.start_server();
         ovs
@@ -128,10 +133,27 @@ impl<'lab> Ovs<'lab> {
     pub fn start_server(&mut self) {
         let remote = format!("--remote=p{}", self.remote());
         let database = self.dir.join("conf.db").display().to_string();
-        self.server = Some(self.daemon("ovsdb-server", &[&database, &remote]));
+        let tls = self.tls.iter().map(String::as_str);
+        let arguments: Vec<&str> = [&*database, &*remote].into_iter().chain(tls).collect();
+        self.server = Some(self.daemon("ovsdb-server", &arguments));
         let socket = self.socket();
         wait("ovsdb-server listens", || UnixStream::connect(&socket).is_ok());
         self.vsctl(&["--no-wait", "init"]);
+    }
+
+    /// Has the server started anew listen to TLS too, at the address returned, which is in the lab. It shows the certificate `name` of
+    /// the keys, and believes clients of the same authority.
+    pub fn speak_tls(&mut self, pki: &Pki, name: &str) -> String {
+        let [key, certificate, authority] = pki.files(name).map(|path| path.display().to_string());
+        self.tls = vec![
+            format!("--remote=pssl:{TLS_PORT}:127.0.0.1"),
+            format!("--private-key={key}"),
+            format!("--certificate={certificate}"),
+            format!("--ca-cert={authority}"),
+        ];
+        self.kill_server();
+        self.start_server();
+        format!("ssl:127.0.0.1:{TLS_PORT}")
     }
 
     /// Starts the switch. The first command that waits for it finds out when it is ready.
@@ -252,6 +274,54 @@ impl Drop for Ovs<'_> {
         // A stopped process dies of being killed all the same; the switch first, which would complain.
         self.switch = None;
         self.server = None;
+    }
+}
+
+/// An authority and what it signed, made by Open vSwitch's own `ovs-pki`.
+///
+/// A test that uses it says `require!("program:ovs-pki", "program:openssl")`.
+#[derive(Debug)]
+pub struct Pki {
+    dir: PathBuf,
+}
+
+impl Pki {
+    /// Makes the authority, and keys of these names, in a folder that is there.
+    #[must_use]
+    pub fn new(dir: PathBuf, names: &[&str]) -> Self {
+        let pki = Pki { dir };
+        pki.run("ovs-pki --dir=pki --log=log init");
+        for name in names {
+            pki.run(&format!("ovs-pki --dir=pki --log=log req+sign {name} switch"));
+        }
+        pki
+    }
+
+    /// The private key, the certificate, and that of the authority.
+    #[must_use]
+    pub fn files(&self, name: &str) -> [PathBuf; 3] {
+        let file = |name: String| self.dir.join(name);
+        [
+            file(format!("{name}-privkey.pem")),
+            file(format!("{name}-cert.pem")),
+            self.dir.join("pki/switchca/cacert.pem"),
+        ]
+    }
+
+    /// Signs a certificate again, for a day that is over.
+    pub fn expire(&self, name: &str) {
+        self.run(&format!(
+            "cd pki/switchca && openssl ca -config ca.cnf -batch -notext -startdate 20200101000000Z \
+             -enddate 20200102000000Z -in ../../{name}-req.pem -out ../../{name}-cert.pem"
+        ));
+    }
+
+    fn run(&self, script: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(&self.dir).stdin(Stdio::null());
+        let output = command.output().unwrap_or_else(|error| panic!("sh: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {}\n{said}", output.status);
     }
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ovsdb::vswitch::DATABASE;
-use ovsdb::{Client, Limits, MonitorRequest, OvsdbError, Remote, Select};
+use ovsdb::{Client, Keys, Limits, MonitorRequest, OvsdbError, Remote, Select};
 
 use super::Stop;
 use super::start::failed;
@@ -37,9 +37,10 @@ pub(super) struct Switches {
 
 impl Switches {
     /// Begins to listen. A database that is not there is waited for.
-    pub(super) fn watch(databases: &[String]) -> Result<Self, Stop> {
-        let remotes = databases.iter().map(|text| text.parse::<Remote>());
-        let remotes = remotes.collect::<Result<Vec<_>, _>>();
+    pub(super) fn watch(databases: &[String], keys: &Keys) -> Result<Self, Stop> {
+        let remote = |text: &String| Ok(text.parse::<Remote>()?.with_keys(keys.clone()));
+        let remotes = databases.iter().map(remote);
+        let remotes = remotes.collect::<Result<Vec<_>, OvsdbError>>();
         let remotes = remotes.map_err(|error| Stop::Usage(format!("flag -ovsdb: {error}")))?;
         let (bell, ringer) = UnixStream::pair().map_err(failed)?;
         bell.set_nonblocking(true).map_err(failed)?;

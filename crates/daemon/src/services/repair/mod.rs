@@ -33,15 +33,19 @@ Usage: netwrightd repair [FLAG…]
 Puts back under running containers what somebody changes: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
 packet filter, also after `nft flush ruleset` or a reload of firewalld. What it cannot put back it logs once. See docs/repair.md.
 
+  -ca-cert FILE       the certificates that ssl: databases' are signed by
   -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
+  -certificate FILE   what says who we are to ssl: databases
   -interval DURATION  how often to look though nothing is heard (default 1m)
   -ovsdb ADDRESS      listen to this database of Open vSwitch too, and remove ports of containers that are gone; may be
                       repeated: unix:/run/openvswitch/db.sock
   -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
   -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
+  -private-key FILE   its key
 ";
 
-const FLAGS: &[&str] = &["cache", "interval", "netwright", "ovsdb", "path"];
+const FLAGS: &[&str] =
+    &["ca-cert", "cache", "certificate", "interval", "netwright", "ovsdb", "path", "private-key"];
 
 /// Numbers of what is waited for.
 const SIGNALS: u64 = 0;
@@ -67,7 +71,7 @@ pub(crate) fn run(
             "changes within containers are found by looking only: CAP_NET_BROADCAST is missing"
         );
     }
-    let switches = Switches::watch(&flags.databases)?;
+    let switches = Switches::watch(&flags.databases, &flags.keys)?;
     poller.add(switches.descriptor(), SWITCH, Interest::Read).map_err(failed)?;
     let mut service = Service {
         node: Node::new(&flags, surroundings),

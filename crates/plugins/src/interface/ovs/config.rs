@@ -6,13 +6,13 @@ use cni::{Error, IfName, code};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use ovsdb::Remote;
-use ovsdb::vswitch::SOCKET;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::defaults;
 use super::extras::{Mirror, Qos, RawMirror, RawQos, RawTunnel, Tunnel};
+use super::place::Place;
 use super::rows::OWN_PREFIX;
 use super::vlans::{RawTrunk, Vlans};
 use crate::shared::mac::parse_mac;
@@ -46,6 +46,11 @@ pub(super) struct Raw {
     configuration_path: String,
     #[serde(rename = "socket_file")]
     socket_file: String,
+    #[serde(rename = "private_key")]
+    private_key: String,
+    certificate: String,
+    #[serde(rename = "ca_cert")]
+    ca_cert: String,
     #[serde(rename = "link_state_check_retries")]
     link_state_check_retries: Option<IgnoredAny>,
     #[serde(rename = "link_state_check_interval")]
@@ -180,8 +185,14 @@ impl Config {
             ));
         }
         let mirrors = raw.mirrors.iter().map(RawMirror::check).collect::<Result<Vec<_>, _>>()?;
+        let place = Place {
+            socket_file: raw.socket_file,
+            private_key: raw.private_key,
+            certificate: raw.certificate,
+            ca_cert: raw.ca_cert,
+        };
         Ok(Config {
-            remote: remote_of(&raw.socket_file)?,
+            remote: place.remote()?,
             bridge,
             create,
             kind,
@@ -199,14 +210,6 @@ impl Config {
             mirrors,
         })
     }
-}
-
-/// Reads where the database is, from the key `socket_file` or the default's place.
-pub(super) fn remote_of(socket_file: &str) -> Result<Remote, Error> {
-    let text = if socket_file.is_empty() { SOCKET } else { socket_file };
-    text.parse().map_err(|error| {
-        Error::from_chain(code::INVALID_CONFIG, &error).context("invalid socket_file")
-    })
 }
 
 fn port_kind(raw: &Raw) -> Result<PortKind, Error> {

@@ -1,6 +1,6 @@
 //! ADD and its undoing.
 
-use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
+use cni::{AddResult, AttachmentKey, Error, IpConfig};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -12,14 +12,16 @@ use state::Index;
 
 use super::config::{Config, PortKind};
 use super::database::{ATTEMPTS, Switch, busy};
+use super::made::{Made, report};
 use super::mirrors::{self, SeenMirror};
+use super::place::Place;
 use super::rows::{self, Owner, ids};
 use super::{NAME, interior};
 use crate::shared::container::{self, Options};
 use crate::shared::pair::{NewPair, Pair};
 use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
-use crate::shared::{attachment, dns, kernel_error as kernel, owner, pair};
+use crate::shared::{attachment, kernel_error as kernel, owner, pair};
 
 /// The datapath that reads frames as they are.
 const USER_SPACE: &str = "netdev";
@@ -31,8 +33,7 @@ pub(super) const OPTIONS: Options = Options { skip_dad: true };
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
-    /// Where the database is.
-    pub(super) socket: String,
+    pub(super) place: Place,
     pub(super) bridge: String,
     /// The pair's end on the host; empty for a port that the switch made.
     pub(super) host_ifname: String,
@@ -118,15 +119,6 @@ pub(super) fn observe(
         )
         .with_details("make it (ovs-vsctl add-br), or set \"createBridge\""));
     }
-    let used = datapath.as_deref().or(config.create.as_ref().map(|new| &*new.datapath_type));
-    if config.kind == PortKind::Internal && used != Some(USER_SPACE) {
-        // It knows them by the link's name, and makes another when a container's has another.
-        return Err(Error::new(
-            code::UNSUPPORTED_FIELD,
-            format!("port \"internal\" on bridge {:?} of the kernel's datapath", config.bridge),
-        )
-        .with_details("it gives up such a port when its link is renamed; use \"veth\""));
-    }
     let taken = found.rows(taken).first().map(Port::read);
     if let Some(port) =
         taken.filter(|port| rows::owner_of(&port.external_ids).as_ref() != Some(key))
@@ -151,7 +143,7 @@ pub(super) fn observe(
         datapath,
         stale,
         tunnels: tunnels.unwrap_or_default(),
-        mirrors: mirrors::seen(&found, &mirrors, &config.mirrors)?,
+        mirrors: mirrors::seen(&found, &mirrors, &config.mirrors, None)?,
     })
 }
 
@@ -196,7 +188,8 @@ fn plan(
             wanted.mutate(Bridge::TABLE, bridge(), &insert);
         }
     }
-    mirrors::join(&mut wanted, config, &seen.mirrors);
+    let port = rows::named("port");
+    mirrors::join(&mut wanted, &config.bridge, &config.mirrors, &port, &seen.mirrors);
     wanted.comment(&format!("netwright: add {}", owner.key));
     (wanted, interface)
 }
@@ -262,7 +255,7 @@ fn attach<'a>(
 ) -> Result<AddResult, Error> {
     let index = Index::new(call.roots());
     let mut facts = Facts {
-        socket: config.remote.to_string(),
+        place: Place::of(&config.remote),
         bridge: config.bridge.clone(),
         host_ifname: String::new(),
         shares: config.create.is_some() || config.tunnel.is_some(),
@@ -326,36 +319,6 @@ fn attach<'a>(
     Ok(report(call, result, &made, mac))
 }
 
-/// What the container has.
-#[derive(Debug)]
-enum Made {
-    Pair(Pair),
-    Interior(interior::Taken),
-}
-
-impl Made {
-    fn container_index(&self) -> u32 {
-        match self {
-            Made::Pair(pair) => pair.container_index,
-            Made::Interior(taken) => taken.ifindex,
-        }
-    }
-
-    /// Where the container's interface stands in the result: behind the host's end, if there is one.
-    fn position(&self) -> usize {
-        match self {
-            Made::Pair(_) => 1,
-            Made::Interior(_) => 0,
-        }
-    }
-
-    fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Error> {
-        let Made::Pair(pair) = self else { return Ok(()) };
-        let set = LinkSet::default().up(true);
-        site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)
-    }
-}
-
 /// Sets what a pair has beyond being one.
 fn prepare(
     site: &mut Site<'_>,
@@ -394,31 +357,4 @@ fn derived_mac(result: &AddResult) -> Option<MacAddr> {
     };
     let [a, b, c, d] = rest;
     Some(MacAddr([0x0a, 0x58, a, b, c, d]))
-}
-
-fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAddr) -> AddResult {
-    let side = |name: &str, mac: MacAddr, mtu: u32| Interface {
-        name: name.to_owned(),
-        mac: mac.to_string(),
-        mtu,
-        ..Interface::default()
-    };
-    let mut interfaces = Vec::new();
-    let mtu = match made {
-        Made::Pair(pair) => {
-            interfaces.push(side(&pair.host_ifname, pair.host_mac, pair.mtu));
-            pair.mtu
-        }
-        Made::Interior(taken) => taken.mtu,
-    };
-    interfaces.push(Interface {
-        sandbox: call.env().netns.clone(),
-        ..side(call.ifname().as_str(), mac, mtu)
-    });
-    AddResult {
-        interfaces,
-        dns: dns::choose(call.common(), result.dns),
-        ips: result.ips,
-        routes: result.routes,
-    }
 }

@@ -200,6 +200,12 @@ pub(super) fn told(error: &OvsdbError) -> Error {
             "is ovsdb-server running? key \"socket_file\" says where it listens"
         }
         OvsdbError::Deadline { .. } => "ovsdb-server is there and does not answer",
+        OvsdbError::Keys { .. } => {
+            "keys \"private_key\", \"certificate\" and \"ca_cert\" name files in PEM"
+        }
+        OvsdbError::Tls { .. } => {
+            "the server's certificate must be signed by \"ca_cert\", and ours by the authority of ovsdb-server"
+        }
         OvsdbError::Nonsense { .. } | OvsdbError::TooMuch { .. } => {
             "key \"socket_file\" must lead to Open vSwitch's database"
         }

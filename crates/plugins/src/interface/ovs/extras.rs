@@ -197,10 +197,10 @@ impl RawTunnel {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RawMirror {
-    name: String,
-    ingress: bool,
-    egress: bool,
-    output: bool,
+    pub(super) name: String,
+    pub(super) ingress: bool,
+    pub(super) egress: bool,
+    pub(super) output: bool,
 }
 
 /// What a mirror takes from, or gives to, the port.

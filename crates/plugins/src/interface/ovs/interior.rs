@@ -1,16 +1,30 @@
 //! Ports that the switch makes itself: links that appear on the host and move into the container.
+//!
+//! The datapath in user space holds such a link (a tap) by a descriptor, so that it may have any name. The kernel's knows it by the name
+//! that the database has, and makes another when it finds none of that name (`ovs_vport_locate`, linux net/openvswitch/vport.c):
+//! there the link keeps its name, wherever it is, and the container's interface is a macvlan in mode `passthru` over it,
+//! which passes on every frame and has the same hardware address.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use kernel::route::{
+    Change, Link, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, RouteSocket,
+};
 
 use super::connect::Site;
-use crate::shared::{kernel_error as kernel, owner};
+use super::rows;
+use crate::shared::{drift, kernel_error as kernel, owner};
 
-/// What the kernel calls such links: its own datapath's, and those of the one in user space.
-pub(super) const KINDS: &[&str] = &["openvswitch", "tun"];
+/// What the kernel calls the links of its own datapath.
+const OF_KERNEL: &str = "openvswitch";
+
+/// What the container's interface is: a link of the datapath in user space, or one over a link of the kernel's.
+pub(super) const KINDS: &[&str] = &["tun", "macvlan"];
+
+/// What the switch makes.
+const MADE: &[&str] = &[OF_KERNEL, "tun"];
 
 /// A link that has become the container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +46,7 @@ pub(super) fn take(
     Ok(Taken { ifindex: link.index, mtu: link.mtu })
 }
 
-/// Moves the link from the host into the container.
+/// Moves the link from the host into the container; returns the container's interface.
 pub(super) fn move_in(
     call: &Call<'_>,
     netns: &Netns,
@@ -46,6 +60,8 @@ pub(super) fn move_in(
         Error::new(codes::SWITCH, format!("Open vSwitch has taken port {name:?} and made no link"))
             .with_details("is the database that of a switch in this network namespace?")
     })?;
+    let keeps_name = link.is_kind(OF_KERNEL);
+    let ifname = call.ifname().as_str();
     let set = LinkSet {
         alias: Some(owner::alias(call.attachment())),
         mac: Some(mac),
@@ -53,16 +69,45 @@ pub(super) fn move_in(
         ..LinkSet::default().up(false)
     };
     host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
-    let set = LinkSet {
-        netns: Some(netns.clone()),
-        name: Some(call.ifname().to_string()),
-        ..LinkSet::default()
-    };
+    let new_name = (!keeps_name).then(|| ifname.to_owned());
+    let set = LinkSet { netns: Some(netns.clone()), name: new_name, ..LinkSet::default() };
     host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
-    let ifname = call.ifname().as_str();
-    inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(|| {
-        Error::new(codes::CONFLICT, format!("interface {ifname:?} vanished from the container"))
-    })
+    let moved = if keeps_name { name } else { ifname };
+    let link = inside.link_by_name(moved).map_err(kernel)?.ok_or_else(|| {
+        Error::new(codes::CONFLICT, format!("interface {moved:?} vanished from the container"))
+    })?;
+    if keeps_name { cover(call, inside, &link) } else { Ok(link) }
+}
+
+/// Makes the container's interface over a link that must keep its name.
+fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link, Error> {
+    let set = LinkSet { no_own_ipv6: true, ..LinkSet::default().up(true) };
+    inside.apply_one(&Change::SetLink { ifindex: lower.index, set }).map_err(kernel)?;
+    let passthru = MacvlanOptions { mode: MacvlanMode::Passthru, broadcast_queue_len: None };
+    let new = NewLink {
+        parent: Some(lower.index),
+        alias: Some(owner::alias(call.attachment())),
+        ..NewLink::new(call.ifname().as_str(), LinkKind::Macvlan(passthru))
+    };
+    inside.create_link(&new).map_err(kernel)
+}
+
+/// Says what is wrong with what lies under the container's interface, if anything does.
+pub(super) fn check_lower(
+    call: &Call<'_>,
+    inside: &mut RouteSocket,
+    link: &Link,
+) -> Result<(), Error> {
+    if !link.is_kind("macvlan") {
+        return Ok(());
+    }
+    let name = rows::interior_name(call.attachment());
+    let lower = inside.link_by_name(&name).map_err(kernel)?;
+    match lower.filter(|lower| Some(lower.index) == link.peer_index) {
+        None => Err(drift(format!("interface {:?} is not over port {name:?} any more", link.name))),
+        Some(lower) if !lower.up() => Err(drift(format!("interface {name:?} is down"))),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Removes what a switch that is not running has left of a port: its link, wherever it is. A switch that runs has removed it.
@@ -73,22 +118,35 @@ pub(super) fn remove_link(
 ) -> Result<(), Error> {
     let alias = owner::alias(key);
     let mut host = RouteSocket::open().map_err(kernel)?;
-    let ours = |link: &Link| {
-        KINDS.iter().any(|kind| link.is_kind(kind)) && link.alias.as_ref() == Some(&alias)
-    };
-    if let Some(link) = host.link_by_name(name).map_err(kernel)?
-        && KINDS.iter().any(|kind| link.is_kind(kind))
-    {
-        host.delete_link(link.index).map_err(kernel)?;
-    }
+    remove_made(&mut host, name)?;
     let Some(netns) = netns else { return Ok(()) };
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
     if let Some(link) = inside.link_by_name(key.ifname.as_str()).map_err(kernel)?
-        && ours(&link)
+        && KINDS.iter().any(|kind| link.is_kind(kind))
+        && link.alias.as_ref() == Some(&alias)
     {
         inside.delete_link(link.index).map_err(kernel)?;
     }
-    Ok(())
+    remove_made(&mut inside, name)
+}
+
+/// Removes a link that the switch has made. One of the kernel's datapath is the switch's to remove, which does so as soon as it runs:
+/// until then it carries nothing.
+fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
+    let Some(link) = socket.link_by_name(name).map_err(kernel)? else { return Ok(()) };
+    if !MADE.iter().any(|kind| link.is_kind(kind)) {
+        return Ok(());
+    }
+    match socket.delete_link(link.index) {
+        Err(error) if error.is_unsupported() => {
+            let down = Change::SetLink { ifindex: link.index, set: LinkSet::default().up(false) };
+            match socket.apply_one(&down) {
+                Err(error) if !error.is_not_found() => Err(kernel(error)),
+                _ => Ok(()),
+            }
+        }
+        done => done.map(drop).map_err(kernel),
+    }
 }
 
 /// Removes a link of ours from the container whose switch is gone: a new one takes its place.

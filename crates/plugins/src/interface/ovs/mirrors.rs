@@ -4,7 +4,6 @@ use cni::Error;
 use cni_plugin::codes;
 use ovsdb::{Condition, Handle, Mutation, Outcome, Row, Transaction, Until, Uuid, Value};
 
-use super::config::Config;
 use super::extras::Mirror;
 use super::rows::{ids, named};
 
@@ -17,19 +16,26 @@ const USES: &[&str] = &["select_src_port", "select_dst_port", "output_port"];
 /// A mirror as it was found; `None`: there is none of that name.
 #[derive(Debug, Clone)]
 pub(super) struct SeenMirror {
-    row: Option<(Uuid, bool)>,
+    row: Option<(Uuid, Row)>,
+}
+
+impl SeenMirror {
+    /// Whether a port stands in a column of it.
+    pub(super) fn has(&self, column: &str, port: &Uuid) -> bool {
+        self.row.as_ref().is_some_and(|(_, row)| row.uuids(column).contains(port))
+    }
 }
 
 /// Reads the mirrors of these names.
 pub(super) fn look(look: &mut Transaction, mirrors: &[Mirror]) -> Vec<Handle> {
-    let columns = ["_uuid", "output_port"];
+    let columns = ["_uuid", "select_src_port", "select_dst_port", "output_port"];
     let select = |mirror: &Mirror| {
         look.select(TABLE, vec![Condition::equals("name", mirror.name.as_str())], &columns)
     };
     mirrors.iter().map(select).collect()
 }
 
-/// Says what was found.
+/// Says what was found. `own` is the port that is to join, if it is there already.
 ///
 /// # Errors
 /// Code 108 when a mirror has another output already.
@@ -37,12 +43,14 @@ pub(super) fn seen(
     found: &Outcome,
     handles: &[Handle],
     mirrors: &[Mirror],
+    own: Option<&Uuid>,
 ) -> Result<Vec<SeenMirror>, Error> {
     let mut all = Vec::new();
     for (handle, mirror) in handles.iter().zip(mirrors) {
         let row = found.rows(*handle).first();
-        let row = row.and_then(|row| Some((row.uuid("_uuid")?, row.uuid("output_port").is_some())));
-        if mirror.output && row.as_ref().is_some_and(|(_, has_output)| *has_output) {
+        let row = row.and_then(|row| Some((row.uuid("_uuid")?, row.clone())));
+        let output = row.as_ref().and_then(|(_, row)| row.uuid("output_port"));
+        if mirror.output && output.is_some_and(|output| Some(&output) != own) {
             return Err(Error::new(
                 codes::CONFLICT,
                 format!("mirror {:?} has an output port already", mirror.name),
@@ -54,43 +62,66 @@ pub(super) fn seen(
     Ok(all)
 }
 
-/// Has the transaction's port join the mirrors.
-pub(super) fn join(transaction: &mut Transaction, config: &Config, seen: &[SeenMirror]) {
-    for (number, (mirror, seen)) in config.mirrors.iter().zip(seen).enumerate() {
-        let columns = [
-            ("select_src_port", mirror.ingress),
-            ("select_dst_port", mirror.egress),
-            ("output_port", mirror.output),
-        ];
-        let columns = columns.iter().filter(|(_, joins)| *joins).map(|(column, _)| *column);
+/// Has a port join the mirrors of a bridge; `port` is its row.
+pub(super) fn join(
+    transaction: &mut Transaction,
+    bridge: &str,
+    mirrors: &[Mirror],
+    port: &Value,
+    seen: &[SeenMirror],
+) {
+    for (number, (mirror, seen)) in mirrors.iter().zip(seen).enumerate() {
         match &seen.row {
             Some((uuid, _)) => {
                 let row = [Row::new().with("name", mirror.name.as_str())];
                 let this = || vec![Condition::is(uuid)];
                 transaction.assume(TABLE, this(), &["name"], Until::Equal, &row);
                 let insert: Vec<_> =
-                    columns.map(|column| Mutation::insert(column, named("port"))).collect();
+                    columns(mirror).map(|column| Mutation::insert(column, port.clone())).collect();
                 transaction.mutate(TABLE, this(), &insert);
             }
             None => {
                 let row = Row::new()
                     .with("name", mirror.name.as_str())
                     .with("external_ids", Value::map([(ids::MADE, "true")]));
-                let row = columns.fold(row, |row, column| row.with(column, named("port")));
+                let row = columns(mirror).fold(row, |row, column| row.with(column, port.clone()));
                 let name = format!("mirror{number}");
                 transaction.insert(TABLE, &name, &row);
                 let insert = [Mutation::insert("mirrors", named(&name))];
-                let bridge = vec![Condition::equals("name", config.bridge.as_str())];
+                let bridge = vec![Condition::equals("name", bridge)];
                 transaction.mutate("Bridge", bridge, &insert);
             }
         }
     }
 }
 
+/// Where a port stands in a mirror.
+pub(super) fn columns(mirror: &Mirror) -> impl Iterator<Item = &'static str> {
+    let columns = [
+        ("select_src_port", mirror.ingress),
+        ("select_dst_port", mirror.egress),
+        ("output_port", mirror.output),
+    ];
+    columns.into_iter().filter(|(_, stands)| *stands).map(|(column, _)| column)
+}
+
+/// Has a port leave the mirrors of these names, whatever it is in them.
+pub(super) fn leave(transaction: &mut Transaction, names: &[String], port: &Uuid) {
+    for name in names {
+        let gone = USES.iter().map(|column| Mutation::delete(column, Value::Atom(port.into())));
+        let this = vec![Condition::equals("name", name.as_str())];
+        transaction.mutate(TABLE, this, &gone.collect::<Vec<_>>());
+    }
+}
+
 /// Reads the mirrors that we have made.
 pub(super) fn look_at_made(look: &mut Transaction) -> Handle {
     let made = vec![super::rows::has_id(ids::MADE, "true")];
-    look.select(TABLE, made, &["_uuid", "select_src_port", "select_dst_port", "output_port"])
+    look.select(
+        TABLE,
+        made,
+        &["_uuid", "name", "select_src_port", "select_dst_port", "output_port"],
+    )
 }
 
 /// Removes those of them that nobody uses but the ports that go. What is used by then stays.

@@ -9,23 +9,29 @@
 //! | `vlans` | access, trunk, native |
 //! | `extras` | shaping, tunnels, mirrors, as configured |
 //! | `defaults` | the file with defaults |
+//! | `place` | where the database is, and the keys for it |
 //! | `database` | the connection, and waiting for the switch |
 //! | `rows` | what is written, as data |
 //! | `connect` | ADD |
+//! | `made` | what ADD has made, and its result |
 //! | `interior` | ports that the switch makes |
 //! | `mirrors` | joining and leaving mirrors |
+//! | `chained` | joining mirrors as plugins of their own |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
 //! | `repair` | CHECK that puts back |
 //! | `sweep` | ports of containers that are gone |
 
+mod chained;
 mod config;
 mod connect;
 mod database;
 mod defaults;
 mod extras;
 mod interior;
+mod made;
 mod mirrors;
+mod place;
 mod remove;
 mod repair;
 mod rows;
@@ -37,6 +43,7 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
 
+pub use chained::{MirrorConsumer, MirrorProducer};
 pub use sweep::sweep;
 
 /// The plugin's type.

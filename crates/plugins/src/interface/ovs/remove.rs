@@ -5,12 +5,12 @@ use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Handle, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
-use serde::Deserialize;
 use state::Index;
 
-use super::config::{Config, remote_of};
+use super::config::Config;
 use super::connect::{Facts, remove_ports};
 use super::database::{ATTEMPTS, Switch, busy};
+use super::place::Place;
 use super::rows::{self, has_id, ids};
 use super::{NAME, defaults, interior, mirrors};
 use crate::shared::attachment::{self, Left};
@@ -62,20 +62,14 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
 
 /// Returns where the database is: as written down, as configured, or the usual place.
 fn remote(call: &Call<'_>, facts: Option<&Facts>) -> Result<Remote, Error> {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Only {
-        #[serde(rename = "socket_file")]
-        socket_file: String,
-    }
-    if let Some(facts) = facts.filter(|facts| !facts.socket.is_empty()) {
-        return remote_of(&facts.socket);
+    if let Some(facts) = facts.filter(|facts| !facts.place.socket_file.is_empty()) {
+        return facts.place.remote();
     }
     // A configuration that cannot be read must not keep DEL from what is known without it.
-    let only = defaults::document(call).ok();
-    let only: Only =
-        only.and_then(|document| cni::json::from_slice(&document).ok()).unwrap_or_default();
-    remote_of(&only.socket_file)
+    let place = defaults::document(call).ok();
+    let place: Place =
+        place.and_then(|document| cni::json::from_slice(&document).ok()).unwrap_or_default();
+    place.remote()
 }
 
 /// What goes with the last port of a network, as far as it is known: the bridge's name.

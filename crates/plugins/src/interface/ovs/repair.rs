@@ -121,6 +121,11 @@ fn internal(
     };
     port(call, config, &name, mac, repair)?;
     if host.link_index(&name).map_err(kernel)?.is_none() {
+        // Where it is as ADD left it, somebody may have set it down.
+        if let Some(lower) = inside.link_by_name(&name).map_err(kernel)?.filter(|link| !link.up()) {
+            let change = Change::SetLink { ifindex: lower.index, set: LinkSet::default().up(true) };
+            repair.apply(inside, format_args!("link {name:?} up"), &change);
+        }
         return Ok(());
     }
     let what = format!("link of port {name:?} as interface {ifname:?}");

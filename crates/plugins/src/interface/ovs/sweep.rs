@@ -1,5 +1,6 @@
 //! Ports of ours whose containers are gone, found without any runtime's word: for a service that looks after the switch.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -37,10 +38,8 @@ pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
     let made = mirrors::look_at_made(&mut look);
     let found = client.transact(&look, until).map_err(|error| told(&error))?;
 
-    let kind_of = |name: &str| {
-        let mut rows = found.rows(interfaces).iter();
-        rows.find(|row| row.text("name") == name).map(|row| row.text("type").to_owned())
-    };
+    let kinds: HashMap<&str, &str> =
+        found.rows(interfaces).iter().map(|row| (row.text("name"), row.text("type"))).collect();
     let host = RouteSocket::open().map_err(kernel)?;
     let mut dead = Vec::new();
     let mut lines = Vec::new();
@@ -49,7 +48,7 @@ pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
         let Some(uuid) = port.uuid.clone() else { continue };
         let why = if port.external_ids.get(ids::BOOT) != Some(&boot) {
             "made in an earlier boot"
-        } else if kind_of(&port.name).as_deref() == Some("internal") {
+        } else if kinds.get(&*port.name) == Some(&"internal") {
             match port.external_ids.get(ids::NETNS) {
                 Some(path) if is_gone(Path::new(path)) => "its container is gone",
                 _ => continue,

@@ -31,7 +31,10 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     container::require_up(&link)?;
     let name = match config.kind {
         PortKind::Veth => check_host(&mut host, call, &result, &link)?.name,
-        PortKind::Internal => rows::interior_name(call.attachment()),
+        PortKind::Internal => {
+            interior::check_lower(call, &mut inside, &link)?;
+            rows::interior_name(call.attachment())
+        }
     };
     let mut switch = Switch::connect(call, &config.remote)?;
     let seen = look(&mut switch, &config, &name)?;

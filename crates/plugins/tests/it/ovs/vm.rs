@@ -1,24 +1,29 @@
 //! The kernel's datapath, in the virtual machine.
 
-use serde_json::json;
-use testkit::traffic;
+use serde_json::{Value, json};
+use testkit::real::Ovs;
+use testkit::{Place as _, traffic};
 
 use super::{add, address, assert_reaches, keys};
 use crate::support::Node;
 
-/// Pairs and VLANs, without any help for checksums. A port that the switch makes is refused: this datapath knows it by its link's name.
+/// A switch whose bridge `br0` has the kernel's datapath.
+fn switch(node: &Node) -> Ovs<'_> {
+    let ovs = Ovs::start(&node.lab);
+    ovs.vsctl(&["add-br", "br0"]);
+    ovs
+}
+
+/// Pairs, ports that the switch makes, and VLANs, without any help for checksums.
 #[test]
 fn vm_the_kernels_datapath() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
     let node = Node::new("ovs-kernel");
-    let ovs = testkit::real::Ovs::start(&node.lab);
-    ovs.vsctl(&["add-br", "br0"]);
+    let ovs = switch(&node);
     let before = ovs.content();
     let containers = ["c1", "c2", "c3"].map(|name| node.container(name));
-    let kinds = [("veth", 100), ("veth", 100), ("veth", 200)];
+    let kinds = [("veth", 100), ("internal", 100), ("veth", 200)];
     let keys = kinds.map(|(port, vlan)| keys(&node, &ovs, json!({ "port": port, "vlan": vlan })));
-    let internal = super::keys(&node, &ovs, json!({ "port": "internal" }));
-    assert_eq!(add(&node, &containers[0], &internal).call().error().code, 2);
     let mut addresses = Vec::new();
     for (container, keys) in containers.iter().zip(&keys) {
         let result = add(&node, container, keys).call().ok();
@@ -29,8 +34,91 @@ fn vm_the_kernels_datapath() {
     assert_reaches(c1, c2, &addresses[1]);
     assert_reaches(c2, c1, &addresses[0]);
     traffic::assert_no_ping(c3, &addresses[0]);
+    traffic::assert_no_ping(c3, &addresses[1]);
     for (container, keys) in containers.iter().zip(&keys) {
         node.run("ovs", "DEL").to(container).config(keys.clone()).call().silent();
+        assert_eq!(container.sh("ls /sys/class/net | wc -l").trim(), "1");
     }
     assert_eq!(before, ovs.content());
+}
+
+/// A port that the switch makes keeps its name in the container, and the interface is over it: so it outlives changes of the bridge and
+/// the switch itself, and comes back when the database is wiped.
+#[test]
+fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    let node = Node::new("ovs-kernel-internal");
+    let mut ovs = switch(&node);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let keys = keys(&node, &ovs, json!({ "port": "internal", "mtu": 1400 }));
+    let first = add(&node, &c1, &keys).call().ok();
+    let second = add(&node, &c2, &keys).call().ok();
+    let interfaces = first["interfaces"].as_array().unwrap();
+    assert_eq!((interfaces.len(), &interfaces[0]["name"]), (1, &json!("eth0")), "{first}");
+    assert!(c1.sh("ip -d link show eth0").contains("macvlan mode passthru"));
+    assert!(c1.sh("ip link show eth0").contains("mtu 1400 "));
+    assert_reaches(&c1, &c2, &address(&second));
+    // Something else of the bridge changes: the switch looks at all ports again.
+    ovs.vsctl(&["add-port", "br0", "x1", "--", "set", "interface", "x1", "type=internal"]);
+    assert_reaches(&c1, &c2, &address(&second));
+    ovs.kill_switch();
+    ovs.start_switch();
+    ovs.vsctl(&["set", "bridge", "br0", "external_ids:restarted=yes"]);
+    assert_reaches(&c1, &c2, &address(&second));
+
+    let check = |more: Value| {
+        for (container, result) in [(&c1, &first), (&c2, &second)] {
+            let run = node.run("ovs", "CHECK").to(container).config(keys.clone());
+            let answer = run.config(more.clone()).prev(result).call();
+            assert!(answer.succeeded(), "{answer:?}");
+        }
+    };
+    check(json!({}));
+    ovs.kill_server();
+    ovs.wipe();
+    ovs.start_server();
+    ovs.vsctl(&["add-br", "br0"]);
+    check(json!({ "netwright/repair": true }));
+    check(json!({}));
+    assert_reaches(&c1, &c2, &address(&second));
+
+    // A dead switch leaves its links to be removed when it is started; the container is cut off at once.
+    ovs.kill_switch();
+    node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
+    assert!(!c1.try_sh("ip link show eth0").status.success());
+    ovs.start_switch();
+    ovs.vsctl(&["set", "bridge", "br0", "external_ids:restarted=again"]);
+    assert_eq!(c1.sh("ls /sys/class/net | wc -l").trim(), "1");
+    node.run("ovs", "DEL").to(&c2).config(keys).call().silent();
+    assert_eq!(c2.sh("ls /sys/class/net | wc -l").trim(), "1");
+    assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "");
+}
+
+/// What the database says of rates is what the kernel does.
+#[test]
+fn vm_rates_are_the_kernels() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    let node = Node::new("ovs-kernel-rates");
+    let ovs = switch(&node);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let qos = json!({ "qos": {
+        "ingressRate": 1_000_000, "ingressBurst": 100_000, "egressRate": 2_000_000,
+        "queues": { "0": { "maxRate": 1_500_000 } },
+    }});
+    let shaped = keys(&node, &ovs, qos);
+    let result = add(&node, &c1, &shaped).call().ok();
+    let other = add(&node, &c2, &keys(&node, &ovs, json!({}))).call().ok();
+    let port = result["interfaces"][0]["name"].as_str().unwrap();
+    traffic::assert_pings(&c1, &address(&other));
+    // 140 KB at once, of which a burst of 12.5 KB passes.
+    c1.try_sh(&format!("ping -q -c 100 -l 100 -s 1400 -W 1 {}", address(&other)));
+    let filter = node.sh(&format!("tc -s filter show dev {port} ingress"));
+    assert!(filter.contains("police") && filter.contains("rate 1Mbit"), "{filter}");
+    let dropped = filter.split("dropped ").nth(1).and_then(|rest| rest.split(',').next());
+    let dropped: u64 = dropped.unwrap().parse().unwrap();
+    assert!(0 < dropped, "{filter}");
+    let classes = node.sh(&format!("tc class show dev {port}"));
+    assert!(classes.contains("ceil 2Mbit") && classes.contains("ceil 1500Kbit"), "{classes}");
+    eprintln!("MEASURED ovs, policing: {dropped} of 100 frames dropped; {}", classes.trim());
+    node.run("ovs", "DEL").to(&c1).config(shaped).call().silent();
 }

@@ -1,0 +1,400 @@
+//! `ovs-mirror-producer` and `ovs-mirror-consumer`: a port that `ovs` has made joins mirrors.
+//!
+//! As chained plugins, for configurations of ovs-cni; the key `mirrors` of `ovs` does the same within its one transaction. Unlike with
+//! ovs-cni, addresses, routes and DNS of the result before are passed on, and a port or mirror that is gone is no error of DEL.
+
+use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::{AddResult, AttachmentKey, Error};
+use cni_plugin::{Call, Plugin, codes};
+use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
+use ovsdb::{Condition, Transaction, Uuid, Value};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use state::Index;
+
+use super::config::invalid;
+use super::database::{ATTEMPTS, Switch, busy};
+use super::defaults;
+use super::extras::{Mirror, RawMirror};
+use super::mirrors::{self, SeenMirror};
+use super::place::Place;
+use super::remove::unavailable;
+use super::rows::{has_id, ids};
+use crate::shared::attachment;
+use crate::shared::failures::Failures;
+use crate::shared::{drift, repair};
+
+/// Frames of the container are copied to mirrors: `ovs-mirror-producer`.
+#[derive(Debug)]
+pub struct MirrorProducer;
+
+/// The container gets what mirrors copy: `ovs-mirror-consumer`.
+#[derive(Debug)]
+pub struct MirrorConsumer;
+
+/// The keys as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Raw {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    bridge: String,
+    mirrors: Vec<RawEntry>,
+    #[serde(rename = "socket_file")]
+    socket_file: String,
+    #[serde(rename = "private_key")]
+    private_key: String,
+    certificate: String,
+    #[serde(rename = "ca_cert")]
+    ca_cert: String,
+    #[serde(rename = "configuration_path")]
+    configuration_path: String,
+    args: Option<IgnoredAny>,
+    capabilities: Option<IgnoredAny>,
+    runtime_config: Option<IgnoredAny>,
+    prev_result: Option<IgnoredAny>,
+}
+
+/// An entry of the key `mirrors`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawEntry {
+    name: String,
+    ingress: bool,
+    egress: bool,
+}
+
+/// Which of both plugins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Producer,
+    Consumer,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Producer => "ovs-mirror-producer",
+            Role::Consumer => "ovs-mirror-consumer",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug)]
+struct Config {
+    place: Place,
+    bridge: String,
+    mirrors: Vec<Mirror>,
+}
+
+/// What DEL wants to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Facts {
+    place: Place,
+    /// The port's name.
+    port: String,
+    mirrors: Vec<String>,
+}
+
+impl Config {
+    fn of(call: &Call<'_>, role: Role) -> Result<Self, Error> {
+        let document = defaults::document(call)?;
+        let raw: Raw = cni::json::from_slice(&document).map_err(|error| {
+            Error::new(cni::code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+        })?;
+        let output = role == Role::Consumer;
+        if raw.mirrors.is_empty() {
+            return Err(invalid("no mirrors are given", "key \"mirrors\" lists at least one"));
+        }
+        let mirror = |entry: RawEntry| {
+            if output && (entry.ingress || entry.egress) {
+                return Err(invalid(
+                    format!("mirror {:?} of a consumer has \"ingress\" or \"egress\"", entry.name),
+                    "they are a producer's (ovs-mirror-producer)",
+                ));
+            }
+            let RawEntry { name, ingress, egress } = entry;
+            RawMirror { name, ingress, egress, output }.check()
+        };
+        Ok(Config {
+            place: Place {
+                socket_file: raw.socket_file,
+                private_key: raw.private_key,
+                certificate: raw.certificate,
+                ca_cert: raw.ca_cert,
+            },
+            bridge: raw.bridge,
+            mirrors: raw.mirrors.into_iter().map(mirror).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The attachment's port, and what its mirrors are like.
+struct Seen {
+    port: Uuid,
+    name: String,
+    bridge: String,
+    mirrors: Vec<SeenMirror>,
+}
+
+/// Finds the port: by our mark, or by the names of the host's links in the result before; then its bridge and the mirrors.
+fn observe(
+    switch: &mut Switch,
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+) -> Result<Seen, Error> {
+    let mut look = Transaction::new(DATABASE);
+    let own = vec![has_id(ids::OWNER, &call.attachment().hash())];
+    let mut handles = vec![look.select(Port::TABLE, own, &["_uuid", "name"])];
+    for link in result.interfaces.iter().filter(|link| link.sandbox.is_empty()) {
+        let named = vec![Condition::equals("name", link.name.as_str())];
+        handles.push(look.select(Port::TABLE, named, &["_uuid", "name"]));
+    }
+    let mirrors = mirrors::look(&mut look, &config.mirrors);
+    let found = switch.transact(&look)?;
+    let row = handles.iter().find_map(|handle| found.rows(*handle).first());
+    let port = row.and_then(|row| Some((row.uuid("_uuid")?, row.text("name").to_owned())));
+    let Some((port, name)) = port else {
+        let ifname = call.ifname();
+        return Err(Error::new(
+            codes::SWITCH,
+            format!("interface \"{ifname}\" is no port of Open vSwitch"),
+        )
+        .with_details("the plugin before in the chain is to be \"ovs\""));
+    };
+    let mut look = Transaction::new(DATABASE);
+    let has = vec![Condition::includes("ports", Value::Atom((&port).into()))];
+    let bridge = look.select(Bridge::TABLE, has, &["name"]);
+    let bridge =
+        switch.transact(&look)?.rows(bridge).first().map(|row| row.text("name").to_owned());
+    let bridge = bridge.ok_or_else(|| {
+        Error::new(codes::SWITCH, format!("port {name:?} is on no bridge of Open vSwitch"))
+    })?;
+    if !config.bridge.is_empty() && config.bridge != bridge {
+        return Err(Error::new(
+            codes::SWITCH,
+            format!("port {name:?} is on bridge {bridge:?}, not on {:?}", config.bridge),
+        )
+        .with_details("key \"bridge\" may be left out"));
+    }
+    let mirrors = mirrors::seen(&found, &mirrors, &config.mirrors, Some(&port))?;
+    Ok(Seen { port, name, bridge, mirrors })
+}
+
+/// Runs ADD: the port joins the mirrors, which are made where they are not.
+fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
+    let config = Config::of(call, role)?;
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let netns = call.open_netns()?;
+    let mut switch = Switch::connect(call, &config.place.remote()?)?;
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let was_there = index.get(key, role.name()).found.is_some();
+    for _ in 0..ATTEMPTS {
+        let seen = observe(&mut switch, call, &config, &result)?;
+        refuse_circles(&config, &seen)?;
+        let facts = Facts {
+            place: Place::of(&config.place.remote()?),
+            port: seen.name.clone(),
+            mirrors: config.mirrors.iter().map(|mirror| mirror.name.clone()).collect(),
+        };
+        attachment::write_down(call, &index, role.name(), &facts, netns.id())?;
+        let mut plan = Transaction::new(DATABASE);
+        let port = Value::Atom((&seen.port).into());
+        mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
+        plan.comment(&format!("netwright: {} {key}", role.name()));
+        match switch.try_transact(&plan) {
+            Ok(_) => return Ok(result),
+            Err(error) if error.is_conflict() || error.is_duplicate() => {}
+            Err(error) => {
+                let error = switch.explain(error);
+                // After silence nobody knows what was done: DEL shall look.
+                if !was_there && error.code != codes::SWITCH {
+                    let _ = attachment::forget(&index, key, role.name());
+                }
+                return Err(error);
+            }
+        }
+    }
+    Err(busy())
+}
+
+/// A port that is mirrored to itself would multiply its frames.
+fn refuse_circles(config: &Config, seen: &Seen) -> Result<(), Error> {
+    for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
+        let is_source = ["select_src_port", "select_dst_port"]
+            .iter()
+            .any(|column| there.has(column, &seen.port));
+        let is_output = there.has("output_port", &seen.port);
+        if (mirror.output && is_source) || (!mirror.output && is_output) {
+            return Err(Error::new(
+                codes::CONFLICT,
+                format!(
+                    "port {:?} would be producer and consumer of mirror {:?}",
+                    seen.name, mirror.name
+                ),
+            )
+            .with_details("a port's frames are not mirrored to itself"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs DEL: the port leaves the mirrors; those that we made and nobody uses go.
+fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
+    let _no_repair = repair::keep_off(call);
+    of(call, call.attachment(), role)
+}
+
+fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let record = index.get(key, role.name()).found;
+    let facts = record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
+    let facts: Facts = facts.unwrap_or_else(|| configured(call, role));
+    match take_out(call, key, &facts) {
+        // Nothing was written down here, so most likely nothing done.
+        Err(error) if record.is_none() && error.code == codes::SWITCH => {
+            call.warn(format_args!("the switch is not asked: {error}"));
+        }
+        done => done?,
+    }
+    attachment::forget(&index, key, role.name())
+}
+
+/// What a configuration says, without a record; what cannot be read is passed over.
+fn configured(call: &Call<'_>, role: Role) -> Facts {
+    let Ok(config) = Config::of(call, role) else {
+        let place = defaults::document(call).ok();
+        let place = place.and_then(|document| cni::json::from_slice(&document).ok());
+        return Facts { place: place.unwrap_or_default(), ..Facts::default() };
+    };
+    let mirrors = config.mirrors.into_iter().map(|mirror| mirror.name).collect();
+    Facts { place: config.place, mirrors, ..Facts::default() }
+}
+
+fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: &Facts) -> Result<(), Error> {
+    let mut switch = Switch::connect(call, &facts.place.remote()?)?;
+    for _ in 0..ATTEMPTS {
+        let mut look = Transaction::new(DATABASE);
+        let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], &["_uuid"]);
+        let named = vec![Condition::equals("name", facts.port.as_str())];
+        let named = look.select(Port::TABLE, named, &["_uuid"]);
+        let made = mirrors::look_at_made(&mut look);
+        let found = switch.transact(&look)?;
+        let rows = found.rows(own).iter().chain(found.rows(named));
+        let ports: Vec<Uuid> = rows.filter_map(|row| row.uuid("_uuid")).collect();
+        let mut plan = Transaction::new(DATABASE);
+        let ours = found.rows(made).iter();
+        let ours: Vec<_> = ours
+            .filter(|row| facts.mirrors.iter().any(|name| name == row.text("name")))
+            .cloned()
+            .collect();
+        mirrors::remove_unused(&mut plan, &ours, &ports);
+        for port in &ports {
+            mirrors::leave(&mut plan, &facts.mirrors, port);
+        }
+        if plan.is_empty() {
+            return Ok(());
+        }
+        plan.comment(&format!("netwright: {key} leaves mirrors"));
+        match switch.try_transact(&plan) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(switch.explain(error)),
+        }
+    }
+    Err(busy())
+}
+
+/// Runs CHECK: the port stands where ADD put it.
+fn check(call: &Call<'_>, role: Role) -> Result<(), Error> {
+    let config = Config::of(call, role)?;
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let mut switch = Switch::connect(call, &config.place.remote()?)?;
+    let seen = observe(&mut switch, call, &config, &result)?;
+    for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
+        for column in mirrors::columns(mirror) {
+            if !there.has(column, &seen.port) {
+                return Err(drift(format!(
+                    "port {:?} is not in {column} of mirror {:?}",
+                    seen.name, mirror.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs GC: everything of this network that is written down and not valid.
+fn gc(call: &Call<'_>, role: Role) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let mut failures = Failures::new();
+    for record in attachment::stale_records(call, &index, role.name()) {
+        let key = record.attachment;
+        failures.note(format_args!("collect {key}"), of(call, &key, role));
+    }
+    failures.into_result()
+}
+
+/// Runs STATUS: whether the database answers, has what is needed, and the bridge, if one is named, is there.
+fn status(call: &Call<'_>, role: Role) -> Result<(), Error> {
+    let config = Config::of(call, role)?;
+    let mut switch = Switch::connect(call, &config.place.remote()?).map_err(unavailable)?;
+    switch.check_schema().map_err(unavailable)?;
+    if config.bridge.is_empty() {
+        return Ok(());
+    }
+    let mut look = Transaction::new(DATABASE);
+    let by_name = vec![Condition::equals("name", config.bridge.as_str())];
+    let bridge = look.select(Bridge::TABLE, by_name, &["name"]);
+    if switch.transact(&look).map_err(unavailable)?.rows(bridge).is_empty() {
+        let message = format!("failed to find bridge {:?}", config.bridge);
+        return Err(unavailable(Error::new(codes::SWITCH, message)));
+    }
+    Ok(())
+}
+
+macro_rules! plugin {
+    ($plugin:ty, $role:expr) => {
+        impl Plugin for $plugin {
+            fn name(&self) -> &'static str {
+                $role.name()
+            }
+
+            fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+                add(call, $role)
+            }
+
+            fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+                del(call, $role)
+            }
+
+            fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+                check(call, $role)
+            }
+
+            fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+                repair::by_adding_again(call, self, $role.name())
+            }
+
+            fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+                gc(call, $role)
+            }
+
+            fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+                status(call, $role)
+            }
+
+            fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+                unknown_keys::<Raw>(config)
+            }
+        }
+    };
+}
+
+plugin!(MirrorProducer, Role::Producer);
+plugin!(MirrorConsumer, Role::Consumer);

@@ -1,0 +1,69 @@
+//! What ADD has made, and how it is reported.
+
+use cni::{AddResult, Error, Interface};
+use cni_plugin::Call;
+use kernel::mac::MacAddr;
+use kernel::route::{Change, LinkSet};
+
+use super::connect::Site;
+use super::interior;
+use crate::shared::pair::Pair;
+use crate::shared::{dns, kernel_error as kernel};
+
+/// What the container has.
+#[derive(Debug)]
+pub(super) enum Made {
+    Pair(Pair),
+    Interior(interior::Taken),
+}
+
+impl Made {
+    pub(super) fn container_index(&self) -> u32 {
+        match self {
+            Made::Pair(pair) => pair.container_index,
+            Made::Interior(taken) => taken.ifindex,
+        }
+    }
+
+    /// Where the container's interface stands in the result: behind the host's end, if there is one.
+    pub(super) fn position(&self) -> usize {
+        match self {
+            Made::Pair(_) => 1,
+            Made::Interior(_) => 0,
+        }
+    }
+
+    pub(super) fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Error> {
+        let Made::Pair(pair) = self else { return Ok(()) };
+        let set = LinkSet::default().up(true);
+        site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)
+    }
+}
+
+/// The result: the host's end first, if there is one.
+pub(super) fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAddr) -> AddResult {
+    let side = |name: &str, mac: MacAddr, mtu: u32| Interface {
+        name: name.to_owned(),
+        mac: mac.to_string(),
+        mtu,
+        ..Interface::default()
+    };
+    let mut interfaces = Vec::new();
+    let mtu = match made {
+        Made::Pair(pair) => {
+            interfaces.push(side(&pair.host_ifname, pair.host_mac, pair.mtu));
+            pair.mtu
+        }
+        Made::Interior(taken) => taken.mtu,
+    };
+    interfaces.push(Interface {
+        sandbox: call.env().netns.clone(),
+        ..side(call.ifname().as_str(), mac, mtu)
+    });
+    AddResult {
+        interfaces,
+        dns: dns::choose(call.common(), result.dns),
+        ips: result.ips,
+        routes: result.routes,
+    }
+}
