@@ -7,6 +7,10 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+// Its tests are shared, and call it by its whole name.
+#[cfg(test)]
+extern crate cluster as netwright_cluster;
+
 mod clock;
 mod log;
 mod notify;
@@ -17,7 +21,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use services::{Stop, collect, dhcp, docker, multinet, repair};
+use services::{Stop, collect, dhcp, docker, ipam, multinet, repair};
 
 /// What is printed when nothing that is known was asked for.
 const HELP: &str = "\
@@ -27,6 +31,7 @@ Services:
   dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
   collect   removes what containers that are gone have left; netwrightd collect -help lists its flags
   docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
+  ipam      gives addresses of networks that span nodes; netwrightd ipam -help lists its flags
   multinet  gives pods several networks; netwrightd multinet -help lists its flags
   repair    puts back what is changed under containers; netwrightd repair -help lists its flags
 
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         Some("collect") => (collect::HELP, collect::run(&arguments, &environment)),
         Some("repair") => (repair::HELP, repair::run(&arguments, &environment)),
         Some("docker") => (docker::HELP, docker::run(&arguments, &environment)),
+        Some("ipam") => (ipam::HELP, ipam::run(&arguments, &environment)),
         Some("multinet") => (multinet::HELP, multinet::run(&arguments, &environment)),
         Some("--version" | "-V" | "version") => {
             say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));

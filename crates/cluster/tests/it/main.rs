@@ -1,6 +1,6 @@
 //! Nodes on one store, in memory: what each believes, and what is so.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod crash;
 mod faults;

@@ -4,12 +4,15 @@ mod arguments;
 pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
+pub(crate) mod ipam;
+mod left;
 mod listen;
 pub(crate) mod multinet;
 mod node;
 mod ovs;
 pub(crate) mod repair;
 mod start;
+mod talk;
 
 /// A service could not start, or not go on.
 #[derive(Debug)]

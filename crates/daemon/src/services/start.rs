@@ -58,3 +58,17 @@ pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
 pub(super) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
     Stop::Failed(cni::Error::from_chain(0, &error).msg)
 }
+
+/// Waits for a signal, where others are waited for asynchronously.
+pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {
+    signals.set_nonblocking(true)?;
+    let signals = tokio::net::UnixStream::from_std(signals)?;
+    loop {
+        signals.readable().await?;
+        let mut octets = [0; 16];
+        match signals.try_read(&mut octets) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}

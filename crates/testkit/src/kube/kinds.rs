@@ -22,7 +22,7 @@ pub struct Kind {
 }
 
 /// What is served from the start.
-pub(super) const KINDS: [Kind; 12] = [
+pub(super) const KINDS: [Kind; 16] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
     built_in("", "v1", "nodes", "Node", false, true),
@@ -45,6 +45,10 @@ pub(super) const KINDS: [Kind; 12] = [
         "OverlappingRangeIPReservation",
     ),
     custom("whereabouts.cni.cncf.io", "v1alpha1", "nodeslicepools", "NodeSlicePool"),
+    wide("ipam.netwright.io", "v1alpha1", "addressspaces", "AddressSpace"),
+    wide("ipam.netwright.io", "v1alpha1", "addressblocks", "AddressBlock"),
+    wide("ipam.netwright.io", "v1alpha1", "addressnodes", "AddressNode"),
+    wide("ipam.netwright.io", "v1alpha1", "stickyaddresses", "StickyAddress"),
 ];
 
 const fn built_in(
@@ -65,6 +69,16 @@ const fn custom(
     kind: &'static str,
 ) -> Kind {
     Kind { group, version, plural, kind, namespaced: true, status: false, custom: true }
+}
+
+/// A custom kind without namespaces.
+const fn wide(
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+) -> Kind {
+    Kind { group, version, plural, kind, namespaced: false, status: false, custom: true }
 }
 
 impl Kind {

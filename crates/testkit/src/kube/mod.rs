@@ -224,7 +224,7 @@ impl KubeApi {
     /// Removes an object, if it is there.
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
         let key = (number(plural), namespace.to_owned(), name.to_owned());
-        let _ = self.shared.lock().store.delete(&key, None);
+        let _ = self.shared.lock().store.delete(&key, &Value::Null);
         self.shared.changed.notify_all();
     }
 

@@ -248,11 +248,19 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         "update" => {
             let object = body()?;
             typed(&object, target.kind)?;
+            // Custom objects are not replaced by who does not know what he replaces.
+            if target.kind.custom
+                && object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty()
+            {
+                let what = "Invalid value: 0x0: must be specified for an update";
+                let field = "metadata.resourceVersion";
+                return Err(Refusal::invalid(target.kind, &key.2, field, what));
+            }
             // A UID in what is put is a precondition.
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
             let has = state.store.get(&key)?["metadata"]["uid"].as_str().unwrap_or_default();
             if !uid.is_empty() && uid != has {
-                return Err(Refusal::precondition(target.kind, &key.2, uid, has));
+                return Err(Refusal::precondition(target.kind, &key.2, "uid", uid, has));
             }
             let made = state.store.update(&key, part, |_| Ok(object))?;
             Ok(Reply::Whole(200, shown(made)))
@@ -266,7 +274,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         }
         "delete" => {
             let options: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-            let gone = state.store.delete(&key, options["preconditions"]["uid"].as_str())?;
+            let gone = state.store.delete(&key, &options["preconditions"])?;
             // A built-in object is answered itself, a custom one with a status.
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                 "details": {"name": key.2, "group": target.kind.group, "kind": target.kind.plural, "uid": gone["metadata"]["uid"]}});

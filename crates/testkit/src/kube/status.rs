@@ -43,9 +43,16 @@ impl Refusal {
         Self::new(409, "Conflict", message).of(kind, name)
     }
 
-    pub(super) fn precondition(kind: &Kind, name: &str, wanted: &str, found: &str) -> Self {
+    pub(super) fn precondition(
+        kind: &Kind,
+        name: &str,
+        field: &str,
+        wanted: &str,
+        found: &str,
+    ) -> Self {
+        let what = if field == "uid" { "UID" } else { "ResourceVersion" };
         let message = format!(
-            "Operation cannot be fulfilled on {} {name:?}: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+            "Operation cannot be fulfilled on {} {name:?}: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
             kind.qualified()
         );
         Self::new(409, "Conflict", message).of(kind, name)

@@ -250,13 +250,16 @@ impl Store {
         Ok(self.put(key.clone(), Some(before), after))
     }
 
-    pub(super) fn delete(&mut self, key: &Key, uid: Option<&str>) -> Result<Value, Refusal> {
+    /// Removes an object, if its UID and its resource version are those of `preconditions` (API concepts, "Resource versions").
+    pub(super) fn delete(&mut self, key: &Key, preconditions: &Value) -> Result<Value, Refusal> {
         let found = self.get(key)?.clone();
-        let has = found["metadata"]["uid"].as_str().unwrap_or_default();
-        if let Some(wanted) = uid
-            && wanted != has
-        {
-            return Err(Refusal::precondition(&KINDS[key.0], &key.2, wanted, has));
+        for field in ["uid", "resourceVersion"] {
+            let has = found["metadata"][field].as_str().unwrap_or_default();
+            if let Some(wanted) = preconditions[field].as_str()
+                && wanted != has
+            {
+                return Err(Refusal::precondition(&KINDS[key.0], &key.2, field, wanted, has));
+            }
         }
         self.objects.remove(key);
         self.version += 1;

@@ -18,6 +18,7 @@ use std::process::Output;
 mod cgroup;
 mod containerd;
 mod docker;
+mod etcd;
 mod image;
 mod oci;
 mod ovs;
@@ -27,6 +28,7 @@ mod rootfs;
 
 pub use containerd::{Containerd, Pod};
 pub use docker::{Docker, Engine};
+pub use etcd::Etcd;
 pub use oci::Bundle;
 pub use ovs::{Ovs, Pki};
 pub use podman::Podman;

@@ -57,7 +57,8 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::node::REQUIRE_TRUSTED_PLUGINS;
-use super::start::{Surroundings, failed, stop_signals};
+use super::start::{Surroundings, failed, stop_signals, wait};
+use super::talk;
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
 const CHANGES: usize = 64;
@@ -113,7 +114,7 @@ async fn serve(
     todo::look(&service, &todo);
     let socket = listener.socket.try_clone().map_err(failed)?;
     let socket = tokio::net::UnixListener::from_std(socket).map_err(failed)?;
-    tokio::spawn(serve::accept(Arc::clone(&service), socket));
+    tokio::spawn(talk::accept(Arc::clone(&service), socket));
     tokio::spawn(todo::run(Arc::clone(&service), todo));
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
@@ -149,20 +150,6 @@ async fn serve(
     surroundings.tell_ready();
     tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
     wait(signals).await.map_err(failed)
-}
-
-/// Waits for a signal.
-async fn wait(signals: UnixStream) -> std::io::Result<()> {
-    signals.set_nonblocking(true)?;
-    let signals = tokio::net::UnixStream::from_std(signals)?;
-    loop {
-        signals.readable().await?;
-        let mut octets = [0; 16];
-        match signals.try_read(&mut octets) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            other => return other.map(|_| ()),
-        }
-    }
 }
 
 /// Takes what a watch tells.

@@ -1,0 +1,280 @@
+//! Records in etcd. The only file that knows how it is spoken to.
+//!
+//! It is spoken to by its JSON gateway (etcd's documentation, "gRPC gateway"; since 3.4 at `/v3`), over the HTTP client that the daemon has
+//! anyway for the Kubernetes API: etcd's own protocol would bring a second HTTP stack and code that is generated at build time, for three calls.
+//! Reads are linearizable, as etcd's are unless one asks otherwise; every write is one transaction that compares the record's revision.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use http::Request;
+use k8s_openapi::ByteString;
+use kube::client::Body;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::runtime::Handle;
+
+use super::flags::EtcdFiles;
+use super::http::{CONNECT_TIME, wait, words};
+
+/// Where our records are.
+const PREFIX: &str = "/netwright/ipam/";
+/// How many records a page of a list has.
+const PAGE: u32 = 500;
+/// How long a member may take: one without a leader is silent for seconds, and another one may have one.
+const MEMBER_TIME: Duration = Duration::from_secs(2);
+
+/// etcd cannot be asked.
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    #[error("use etcd at {url}: {cause}")]
+    Client { url: String, cause: String },
+    #[error("read {path:?}: {cause}")]
+    File { path: String, cause: String },
+}
+
+/// etcd.
+pub(super) struct Etcd {
+    members: Vec<(String, Client)>,
+    /// Who is asked next.
+    preferred: AtomicUsize,
+    handle: Handle,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").finish_non_exhaustive()
+    }
+}
+
+/// A record as etcd has it.
+#[derive(Debug, Deserialize)]
+struct Pair {
+    key: ByteString,
+    #[serde(default)]
+    value: Option<ByteString>,
+    mod_revision: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct RangeAnswer {
+    #[serde(default)]
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<Pair>,
+    #[serde(default)]
+    more: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct TransactionAnswer {
+    #[serde(default)]
+    header: Header,
+    #[serde(default)]
+    succeeded: bool,
+}
+
+impl Etcd {
+    /// Takes the addresses of its members; asks nothing yet.
+    pub(super) fn new(
+        endpoints: &[String],
+        files: &EtcdFiles,
+        handle: Handle,
+    ) -> Result<Self, ConnectError> {
+        let mut members = Vec::new();
+        for url in endpoints {
+            let client = client(url, files)?;
+            members.push((url.clone(), client));
+        }
+        // Nodes do not all ask the same member.
+        let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
+        Ok(Etcd { members, preferred: AtomicUsize::new(first), handle })
+    }
+
+    /// Makes another client of the same cluster.
+    #[cfg(test)]
+    pub(super) fn another(&self) -> Self {
+        let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
+        let (members, handle) = (self.members.clone(), self.handle.clone());
+        Etcd { members, preferred: AtomicUsize::new(first), handle }
+    }
+
+    /// Asks a member, and another one next time if it is silent.
+    fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        call: &str,
+        body: &Value,
+    ) -> Result<T, StoreError> {
+        let place = self.preferred.load(Ordering::Relaxed);
+        let (url, client) = &self.members[place % self.members.len()];
+        let answer = wait(&self.handle, MEMBER_TIME, ask(client, call, body));
+        answer.map_err(|error| match error {
+            StoreError::Away(why) => {
+                let next = place.wrapping_add(1);
+                // Unless somebody else went on already.
+                let _ = self.preferred.compare_exchange(
+                    place,
+                    next,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                StoreError::Away(format!("etcd at {url}: {why}"))
+            }
+            error => error,
+        })
+    }
+
+    /// Does something if a record has this revision; 0 is that of none. Returns etcd's revision then.
+    fn change(&self, key: &Key, was: &str, request: &Value) -> Result<Revision, StoreError> {
+        let body = json!({
+            "compare": [{"key": name(key), "target": "MOD", "result": "EQUAL", "mod_revision": was}],
+            "success": [request],
+        });
+        let answer: TransactionAnswer = self.ask("kv/txn", &body)?;
+        if answer.succeeded {
+            Ok(Revision(answer.header.revision))
+        } else {
+            Err(StoreError::Conflict)
+        }
+    }
+}
+
+fn client(url: &str, files: &EtcdFiles) -> Result<Client, ConnectError> {
+    let failed = |cause: String| ConnectError::Client { url: url.to_owned(), cause };
+    for path in [&files.ca, &files.certificate, &files.key].into_iter().flatten() {
+        let read = std::fs::File::open(path);
+        read.map_err(|error| ConnectError::File {
+            path: path.display().to_string(),
+            cause: error.to_string(),
+        })?;
+    }
+    let address = url.parse().map_err(|error: http::uri::InvalidUri| failed(error.to_string()))?;
+    let mut config = Config::new(address);
+    config.connect_timeout = Some(CONNECT_TIME);
+    config.disable_compression = true;
+    // Whether a write may be repeated is not the client's to know.
+    config.default_retry = false;
+    config.root_cert_file.clone_from(&files.ca);
+    let text = |path: &std::path::Path| path.display().to_string();
+    config.auth_info.client_certificate = files.certificate.as_deref().map(text);
+    config.auth_info.client_key = files.key.as_deref().map(text);
+    Client::try_from(config).map_err(|error| failed(words(&error)))
+}
+
+async fn ask<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    call: &str,
+    body: &Value,
+) -> Result<T, StoreError> {
+    let request = Request::post(format!("/v3/{call}"))
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_string().into_bytes()))
+        .map_err(|error| StoreError::Refused(error.to_string()))?;
+    let away = |error: kube::Error| StoreError::Away(words(&error));
+    let answer = client.send(request).await.map_err(away)?;
+    let status = answer.status();
+    let bytes = answer.into_body().collect_bytes().await.map_err(away)?;
+    if status.is_success() {
+        return serde_json::from_slice(&bytes)
+            .map_err(|error| StoreError::Away(format!("no answer of etcd's: {error}")));
+    }
+    // {"error": "etcdserver: …", "code": …}
+    let said: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let words = said["error"].as_str().unwrap_or_default().to_owned();
+    let text = format!("{status} {words}");
+    match status.as_u16() {
+        // No leader, too much asked, not within its time: and 401 while its authentication is changed.
+        401 | 408 | 429 | 500..=599 => Err(StoreError::Away(text)),
+        _ => Err(StoreError::Refused(text)),
+    }
+}
+
+fn path(key: &Key) -> String {
+    format!("{PREFIX}{key}")
+}
+
+fn name(key: &Key) -> ByteString {
+    ByteString(path(key).into_bytes())
+}
+
+fn entry(kind: Kind, pair: Pair) -> Option<Entry> {
+    let path = String::from_utf8(pair.key.0).ok()?;
+    let name = path.strip_prefix(PREFIX)?.strip_prefix(kind.plural())?.strip_prefix('/')?;
+    let value = pair.value.and_then(|value| serde_json::from_slice(&value.0).ok());
+    Some(Entry {
+        key: Key::new(kind, name),
+        revision: Revision(pair.mod_revision),
+        // What is no JSON is no record: found, and nobody's.
+        value: value.unwrap_or_default(),
+    })
+}
+
+impl Store for Etcd {
+    fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        let answer: RangeAnswer = self.ask("kv/range", &json!({"key": name(key)}))?;
+        Ok(answer.kvs.into_iter().find_map(|pair| entry(key.kind, pair)))
+    }
+
+    fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError> {
+        let prefix = match filter {
+            Filter::Space(space) => format!("{PREFIX}{}/{space}/", kind.plural()),
+            Filter::All | Filter::Node(_) => format!("{PREFIX}{}/", kind.plural()),
+        };
+        // Everything that begins so: up to the first that does not.
+        let mut end = prefix.clone().into_bytes();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        let (mut from, end) = (prefix.into_bytes(), ByteString(end));
+        let mut all = Vec::new();
+        let mut at = String::from("0");
+        loop {
+            let body = json!({
+                "key": ByteString(from.clone()), "range_end": end, "limit": PAGE.to_string(),
+                "revision": at,
+            });
+            let answer: RangeAnswer = self.ask("kv/range", &body)?;
+            if at == "0" {
+                // All pages are of one moment.
+                at = answer.header.revision;
+            }
+            if let Some(last) = answer.kvs.last() {
+                from.clone_from(&last.key.0);
+                from.push(0);
+            }
+            let more = answer.more && !answer.kvs.is_empty();
+            all.extend(answer.kvs.into_iter().filter_map(|pair| entry(kind, pair)));
+            if !more {
+                break;
+            }
+        }
+        if let Filter::Node(node) = filter {
+            all.retain(|entry| entry.value["node"] == node);
+        }
+        Ok(all)
+    }
+
+    fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
+        let put = json!({"request_put": {"key": name(key), "value": ByteString(value.to_string().into_bytes())}});
+        self.change(key, "0", &put)
+    }
+
+    fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
+        let put = json!({"request_put": {"key": name(key), "value": ByteString(value.to_string().into_bytes())}});
+        self.change(key, &was.0, &put)
+    }
+
+    fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
+        let delete = json!({"request_delete_range": {"key": name(key)}});
+        self.change(key, &was.0, &delete).map(|_| ())
+    }
+}

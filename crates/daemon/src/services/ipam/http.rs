@@ -1,0 +1,39 @@
+//! How servers are waited for: blocking outside, asynchronous inside, bounded both.
+
+use std::time::Duration;
+
+use cluster::store::StoreError;
+use tokio::runtime::Handle;
+
+/// How long a connection may take to be there.
+pub(super) const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// How long an answer may take.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// Waits for an answer, on a thread that may wait.
+pub(super) fn wait<T>(
+    handle: &Handle,
+    within: Duration,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    handle.block_on(async {
+        match tokio::time::timeout(within, question).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::Away(format!("nothing within {} s", within.as_secs()))),
+        }
+    })
+}
+
+/// The whole chain of an error's causes, in a line.
+pub(super) fn words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

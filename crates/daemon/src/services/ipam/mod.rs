@@ -1,0 +1,164 @@
+//! Addresses of networks that span nodes: the daemon's side of the plugin `cluster-ipam`.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | start and end |
+//! | `flags` | the flags |
+//! | `service` | what the plugin is answered |
+//! | `tend` | what is done behind the answers |
+//! | `etcd` | records in etcd, by its JSON gateway |
+//! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
+//! | `http` | how both are waited for |
+//!
+//! What is decided is decided in the crate `netwright-cluster`, which blocks: it runs on a bounded number of threads. One more thread
+//! waits for sockets and servers, asynchronously.
+
+mod etcd;
+mod flags;
+mod http;
+mod objects;
+mod service;
+#[cfg(test)]
+mod simulation;
+mod tend;
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use cluster::store::{Store, Sure};
+use cluster::{Node, Settings, reclaim, wire};
+use tokio::runtime::Handle;
+
+pub(crate) use self::flags::HELP;
+use self::flags::{Flags, Records};
+use self::service::Service;
+use super::Stop;
+use super::listen::{self, Listener};
+use super::start::{Surroundings, failed, stop_signals, wait};
+use super::{left, talk};
+use crate::clock;
+
+/// How many threads work for plugins at once. Most of them wait for a server, if at all.
+const BLOCKING: usize = 96;
+/// How often a server is asked until it is said to be away.
+const ATTEMPTS: u32 = 5;
+
+/// The machine's identity, which a reinstalled one has not.
+const MACHINE_ID: &str = "/etc/machine-id";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The clock that also counts while the machine sleeps.
+#[derive(Debug)]
+pub(super) struct BootClock;
+
+impl cluster::Clock for BootClock {
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(clock::now().at.as_millis())
+    }
+}
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
+    let mut flags = Flags::parse(arguments)?;
+    let surroundings = Surroundings { environment };
+    if flags.node.is_empty()
+        && let Some(name) = surroundings.variable("NODE_NAME")
+    {
+        flags.node = name.to_string_lossy().into_owned();
+    }
+    flags.check(surroundings.variable("KUBERNETES_SERVICE_HOST").is_some())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(BLOCKING)
+        .build()
+        .map_err(failed)?;
+    if let Some(node) = flags.forget.clone() {
+        return runtime.block_on(forget(flags, node));
+    }
+    let signals = stop_signals().map_err(failed)?;
+    let handed_over = listen::handed_over(environment).map_err(failed)?;
+    let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
+    let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
+    surroundings.tell_stopping();
+    // What is under way is on the disk, or not told to anybody.
+    runtime.shutdown_background();
+    listener.close();
+    served?;
+    tracing::info!("stopped; containers keep their addresses");
+    Ok(())
+}
+
+/// Opens the store that the flags say.
+async fn store(flags: &Flags) -> Result<Arc<dyn Store>, Stop> {
+    let handle = Handle::current();
+    Ok(match &flags.records {
+        Records::Etcd(endpoints) => {
+            let store = etcd::Etcd::new(endpoints, &flags.etcd_files, handle).map_err(failed)?;
+            Arc::new(Sure::new(store, ATTEMPTS))
+        }
+        Records::Kubernetes => {
+            let store = objects::Objects::new(flags.kubeconfig.as_deref(), handle).await;
+            Arc::new(Sure::new(store.map_err(failed)?, ATTEMPTS))
+        }
+    })
+}
+
+async fn serve(
+    flags: Flags,
+    surroundings: Surroundings<'_>,
+    listener: &Listener,
+    signals: UnixStream,
+) -> Result<(), Stop> {
+    let store = store(&flags).await?;
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let identity = read(MACHINE_ID).unwrap_or_else(|| format!("{:016x}", clock::seed()));
+    let boot = read(BOOT_ID).unwrap_or_else(|| format!("{:016x}", clock::seed()));
+    let settings = Settings {
+        lease: flags.lease,
+        idle: flags.idle,
+        ..Settings::new(&flags.node, &boot, &identity)
+    };
+    let dir = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("ipam"));
+    let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
+    let todo = wire::todo_dir(&listener.path);
+    state::create_directory(&todo, 0o700).map_err(failed)?;
+    let service = Arc::new(Service::new(node.map_err(failed)?, todo.clone()));
+    service.tell();
+    // Before anybody is answered: what was to be free is.
+    left::look(&todo, |path, text| service.hear(path, text));
+    let socket = listener.socket.try_clone().map_err(failed)?;
+    let socket = tokio::net::UnixListener::from_std(socket).map_err(failed)?;
+    tokio::spawn(talk::accept(Arc::clone(&service), socket));
+    tokio::spawn(tend::look_at_what_is_left(Arc::clone(&service)));
+    tokio::spawn(tend::tend(Arc::clone(&service)));
+    tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
+    surroundings.tell_ready();
+    tracing::info!(socket = %listener.path.display(), node = flags.node, "ready");
+    wait(signals).await.map_err(failed)
+}
+
+/// Says that a node will not come back.
+async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
+    let store = store(&flags).await?;
+    let of = node.clone();
+    let forgotten = tokio::task::spawn_blocking(move || reclaim::forget(&*store, &of)).await;
+    match forgotten.map_err(failed)?.map_err(failed)? {
+        Some(wait) => {
+            tracing::info!(
+                node,
+                "forgotten: its blocks are free in {} minutes, once its lease has run out for certain, unless it renews it",
+                wait.as_secs().div_ceil(60)
+            );
+            Ok(())
+        }
+        None => Err(Stop::Failed(format!("no node {node:?} has blocks of addresses"))),
+    }
+}

@@ -1,0 +1,282 @@
+//! Records as objects of the Kubernetes API. The only file that knows how it is spoken to.
+//!
+//! Each kind of records is a kind of objects of ours (`deploy/kubernetes/5-addresses.yaml`), without namespaces: `AddressSpace`, `AddressBlock`,
+//! `AddressNode`, `StickyAddress`. An object's `spec` is the record, with its name under `key`, since names of objects allow less; its resource version is the
+//! record's revision. Labels say of which node and space a block is, so that lists are short.
+
+use std::path::Path;
+
+use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{GroupVersionKind, Preconditions};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::runtime::Handle;
+
+use super::http::{ANSWER_TIME, CONNECT_TIME, wait, words};
+
+/// The group of our kinds.
+const GROUP: &str = "ipam.netwright.io";
+const VERSION: &str = "v1alpha1";
+/// Who we say we are.
+const MANAGER: &str = "netwrightd-ipam";
+const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
+const NODE_LABEL: &str = "ipam.netwright.io/node";
+const SPACE_LABEL: &str = "ipam.netwright.io/space";
+/// How many objects a page of a list has.
+const PAGE: u32 = 500;
+
+/// There is no API server to ask: the configuration says none.
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    #[error("read the kubeconfig {path:?}: {cause}")]
+    Kubeconfig { path: String, cause: String },
+    #[error("there is no kubeconfig, and this is no pod: {0}")]
+    InCluster(String),
+    #[error("use the API server's configuration: {0}")]
+    Client(String),
+}
+
+/// The Kubernetes API.
+pub(super) struct Objects {
+    client: Client,
+    handle: Handle,
+}
+
+impl std::fmt::Debug for Objects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Objects").finish_non_exhaustive()
+    }
+}
+
+impl Objects {
+    /// Takes the configuration of a file, or what a pod finds; asks nothing yet.
+    pub(super) async fn new(
+        kubeconfig: Option<&Path>,
+        handle: Handle,
+    ) -> Result<Self, ConnectError> {
+        let mut config = match kubeconfig {
+            Some(path) => {
+                let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+                    path: path.display().to_string(),
+                    cause: error.to_string(),
+                };
+                let file = Kubeconfig::read_from(path).map_err(failed)?;
+                let options = KubeConfigOptions::default();
+                Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
+            }
+            None => {
+                Config::incluster().map_err(|error| ConnectError::InCluster(error.to_string()))?
+            }
+        };
+        config.connect_timeout = Some(CONNECT_TIME);
+        config.disable_compression = true;
+        // Whether a write may be repeated is not the client's to know.
+        config.default_retry = false;
+        if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
+            config.headers.push((name, value));
+        }
+        let client =
+            Client::try_from(config).map_err(|error| ConnectError::Client(words(&error)))?;
+        Ok(Objects { client, handle })
+    }
+
+    fn of(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &resource(kind))
+    }
+
+    fn wait<T>(
+        &self,
+        question: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, StoreError> {
+        wait(&self.handle, ANSWER_TIME, async { question.await.map_err(|error| refusal(&error)) })
+    }
+}
+
+fn resource(kind: Kind) -> ApiResource {
+    let (name, plural) = match kind {
+        Kind::Space => ("AddressSpace", "addressspaces"),
+        Kind::Block => ("AddressBlock", "addressblocks"),
+        Kind::Node => ("AddressNode", "addressnodes"),
+        Kind::Sticky => ("StickyAddress", "stickyaddresses"),
+    };
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, name), plural)
+}
+
+/// A name that an object may have (RFC 1123), and that no other record's has: for people, with a hash for the rest.
+fn object_name(key: &Key) -> String {
+    let mut name = String::new();
+    for c in key.name.chars() {
+        match c {
+            'a'..='z' | '0'..='9' => name.push(c),
+            'A'..='Z' => name.push(c.to_ascii_lowercase()),
+            _ => name.push('-'),
+        }
+    }
+    name.truncate(200);
+    let name = name.trim_matches('-');
+    let hash = cni::owner::sha512_hex(&key.name, 10);
+    if name.is_empty() { hash } else { format!("{name}-{hash}") }
+}
+
+/// A label's value for a name of any length.
+fn label(text: &str) -> String {
+    cni::owner::sha512_hex(text, 32)
+}
+
+fn object(key: &Key, was: Option<&Revision>, value: &Value) -> DynamicObject {
+    let mut spec = value.clone();
+    spec["key"] = json!(key.name);
+    let mut object = DynamicObject::new(&object_name(key), &resource(key.kind));
+    object.metadata.resource_version = was.map(|revision| revision.0.clone());
+    let labels = [(NODE_LABEL, &value["node"]), (SPACE_LABEL, &value["space"])];
+    let labels = labels
+        .into_iter()
+        .filter_map(|(name, value)| value.as_str().map(|text| (name.to_owned(), label(text))));
+    object.metadata.labels = Some(labels.collect());
+    object.data = json!({"spec": spec});
+    object
+}
+
+fn entry(kind: Kind, mut object: DynamicObject) -> Option<Entry> {
+    let revision = Revision(object.metadata.resource_version?);
+    let mut value = object.data["spec"].take();
+    let name = value.as_object_mut()?.remove("key")?.as_str()?.to_owned();
+    Some(Entry { key: Key::new(kind, name), revision, value })
+}
+
+fn revision(object: DynamicObject) -> Result<Revision, StoreError> {
+    let version = object.metadata.resource_version;
+    version.map(Revision).ok_or_else(|| StoreError::Away("an object without version".to_owned()))
+}
+
+fn refusal(error: &kube::Error) -> StoreError {
+    let kube::Error::Api(status) = error else { return StoreError::Away(words(error)) };
+    let text = status.message.clone();
+    match status.code {
+        404 | 409 => StoreError::Conflict,
+        // Too much is asked, it begins or ends, or cannot reach its store; a token is renewed, rights are given: the reason is told meanwhile.
+        401 | 403 | 408 | 410 | 429 | 500..=599 => StoreError::Away(text),
+        _ => StoreError::Refused(text),
+    }
+}
+
+/// What is not there is no conflict of who reads.
+fn unless_absent<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
+            // A kind that nobody defined is answered alike, but for the name of what was asked for.
+            if status.details.as_ref().is_none_or(|details| details.name.is_empty()) {
+                return Err(kube::Error::Api(status));
+            }
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn reading(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Conflict => StoreError::Refused(format!(
+            "the API server does not know our kinds of {GROUP}: apply deploy/kubernetes/5-addresses.yaml"
+        )),
+        error => error,
+    }
+}
+
+impl Store for Objects {
+    fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        let (api, name) = (self.of(key.kind), object_name(key));
+        let found = self.wait(async { unless_absent(api.get(&name).await) }).map_err(reading)?;
+        let Some(object) = found else { return Ok(None) };
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        // What says another name, or nothing, is found, and nobody's.
+        let found = entry(key.kind, object).filter(|entry| entry.key == *key);
+        Ok(Some(found.unwrap_or_else(|| Entry {
+            key: key.clone(),
+            revision: Revision(version),
+            value: Value::Null,
+        })))
+    }
+
+    fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError> {
+        let api = self.of(kind);
+        let mut params = ListParams::default().limit(PAGE);
+        match filter {
+            Filter::All => {}
+            Filter::Space(space) => {
+                params = params.labels(&format!("{SPACE_LABEL}={}", label(space)));
+            }
+            Filter::Node(node) => {
+                params = params.labels(&format!("{NODE_LABEL}={}", label(node)));
+            }
+        }
+        let mut all = Vec::new();
+        loop {
+            let page = self.wait(api.list(&params)).map_err(reading)?;
+            let more = page.metadata.continue_.filter(|token| !token.is_empty());
+            all.extend(page.items.into_iter().filter_map(|object| entry(kind, object)));
+            match more {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
+        let (api, object) = (self.of(key.kind), object(key, None, value));
+        let params =
+            PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        revision(self.wait(api.create(&params, &object))?)
+    }
+
+    fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
+        let (api, object) = (self.of(key.kind), object(key, Some(was), value));
+        let params =
+            PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        revision(self.wait(api.replace(&object_name(key), &params, &object))?)
+    }
+
+    fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
+        let api = self.of(key.kind);
+        let only = Preconditions { resource_version: Some(was.0.clone()), uid: None };
+        let params = DeleteParams::default().preconditions(only);
+        self.wait(api.delete(&object_name(key), &params)).map(|_| ())
+    }
+
+    fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let found = self.wait(async { unless_absent(nodes.get_metadata(node).await) });
+        found.map(|found| found.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_names_that_are_allowed_and_their_own() {
+        let name = |text: &str| object_name(&Key::new(Kind::Block, text));
+        assert!(name("default/10.0.0.64-26").starts_with("default-10-0-0-64-26-"));
+        assert!(name("default@2001:db8::-64/2001:db8::-122").starts_with("default-2001-db8---64-"));
+        assert_ne!(name("a/b"), name("a.b"));
+        assert_eq!(name("::").len(), 10);
+        assert!(name(&"x".repeat(500)).len() < 253);
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let key = Key::new(Kind::Block, "default/10.0.0.64-26");
+        let value = json!({"space": "default", "block": "10.0.0.64/26", "node": "n1", "epoch": 3});
+        let mut written = object(&key, Some(&Revision("7".into())), &value);
+        assert_eq!(written.metadata.labels.as_ref().map(|labels| labels.len()), Some(2));
+        written.metadata.resource_version = Some("8".into());
+        let read = entry(Kind::Block, written).unwrap();
+        assert_eq!((read.key, read.revision.0.as_str(), read.value), (key, "8", value));
+    }
+}

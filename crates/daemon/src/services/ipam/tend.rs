@@ -1,0 +1,99 @@
+//! What is done behind the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::Reclaimer;
+use cluster::store::{Store, StoreError};
+
+use super::super::left;
+use super::BootClock;
+use super::service::Service;
+
+/// The pause between looks at what changed: records are for people, who wait a second.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause when the store is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often blocks are looked for that a claim made whose answer was lost.
+const SWEEP: Duration = Duration::from_secs(300);
+/// The longest pause between looks at other nodes.
+const LONGEST_LOOK: Duration = Duration::from_secs(300);
+
+/// Does what plugins left, for ever.
+pub(super) async fn look_at_what_is_left(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(left::PAUSE).await;
+        let of = Arc::clone(&service);
+        let look = move || left::look(&of.todo, |path, text| of.hear(path, text));
+        if tokio::task::spawn_blocking(look).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Renews the lease, tells who holds what, gives back what is empty, for ever.
+pub(super) async fn tend(service: Arc<Service>) {
+    let mut pause = PAUSE;
+    let mut away = false;
+    let mut swept = tokio::time::Instant::now();
+    loop {
+        let node = Arc::clone(&service.node);
+        let sweep = SWEEP <= swept.elapsed();
+        let work = move || {
+            node.tend()?;
+            if sweep { node.sweep() } else { Ok(()) }
+        };
+        let Ok(done) = tokio::task::spawn_blocking(work).await else { return };
+        service.tell();
+        match done {
+            Ok(()) => {
+                if std::mem::take(&mut away) {
+                    tracing::info!("the store answers again");
+                }
+                if sweep {
+                    swept = tokio::time::Instant::now();
+                }
+                pause = PAUSE;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut away, true) {
+                    tracing::warn!(%error, "addresses are given as long as the lease holds");
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        // Nodes do not come all at once when a server is back.
+        let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 4 + 1).unwrap_or(1);
+        tokio::time::sleep(pause + Duration::from_millis(more)).await;
+    }
+}
+
+/// Takes back the blocks of nodes that are gone, for ever.
+pub(super) async fn reclaim(service: Arc<Service>, store: Arc<dyn Store>, lease: Duration) {
+    let mut reclaimer = Reclaimer::new(store, Arc::new(BootClock));
+    let pause = (lease / 4).min(LONGEST_LOOK);
+    loop {
+        let me = service.node.name().to_owned();
+        let work = move || {
+            let done = reclaimer.look(&me);
+            (reclaimer, done)
+        };
+        let Ok((back, done)) = tokio::task::spawn_blocking(work).await else { return };
+        reclaimer = back;
+        match done {
+            Ok(all) => {
+                for one in all {
+                    tracing::warn!(
+                        node = one.node,
+                        blocks = one.blocks,
+                        "a node is gone: its blocks are free"
+                    );
+                }
+            }
+            Err(StoreError::Away(_)) => {}
+            Err(error) => tracing::warn!(%error, "cannot look at other nodes"),
+        }
+        let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+        tokio::time::sleep(pause + Duration::from_millis(more)).await;
+    }
+}

@@ -1,0 +1,162 @@
+//! Debian's etcd.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::place::{Place as _, Running};
+
+/// How many members a cluster has.
+const MEMBERS: u16 = 3;
+/// How long a member may take to start, and the cluster to have a leader.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster of three members of `etcd`: processes in a lab's namespaces, on ports of its loopback interface, their data in a folder of the lab.
+///
+/// Who asks them must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses it says `require!("root", "program:etcd")`.
+#[derive(Debug)]
+pub struct Etcd<'lab> {
+    lab: &'lab Lab,
+    dir: PathBuf,
+    members: Vec<Option<Running>>,
+}
+
+impl<'lab> Etcd<'lab> {
+    /// Starts three members and waits until they have a leader.
+    #[must_use]
+    pub fn start(lab: &'lab Lab) -> Self {
+        let dir = lab.dir().join("etcd");
+        fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        let mut etcd = Etcd { lab, dir, members: (0..MEMBERS).map(|_| None).collect() };
+        for member in 0..etcd.members.len() {
+            etcd.revive(member);
+        }
+        etcd.wait_for_leader();
+        etcd
+    }
+
+    /// The members' addresses for clients.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        (0..self.members.len()).map(|member| format!("http://{}", Self::client(member))).collect()
+    }
+
+    fn client(member: usize) -> String {
+        format!("127.0.0.1:{}", 2379 + 10 * member)
+    }
+
+    fn peer(member: usize) -> String {
+        format!("http://127.0.0.1:{}", 2380 + 10 * member)
+    }
+
+    /// Starts a member on what its folder holds.
+    ///
+    /// # Panics
+    /// When there is no such program.
+    pub fn revive(&mut self, member: usize) {
+        let cluster: Vec<String> = (0..self.members.len())
+            .map(|member| format!("m{member}={}", Self::peer(member)))
+            .collect();
+        let client = format!("http://{}", Self::client(member));
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("m{member}.log")))
+            .unwrap_or_else(|error| panic!("etcd's log: {error}"));
+        let mut command = self.lab.command("etcd");
+        command
+            .args(["--name", &format!("m{member}"), "--data-dir"])
+            .arg(self.dir.join(format!("m{member}")))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &Self::peer(member)])
+            .args(["--initial-advertise-peer-urls", &Self::peer(member)])
+            .args(["--initial-cluster", &cluster.join(",")])
+            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let running = command.spawn().unwrap_or_else(|error| panic!("etcd: {error}"));
+        self.members[member] = Some(running.into());
+    }
+
+    /// Kills a member.
+    pub fn kill(&mut self, member: usize) {
+        self.members[member] = None;
+    }
+
+    /// Stops (`true`) or continues a member: cut off, it neither answers nor hangs up.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn freeze(&mut self, member: usize, stop: bool) {
+        let signal = if stop { "-STOP" } else { "-CONT" };
+        let Some(running) = &mut self.members[member] else { return };
+        let pid = running.child().id().to_string();
+        let done = Command::new("kill").args([signal, &pid]).status();
+        assert!(done.is_ok_and(|status| status.success()), "kill {signal} {pid}");
+    }
+
+    /// Who leads, as far as the members that run agree.
+    #[must_use]
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.members.len()).filter(|member| self.members[*member].is_some()).find(|member| {
+            let status = self.status(*member);
+            status.is_some_and(|status| {
+                let leader = status["leader"].as_str().unwrap_or("0");
+                leader != "0" && status["header"]["member_id"] == leader
+            })
+        })
+    }
+
+    /// Waits until one of them leads, and returns it.
+    ///
+    /// # Panics
+    /// When none does for long.
+    #[expect(clippy::must_use_candidate, reason = "waiting is often all that is wanted")]
+    pub fn wait_for_leader(&self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+            assert!(Instant::now() < deadline, "no leader:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The end of what the members wrote down.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let mut log = String::new();
+        for member in 0..self.members.len() {
+            let path = self.dir.join(format!("m{member}.log"));
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(15)..];
+            log.push_str(&format!("m{member}:\n{}\n", last.join("\n")));
+        }
+        log
+    }
+
+    fn status(&self, member: usize) -> Option<Value> {
+        let address = Self::client(member).parse().ok()?;
+        self.lab.enter(|| {
+            let wait = Duration::from_millis(500);
+            let mut stream = TcpStream::connect_timeout(&address, wait).ok()?;
+            stream.set_read_timeout(Some(wait)).ok()?;
+            let request = "POST /v3/maintenance/status HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            let body = &answer[answer.find("\r\n\r\n")?..];
+            serde_json::from_str(&body[body.find('{')?..=body.rfind('}')?]).ok()
+        })
+    }
+}
