@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 mod dhcp;
+mod ipam;
 mod multinet;
 mod repair;
 mod rig;

@@ -288,6 +288,11 @@ impl KubeApi {
         self.shared.lock().failures.push_back((verb.to_owned(), resource.to_owned(), code));
     }
 
+    /// Fails no more requests that [`KubeApi::fail_next`] spoke of.
+    pub fn fail_no_more(&self) {
+        self.shared.lock().failures.clear();
+    }
+
     /// Forgets what has happened: watches from before begin with 410.
     pub fn compact(&self) {
         self.shared.lock().store.compact();

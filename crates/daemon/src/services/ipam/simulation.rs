@@ -119,6 +119,7 @@ fn many_nodes_on_a_slow_api_server_give_no_address_twice_and_leak_none() {
             api.forget();
         });
         api.slow(Duration::ZERO);
+        api.fail_no_more();
         world.give_up_the_dead(store(), |name| api.remove("nodes", "", name));
         world.end(&*store());
     });

@@ -1,0 +1,226 @@
+//! Addresses of networks that span nodes: the daemon between the plugin and the API server.
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use cluster::wire::{self, Answer, Request};
+use serde_json::Value;
+use testkit::Place as _;
+
+use rig::{Cluster, ask, owner, say, wait_for};
+
+#[test]
+fn two_nodes_give_addresses_and_the_api_shows_whose_they_are() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-two");
+    let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
+    let mut given = BTreeSet::new();
+    for index in 0..20 {
+        let daemon = if index % 2 == 0 { &n1 } else { &n2 };
+        let addresses = daemon.assign(&format!("c{index}")).unwrap();
+        assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6());
+        assert!(addresses.into_iter().all(|address| given.insert(address)));
+    }
+    let again = n1.assign("c0").unwrap();
+    assert_eq!(n1.held("c0").unwrap(), again);
+    let shown = |node: &str, container: &str| {
+        let blocks = cluster.blocks(node);
+        let mut holders = blocks.iter().filter_map(|block| block["spec"]["held"].as_object());
+        holders.any(|held| held.values().any(|holder| holder["container"] == container))
+    };
+    wait_for("the API to show it", || (shown("n1", "c0") && shown("n2", "c1")).then_some(()));
+    n1.release("c0");
+    assert!(n1.held("c0").unwrap().is_empty());
+    wait_for("the API to show that", || (!shown("n1", "c0")).then_some(()));
+    assert_eq!(n1.status(), Answer::Ok);
+}
+
+#[test]
+fn without_the_api_addresses_are_given_and_freed_also_by_the_next_daemon() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-away");
+    let n1 = cluster.daemon("n1", &[]);
+    let first = n1.assign("c0").unwrap();
+    cluster.api.refuse();
+    let second = n1.assign("c1").unwrap();
+    n1.kill();
+    let n1 = cluster.daemon("n1", &[]);
+    assert_eq!(n1.assign("c0").unwrap(), first);
+    assert_eq!(n1.held("c1").unwrap(), second);
+    n1.release("c1");
+    assert!(n1.assign("c2").is_ok());
+    let refusal = (3..20).find_map(|index| n1.assign(&format!("c{index}")).err()).unwrap();
+    assert!(refusal.retry, "{refusal}");
+    assert!(
+        refusal.msg.starts_with(
+            "this node needs more addresses and cannot ask for them: the store does not answer"
+        ),
+        "{refusal}"
+    );
+    for index in 0..20 {
+        n1.release(&format!("c{index}"));
+    }
+    cluster.api.restore();
+    wait_for("addresses again", || n1.assign("c9").ok());
+}
+
+#[test]
+fn what_nobody_heard_is_done_by_the_next_daemon_before_anything_else() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-left");
+    let n1 = cluster.daemon("n1", &[]);
+    n1.assign("c0").unwrap();
+    let kept = n1.assign("c1").unwrap();
+    n1.kill();
+    let leave = |container: &str| {
+        let release = Request::Release(owner(container));
+        let folder = wire::todo_dir(&cluster.socket("n1"));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(release.todo_name().unwrap());
+        fs::write(path, wire::write_request(&release).unwrap()).unwrap();
+        folder
+    };
+    let folder = leave("c0");
+    fs::write(folder.join("nonsense"), "tea").unwrap();
+    let n1 = cluster.daemon("n1", &[]);
+    assert!(n1.held("c0").unwrap().is_empty());
+    assert_eq!(n1.held("c1").unwrap(), kept);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    // A DEL that comes late is done before the ADD that follows it.
+    let before_that = n1.assign("c0").unwrap();
+    leave("c0");
+    assert_ne!(n1.assign("c0").unwrap(), before_that);
+    leave("c1");
+    wait_for("what is left to be done", || n1.held("c1").unwrap().is_empty().then_some(()));
+}
+
+#[test]
+fn a_slow_api_is_waited_for() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-slow");
+    let n1 = cluster.daemon("n1", &[]);
+    cluster.api.slow(Duration::from_secs(2));
+    // Many at once, more than a block has: they share what is asked for.
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..30)
+            .map(|index| {
+                let n1 = &n1;
+                scope.spawn(move || n1.assign(&format!("c{index}")).unwrap())
+            })
+            .collect();
+        let given: BTreeSet<_> = asked.into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(given.len(), 30);
+    });
+    cluster.api.slow(Duration::ZERO);
+}
+
+#[test]
+fn a_node_that_is_gone_is_given_up_and_an_administrator_may_say_so() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-gone");
+    let n1 = cluster.daemon("n1", &["-lease", "2s"]);
+    let n2 = cluster.daemon("n2", &["-lease", "2s"]);
+    n1.assign("c0").unwrap();
+    n2.assign("c1").unwrap();
+    // Its object is deleted: but it lives.
+    cluster.api.remove("nodes", "", "n2");
+    n1.kill();
+    let told = cluster.run(&["-forget", "n1"]);
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(told.status.success() && words.contains("forgotten"), "{words}");
+    wait_for("its blocks to be free", || cluster.blocks("n1").is_empty().then_some(()));
+    assert!(n2.said().contains("a node is gone: its blocks are free"), "{}", n2.said());
+    assert!(!cluster.blocks("n2").is_empty());
+    let told = cluster.run(&["-forget", "n9"]);
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!told.status.success() && words.contains("no node \"n9\" has blocks"), "{words}");
+    // It was not gone after all.
+    let n1 = cluster.daemon("n1", &["-lease", "2s"]);
+    wait_for("its blocks to be its again", || {
+        n1.held("c0").ok().filter(|held| !held.is_empty() && !cluster.blocks("n1").is_empty())
+    });
+}
+
+#[test]
+fn what_is_no_message_is_answered_in_a_sentence() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-nonsense");
+    let n1 = cluster.daemon("n1", &[]);
+    for (line, words) in [
+        (&b"tea\n"[..], "does not understand the plugin: not a message"),
+        (b"{}\n", "a message of version 0"),
+        (b"{\"version\":1,\"assign\":{}}\n", "the network has no name"),
+        (
+            b"{\"version\":1,\"assign\":{\"network\":{\"network\":\"n\",\"ranges\":[{\"subnet\":\"10.0.0.0/24\"}]}}}\n",
+            "an address is asked for by nobody",
+        ),
+        (
+            b"{\"version\":1,\"status\":{\"network\":{\"network\":\"n\"}}}\n",
+            "network \"n\" has no range of addresses",
+        ),
+    ] {
+        let answer = wire::read_answer(&say(&n1.socket, line).unwrap()).unwrap();
+        let Answer::Refused(refusal) = answer else { panic!("{answer:?}") };
+        assert!(refusal.msg.contains(words), "{refusal}");
+    }
+    assert!(n1.assign("c0").is_ok());
+}
+
+#[test]
+fn what_is_not_defined_and_what_is_not_allowed_is_said() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-rights");
+    cluster.api.allow_only(&[]);
+    let n1 = cluster.daemon("n1", &[]);
+    let refusal = n1.assign("c0").unwrap_err();
+    assert!(refusal.retry && refusal.msg.contains("is forbidden"), "{refusal}");
+    // With what is in deploy/kubernetes it goes on by itself.
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/5-addresses.yaml");
+    let all: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap();
+    let role = all.iter().find(|one| one["kind"] == "ClusterRole").unwrap();
+    cluster.api.allow_only(&[(role["rules"].clone(), None)]);
+    wait_for("an address", || n1.assign("c0").ok());
+    n1.release("c0");
+    // What is asked for is what is allowed, no more.
+    let asked: BTreeSet<(String, String)> = cluster
+        .api
+        .asked()
+        .into_iter()
+        .filter(|asked| asked.code < 400)
+        .map(|asked| (asked.verb, asked.resource))
+        .collect();
+    assert!(asked.iter().all(|(_, of)| of.starts_with("address") || of == "nodes"), "{asked:?}");
+    let kinds: BTreeSet<&str> = all
+        .iter()
+        .filter(|one| one["kind"] == "CustomResourceDefinition")
+        .filter_map(|one| one["spec"]["names"]["plural"].as_str())
+        .collect();
+    let allowed = role["rules"][0]["resources"].as_array().unwrap();
+    assert_eq!(kinds, allowed.iter().filter_map(Value::as_str).collect());
+}
+
+#[test]
+fn etcd_keeps_them_as_well() {
+    testkit::require!("root", "program:etcd");
+    let cluster = Cluster::new("ipam-etcd-daemon");
+    let etcd = testkit::real::Etcd::start(&cluster.lab);
+    let socket = cluster.dir.join("e.sock");
+    let mut command = cluster.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+    command.args(["ipam", "-node", "n1", "-etcd", &etcd.endpoints().join(","), "-socketpath"]);
+    command.arg(&socket).arg("-state").arg(cluster.dir.join("e.state"));
+    let mut child = command.spawn().unwrap();
+    let ask_for = Request::Assign(wire::Assign {
+        network: rig::network(),
+        owner: owner("c0"),
+        wanted: Vec::new(),
+    });
+    let answer = wait_for("an address", || ask(&socket, &ask_for).ok());
+    assert!(matches!(answer, Answer::Assigned(all) if all.len() == 2));
+    let _ = child.kill();
+    let _ = child.wait();
+}

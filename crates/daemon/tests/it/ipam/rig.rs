@@ -1,0 +1,189 @@
+//! A node, an API server and the daemon between them, asked as the plugin asks.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cluster::network::{NetworkSpec, RangeSpec};
+use cluster::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::{Lab, Place as _};
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes of a cluster, all in one lab.
+pub(crate) struct Cluster {
+    pub(crate) lab: Lab,
+    pub(crate) api: KubeApi,
+    pub(crate) dir: PathBuf,
+}
+
+impl Cluster {
+    pub(crate) fn new(name: &str) -> Self {
+        let lab = Lab::new(name);
+        let api = lab.enter(KubeApi::start);
+        let dir = lab.dir().to_owned();
+        for node in ["n1", "n2"] {
+            api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));
+        }
+        Cluster { lab, api, dir }
+    }
+
+    pub(crate) fn socket(&self, node: &str) -> PathBuf {
+        self.dir.join(format!("{node}.sock"))
+    }
+
+    /// What a daemon is started with.
+    pub(crate) fn command(&self, flags: &[&str]) -> Command {
+        let mut command = self.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+        command
+            .arg("ipam")
+            .arg("-kubeconfig")
+            .arg(self.api.kubeconfig(&self.dir))
+            .args(flags)
+            .env("NETWRIGHT_LOG", "debug")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a node's daemon and waits until it listens.
+    pub(crate) fn daemon(&self, node: &str, flags: &[&str]) -> Daemon {
+        let log = self.dir.join(format!("{node}.log"));
+        let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let mut command = self.command(&["-node", node]);
+        command
+            .arg("-socketpath")
+            .arg(self.socket(node))
+            .arg("-state")
+            .arg(self.dir.join(format!("{node}.state")))
+            .args(flags)
+            .stdout(Stdio::null())
+            .stderr(out);
+        let socket = self.socket(node);
+        let mut daemon = Daemon { child: command.spawn().unwrap(), log, socket };
+        let socket = daemon.socket.clone();
+        wait_for("the daemon to listen", || {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                panic!("the daemon ended, {status}:\n{}", daemon.said());
+            }
+            ask(&socket, &Request::Release(owner("nobody"))).ok()
+        });
+        daemon
+    }
+
+    /// Runs the daemon for something that ends.
+    pub(crate) fn run(&self, flags: &[&str]) -> Output {
+        self.command(flags).output().unwrap()
+    }
+
+    /// The blocks of a node, as the API shows them.
+    pub(crate) fn blocks(&self, node: &str) -> Vec<Value> {
+        let mut blocks = self.api.objects("addressblocks");
+        blocks.retain(|block| block["spec"]["node"] == node);
+        blocks
+    }
+}
+
+/// A daemon; killed when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+    pub(crate) socket: PathBuf,
+}
+
+impl Daemon {
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn assign(&self, container: &str) -> Result<Vec<IpAddr>, Refusal> {
+        let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
+        addresses(ask(&self.socket, &Request::Assign(ask_for)).unwrap())
+    }
+
+    pub(crate) fn held(&self, container: &str) -> Result<Vec<IpAddr>, Refusal> {
+        let ask_for = Held { network: network(), owner: owner(container) };
+        addresses(ask(&self.socket, &Request::Held(ask_for)).unwrap())
+    }
+
+    pub(crate) fn release(&self, container: &str) {
+        let answer = ask(&self.socket, &Request::Release(owner(container))).unwrap();
+        assert_eq!(answer, Answer::Ok);
+    }
+
+    pub(crate) fn status(&self) -> Answer {
+        ask(&self.socket, &Request::Status(StatusRequest { network: network() })).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon said:\n{}", self.said());
+        }
+    }
+}
+
+/// Two ranges, in blocks of eight addresses.
+pub(crate) fn network() -> NetworkSpec {
+    let mut spec = NetworkSpec::new("blue");
+    let ranges = ["10.0.0.0/20", "2001:db8::/64"];
+    spec.ranges = ranges.iter().map(|text| text.parse::<RangeSpec>().unwrap()).collect();
+    (spec.block_v4, spec.block_v6) = (Some(29), Some(125));
+    spec
+}
+
+pub(crate) fn owner(container: &str) -> Owner {
+    Owner { container: container.to_owned(), ifname: "net1".to_owned(), ..Owner::default() }
+}
+
+fn addresses(answer: Answer) -> Result<Vec<IpAddr>, Refusal> {
+    match answer {
+        Answer::Assigned(all) => Ok(all.into_iter().map(|one| one.address.addr()).collect()),
+        Answer::Refused(refusal) => Err(refusal),
+        Answer::Ok => panic!("addresses were asked for"),
+    }
+}
+
+pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
+    let line = say(socket, &wire::write_request(request).unwrap())?;
+    Ok(wire::read_answer(&line).unwrap())
+}
+
+pub(crate) fn say(socket: &Path, line: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut answer)?;
+    if answer.is_empty() {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(answer)
+}
+
+/// Waits until something is there.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
