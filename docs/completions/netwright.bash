@@ -495,7 +495,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__install)
-            opts="-o -h --bin-dir --no-config --allow-downgrade --output --timeout --conf-dir --help"
+            opts="-o -h --bin-dir --also --no-config --allow-downgrade --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -506,6 +506,10 @@ _netwright() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o plusdirs
                     fi
+                    return 0
+                    ;;
+                --also)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --output)

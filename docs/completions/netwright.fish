@@ -143,6 +143,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand lint" -l conf-dir -d
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l strict -d 'Fail on warnings too'
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins, such as /opt/cni/bin' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

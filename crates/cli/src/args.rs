@@ -304,6 +304,10 @@ pub(crate) struct Install {
     /// The folder for the plugins, such as /opt/cni/bin.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) bin_dir: PathBuf,
+    /// Also answer to this name, by which configurations written for another project's plugin call ours: `multus`, `multus-shim`,
+    /// `whereabouts`; may be repeated.
+    #[arg(long, value_name = "NAME", value_parser = alias)]
+    pub(crate) also: Vec<&'static str>,
     /// Do not write the default network's configuration.
     #[arg(long)]
     pub(crate) no_config: bool,
@@ -418,6 +422,15 @@ pub(crate) struct Man {
 /// Returns the description that help, man pages and completions are made from.
 pub(crate) fn command() -> clap::Command {
     CommandLine::command()
+}
+
+/// Reads a name that a plugin of ours answers to beside its own.
+fn alias(text: &str) -> Result<&'static str, String> {
+    let mut names = plugins::aliases().map(|(name, _)| name);
+    names.find(|name| *name == text).ok_or_else(|| {
+        let names: Vec<_> = plugins::aliases().map(|(name, _)| name).collect();
+        format!("it is one of {}", names.join(", "))
+    })
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -13,6 +13,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod addresses;
 mod again;
 mod answer;
 mod bench;

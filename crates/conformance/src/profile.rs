@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, Target, find, given};
 use crate::case::{Kind, OrBroken as _, Outcome, Stop};
-use crate::{delegate, driver, switch};
+use crate::{addresses, delegate, driver, switch};
 
 /// What is known of a plugin.
 #[derive(Debug, Clone, Copy)]
@@ -210,6 +210,30 @@ const ALL: &[Profile] = &[
             let full = json!({ "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.1.0/30" }]] } });
             let target = bench.container(9)?;
             bench.about("ADD", &target).with(&full).send().succeeded()?;
+            Ok(full)
+        }),
+        makes_link: false,
+        ..PLAIN
+    },
+    Profile {
+        plugin: "cluster-ipam",
+        kind: Kind::Ipam,
+        host: |_| addresses::start(),
+        config: |_| {
+            json!({ "type": "conformance-main", "ipam": {
+                "type": "cluster-ipam", "socket": addresses::SOCKET,
+                "ipRanges": [{ "range": "10.88.0.0/24", "gateway": "10.88.0.1" }, { "range": "fd88::/64" }],
+            } })
+        },
+        damage: Some(|_, _| addresses::forget()),
+        unready: Some(|bench| {
+            let full = json!({ "ipam": {
+                "type": "cluster-ipam", "socket": addresses::SOCKET, "ipRanges": [{ "range": "10.88.1.0/30" }],
+            } });
+            for number in [8, 9] {
+                let target = bench.container(number)?;
+                bench.about("ADD", &target).with(&full).send().succeeded()?;
+            }
             Ok(full)
         }),
         makes_link: false,

@@ -54,14 +54,19 @@ pub fn all() -> &'static [&'static dyn Plugin] {
     ALL
 }
 
+/// Lists what configurations written for other projects' plugins call ours, each with ours.
+pub fn aliases() -> impl Iterator<Item = (&'static str, &'static dyn Plugin)> {
+    let multi = pod::ALIASES.map(|name| (name, &pod::NetwrightMulti as &dyn Plugin));
+    let cluster =
+        ipam::cluster::ALIASES.map(|name| (name, &ipam::cluster::ClusterIpam as &dyn Plugin));
+    multi.into_iter().chain(cluster)
+}
+
 /// Finds a plugin by its type, or by what configurations written for another call it.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static dyn Plugin> {
-    if pod::ALIASES.contains(&name) {
-        return Some(&pod::NetwrightMulti);
-    }
-    if ipam::cluster::ALIASES.contains(&name) {
-        return Some(&ipam::cluster::ClusterIpam);
+    if let Some((_, plugin)) = aliases().find(|(alias, _)| *alias == name) {
+        return Some(plugin);
     }
     all().iter().copied().find(|plugin| plugin.name() == name)
 }

@@ -106,6 +106,23 @@ fn every_plugin_is_linked_and_answers() {
     scratch.call(&["lint", "--strict"]).succeeded();
 }
 
+/// Another project's plugin keeps its place unless ours is to have it.
+#[test]
+fn names_of_other_projects_are_taken_when_asked_for() {
+    let scratch = Scratch::new();
+    let foreign = scratch.write("opt/bin/whereabouts", "#!/bin/sh\n");
+    install(&scratch, &[]).succeeded();
+    assert_eq!(std::fs::read_to_string(&foreign).unwrap(), "#!/bin/sh\n");
+    install(&scratch, &["--also", "tea"]).failed(2);
+    install(&scratch, &["--also", "whereabouts"]).succeeded();
+    assert!(foreign.is_symlink() && !scratch.path("opt/bin/multus").exists());
+    let output = version(&foreign).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lab = testkit::Lab::new("cli-install-also");
+    uninstall(&scratch, &lab, &[]).succeeded();
+    assert_eq!(std::fs::read_to_string(&foreign).unwrap(), "#!/bin/sh\n");
+}
+
 #[test]
 fn no_config_means_no_config() {
     let scratch = Scratch::new();

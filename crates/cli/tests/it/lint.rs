@@ -125,6 +125,61 @@ fn unknown_keys_are_warned_about_with_the_nearest() {
 }
 
 #[test]
+fn keys_of_other_projects_are_told_to_have_no_effect() {
+    check(
+        r#"{
+    "cniVersion": "1.1.0",
+    "name": "x",
+    "plugins": [
+        {
+            "type": "macvlan",
+            "ipam": {
+                "type": "cluster-ipam", "range": "192.0.2.0/24", "rnge_end": "192.0.2.9",
+                "kubernetes": {"kubeconfig": "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"}
+            }
+        }
+    ]
+}
+"#,
+        0,
+        expect![[r#"
+            warning: unknown key "rnge_end": "ipam" of plugin "cluster-ipam" does not read it
+              --> SCRATCH/net.d/10-x.conflist:8:66
+              |
+            8 |                 "type": "cluster-ipam", "range": "192.0.2.0/24", "rnge_end": "192.0.2.9",
+              |                                                                  ^
+              hint: did you mean "range_end"?
+
+            warning: key "kubernetes" has no effect: the plugin has no credentials and talks to no store: netwrightd ipam does, and its own flags say where
+              --> SCRATCH/net.d/10-x.conflist:9:17
+              |
+            9 |                 "kubernetes": {"kubeconfig": "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"}
+              |                 ^
+
+            1 file looked at: 0 errors, 2 warnings
+        "#]],
+    );
+    check(
+        r#"{
+    "cniVersion": "1.1.0",
+    "name": "x",
+    "plugins": [{"type": "netwright-multi", "clusterNetwork": "a", "logLevel": "debug"}]
+}
+"#,
+        0,
+        expect![[r#"
+            warning: key "logLevel" has no effect: the plugin logs to standard error, which the runtime keeps; NETWRIGHT_LOG says how much
+              --> SCRATCH/net.d/10-x.conflist:4:68
+              |
+            4 |     "plugins": [{"type": "netwright-multi", "clusterNetwork": "a", "logLevel": "debug"}]
+              |                                                                    ^
+
+            1 file looked at: 0 errors, 1 warning
+        "#]],
+    );
+}
+
+#[test]
 fn wrong_types_are_pointed_at() {
     check(
         r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
@@ -166,7 +221,7 @@ fn missing_plugins_are_named() {
               |
             2 |     {"type": "brigde", "ipam": {"type": "whereabouts"}}
               |                                         ^
-              hint: install it, or set CNI_PATH to the folders that hold it
+              hint: `install --also whereabouts` places ours under that name
 
             1 file looked at: 2 errors, 0 warnings
         "#]],

@@ -17,6 +17,22 @@ use serde_json::value::RawValue;
 
 use crate::shared::daemon::socket_in;
 
+/// What Multus reads and this plugin passes over, and why.
+pub(super) const IGNORED: &[(&str, &str)] = &[
+    ("kubeconfig", "the plugin has no credentials: netwrightd multinet does"),
+    ("cniDir", STATE),
+    ("retryDeleteOnError", "what could not be removed is always kept for another try"),
+    ("logFile", LOG),
+    ("logLevel", LOG),
+    ("logToStderr", LOG),
+    ("logOptions", LOG),
+    ("socketDir", "\"socket\" says where the daemon listens"),
+];
+
+const LOG: &str =
+    "the plugin logs to standard error, which the runtime keeps; NETWRIGHT_LOG says how much";
+const STATE: &str = "what is known of attachments is where all our plugins keep it";
+
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -169,6 +169,10 @@ impl Plugin for NetwrightMulti {
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
         unknown_keys::<config::Raw>(config)
     }
+
+    fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
+        config::IGNORED
+    }
 }
 
 fn container<'c>(

@@ -94,7 +94,9 @@ pub(crate) fn install(
     if !args.no_config {
         created.extend(manifest::missing(&session.conf_dir));
     }
-    let links: Vec<&'static str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
+    let own = plugins::all().iter().map(|plugin| plugin.name());
+    let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
+    let links: Vec<&'static str> = own.chain(also).collect();
     let folder = Folder::open(&dir).inspect_err(|_| {
         manifest::remove_created(&created);
     })?;

@@ -28,7 +28,7 @@ const EITHER: [&str; 3] = ["chain", "ipvlan", "loopback"];
 /// Plugins that change what those before them made.
 const CHAINED: [&str; 6] = ["bandwidth", "firewall", "portmap", "sbr", "tuning", "vrf"];
 /// Plugins that hand out addresses.
-const IPAM: [&str; 3] = ["dhcp", "host-local", "static"];
+const IPAM: [&str; 5] = ["cluster-ipam", "dhcp", "host-local", "static", "whereabouts"];
 
 /// Plugins that do nothing unless the runtime gives them a capability argument, and its name.
 const NEEDS_CAPABILITY: [(&str, &str); 1] = [("portmap", "portMappings")];

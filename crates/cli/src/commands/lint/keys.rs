@@ -124,9 +124,12 @@ pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examin
     }
     if let Some(plugin) = plugins::find(&head.r#type) {
         ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
+        // Those of a plugin that hands out addresses are about `ipam`, of which it has none as a link of a chain.
+        tell_ignored(plugin, &top, examined);
     }
     if let Some(plugin) = plugins::find(&ipam_type) {
         ask(plugin, object, start, examined, in_ipam);
+        tell_ignored(plugin, &Top::of(top.value("ipam").unwrap_or(object)), examined);
     }
 }
 
@@ -164,6 +167,19 @@ fn ask(
     }
 }
 
+/// Tells which keys a plugin takes and passes over.
+fn tell_ignored(plugin: &dyn Plugin, object: &Top<'_>, examined: &mut Examined<'_>) {
+    for (key, value) in object.keys() {
+        let mut ignored = plugin.ignored_keys().iter();
+        let Some((_, why)) = ignored.find(|(name, _)| name.eq_ignore_ascii_case(key)) else {
+            continue;
+        };
+        let place = before(examined.text, Place::of(examined.text, value), key);
+        let message = format!("key {key:?} has no effect: {why}");
+        examined.find(Severity::Warning, place, message, None);
+    }
+}
+
 fn in_ipam(key: &UnknownKey) -> bool {
     let first = key.parent.split(['.', '[']).next().unwrap_or_default();
     first.eq_ignore_ascii_case("ipam")
@@ -198,12 +214,15 @@ fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
 
 /// Reports a plugin that is neither one of ours nor found where plugins are looked for.
 fn require(plugin_type: &str, place: Place, session: &Session, examined: &mut Examined<'_>) {
-    if plugin_type.is_empty() || plugins::find(plugin_type).is_some() {
+    let mut ours = plugins::all().iter().map(|plugin| plugin.name());
+    if plugin_type.is_empty() || ours.any(|name| name == plugin_type) {
         return;
     }
     let Err(error) = session.runtime.find_plugin(plugin_type) else { return };
     let ours = plugins::all().iter().map(|plugin| plugin.name());
+    let is_alias = plugins::find(plugin_type).is_some();
     let hint = match nearest(plugin_type, ours) {
+        _ if is_alias => format!("`install --also {plugin_type}` places ours under that name"),
         Some(near) => format!("did you mean {near:?}?"),
         None => "install it, or set CNI_PATH to the folders that hold it".to_owned(),
     };

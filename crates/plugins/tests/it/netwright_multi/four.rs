@@ -92,7 +92,7 @@ fn annotation(heard: &[Request]) -> Value {
 }
 
 fn mac(container: &Container, interface: &str) -> String {
-    container.sh(&format!("cat /sys/class/net/{interface}/address")).trim().to_owned()
+    container.sh(&format!("ip -j link show {interface} | jq -r '.[0].address'")).trim().to_owned()
 }
 
 #[test]
