@@ -7,6 +7,7 @@ pub mod network;
 pub mod node;
 pub mod reclaim;
 pub mod record;
+pub mod sticky;
 pub mod store;
 pub mod wire;
 

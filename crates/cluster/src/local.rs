@@ -66,6 +66,8 @@ pub(crate) struct HeldFile {
     pub(crate) owner: Owner,
     /// The block was lost: the address may be somebody else's as well.
     pub(crate) lost: bool,
+    /// The name of the record by which the owner's pod keeps the address.
+    pub(crate) sticky: Option<String>,
 }
 
 /// The name of an address' file, taken apart.

@@ -20,6 +20,7 @@
 
 mod claim;
 mod lease;
+mod sticky;
 mod table;
 mod upkeep;
 
@@ -276,6 +277,9 @@ impl Node {
             let used: Vec<IpAddr> = assigned.iter().map(|one| one.address.addr()).collect();
             let address = match self.kept_before(&space, range, *wanted, hash, &used)? {
                 Some(address) => address,
+                None if network.spec().sticky => {
+                    self.assign_sticky(network, range, *wanted, owner, made)?
+                }
                 None => self.assign_one(network, range, *wanted, owner, hash, made)?,
             };
             let prefix = range.subnet().prefix_len();

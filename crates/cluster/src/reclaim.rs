@@ -94,7 +94,16 @@ impl Reclaimer {
             if block.node != name || epoch < block.epoch {
                 continue;
             }
-            match self.store.delete(&entry.key, &entry.revision) {
+            // What pods keep in it is kept by whoever takes it.
+            let done = if block.kept.is_empty() {
+                self.store.delete(&entry.key, &entry.revision)
+            } else {
+                let held = BTreeMap::new();
+                let nobodys = BlockRecord { node: String::new(), epoch: 0, held, ..block };
+                let value = record::write(&nobodys);
+                self.store.update(&entry.key, &entry.revision, &value).map(|_| ())
+            };
+            match done {
                 Ok(()) => blocks += 1,
                 Err(StoreError::Conflict) => {}
                 Err(error) => return Err(error),

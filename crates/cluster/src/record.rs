@@ -81,7 +81,7 @@ pub struct BlockRecord {
     pub space: String,
     /// The addresses.
     pub block: IpNet,
-    /// The node.
+    /// The node; nobody's where it is empty: the block of a node that was given up, in which pods keep addresses.
     pub node: String,
     /// The node's [`NodeRecord::epoch`] when it took the block.
     pub epoch: u64,
@@ -144,8 +144,10 @@ pub struct StickyRecord {
     pub ifname: String,
     /// The address.
     pub address: Option<IpAddr>,
-    /// The node that gives it now.
+    /// The node on which the pod was last.
     pub node: String,
+    /// That node's epoch.
+    pub epoch: u64,
     /// Who has it now; nobody between two lives of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,

@@ -147,7 +147,9 @@ impl Node {
             Tried::Theirs => {
                 let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
                 let found = found.and_then(|entry| record::read::<BlockRecord>(&entry.value));
-                let Some(found) = found else { return Ok(()) };
+                let Some(found) = found.filter(|found| !found.node.is_empty()) else {
+                    return Ok(());
+                };
                 if found.node == self.settings.node {
                     return Err(Refusal::for_now(format!(
                         "the block of {wanted} is being looked at"
@@ -215,7 +217,7 @@ impl Node {
         let all = all.map_err(|error| away(&error))?;
         let records = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
         Ok(records
-            .filter(|record| record.space == space)
+            .filter(|record| record.space == space && !record.node.is_empty())
             .map(|record| (record.block, record.node))
             .collect())
     }
@@ -262,7 +264,7 @@ impl Node {
     }
 
     fn try_claim_noted(&self, id: &BlockId, epoch: u64) -> Result<Tried, Refusal> {
-        let record = BlockRecord {
+        let mut record = BlockRecord {
             space: id.space.clone(),
             block: id.block,
             node: self.settings.node.clone(),
@@ -270,17 +272,32 @@ impl Node {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
         };
-        let revision = match self.store.create(&id.key(), &record::write(&record)) {
+        let mut written = self.store.create(&id.key(), &record::write(&record));
+        if written == Err(StoreError::Conflict) {
+            let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
+            let nobodys = found.and_then(|entry| {
+                let found = record::read::<BlockRecord>(&entry.value)?;
+                found.node.is_empty().then_some((entry.revision, found.kept))
+            });
+            if let Some((was, kept)) = nobodys {
+                record.kept = kept;
+                written = self.store.update(&id.key(), &was, &record::write(&record));
+            }
+        }
+        let revision = match written {
             Ok(revision) => revision,
             // It may be an earlier claim of ours whose answer was lost: `sweep` finds it.
             Err(StoreError::Conflict) => return Ok(Tried::Theirs),
             Err(error) => return Err(away(&error)),
         };
-        let block =
-            Block { epoch, revision: Some(revision.clone()), ..Block::new(self.clock.now()) };
+        let block = Block {
+            epoch,
+            revision: Some(revision),
+            kept: record.kept,
+            ..Block::new(self.clock.now())
+        };
         if let Err(error) = self.write_block(id, &block) {
-            // It stays in nobody's way if that does not succeed either.
-            let _ = self.store.delete(&id.key(), &revision);
+            // The store's record is ours: `sweep` finds it once there is room.
             let _ = self.files.remove_block(id);
             return Err(unwritten(&error));
         }

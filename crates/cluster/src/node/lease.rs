@@ -207,6 +207,7 @@ impl Node {
             self.compare_block(id, epoch)?;
         }
         self.sweep_of(epoch)?;
+        self.compare_sticky(epoch)?;
         let mut table = self.lock();
         if table.epoch == epoch {
             table.trusted = true;
@@ -329,6 +330,7 @@ impl Node {
                 network: held.network,
                 owner: held.owner,
                 lost: held.lost,
+                sticky: held.sticky,
                 ..HeldFile::default()
             };
             self.files.write_held(&name, &file).map_err(|error| self.unwritten(&error))?;
@@ -343,7 +345,8 @@ impl Node {
     pub fn sweep(&self) -> Result<(), StoreError> {
         let _one = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = self.lock().epoch;
-        self.sweep_of(epoch)
+        self.sweep_of(epoch)?;
+        self.sweep_sticky()
     }
 
     fn sweep_of(&self, epoch: u64) -> Result<(), StoreError> {
@@ -419,7 +422,7 @@ impl Node {
     }
 }
 
-fn owner_of(holder: &record::Holder) -> Owner {
+pub(super) fn owner_of(holder: &record::Holder) -> Owner {
     Owner {
         container: holder.container.clone(),
         ifname: holder.ifname.clone(),

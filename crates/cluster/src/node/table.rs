@@ -47,15 +47,19 @@ pub(super) struct Held {
     /// It is on the disk.
     pub(super) written: bool,
     pub(super) lost: bool,
+    /// The record by which its pod keeps it.
+    pub(super) sticky: Option<String>,
 }
 
 impl Held {
     pub(super) fn new(network: &str, owner: &Owner) -> Self {
-        Held { network: network.to_owned(), owner: owner.clone(), written: false, lost: false }
+        let (network, owner) = (network.to_owned(), owner.clone());
+        Held { network, owner, written: false, lost: false, sticky: None }
     }
 
     pub(super) fn read(file: HeldFile) -> Self {
-        Held { network: file.network, owner: file.owner, written: true, lost: file.lost }
+        let HeldFile { network, owner, lost, sticky, .. } = file;
+        Held { network, owner, written: true, lost, sticky }
     }
 
     pub(super) fn holder(&self) -> Holder {
@@ -121,6 +125,10 @@ pub(super) struct Table {
     pub(super) claims: BTreeMap<(String, IpNet), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
     pub(super) notices: Vec<String>,
+    /// An address that a pod keeps was freed.
+    pub(super) freed: bool,
+    /// Addresses that are kept and whose keepers' records are gone, since when.
+    pub(super) unkept: BTreeMap<(String, IpAddr), Duration>,
     /// A stranger with our name: its revision, and since when it is seen unchanged.
     pub(super) stranger: Option<(Revision, Duration)>,
 }
@@ -140,6 +148,10 @@ impl Table {
 
     /// Says whether an address that was taken may be told.
     pub(super) fn may_give(&self, name: &HeldName, now: Duration) -> bool {
+        let of = self.held.get(&name.space).and_then(|held| held.get(&name.address));
+        if of.is_some_and(|(_, held)| held.sticky.is_some() && !held.lost) {
+            return self.lease_holds(now);
+        }
         let block = self.block_of(&name.space, name.address).and_then(|id| self.blocks.get(&id));
         self.lease_holds(now) && block.is_some_and(|block| self.usable(block))
     }
@@ -233,7 +245,7 @@ impl Table {
                     .and_then(|id| self.blocks.get(id))
                     .and_then(|block| block.kept.get(&wanted))
                 {
-                    return Err(Lack::Taken(format!("{keeper}, who keeps it")));
+                    return Err(Lack::Taken(format!("a pod that keeps it ({keeper})")));
                 }
                 id.map(|id| (id, wanted))
             }
@@ -282,7 +294,8 @@ impl Table {
         if of.get(&name.address).is_none_or(|(hash, _)| *hash != name.hash) {
             return;
         }
-        of.remove(&name.address);
+        let gone = of.remove(&name.address);
+        self.freed |= gone.is_some_and(|(_, held)| held.sticky.is_some());
         let id = self.block_of(&name.space, name.address);
         if let Some(block) = id.and_then(|id| self.blocks.get_mut(&id)) {
             block.dirty = true;
@@ -328,13 +341,44 @@ impl Table {
         let mut changed = Vec::new();
         for address in names {
             let Some((hash, held)) = of.get_mut(&address) else { continue };
-            if held.lost != lost {
+            // What a pod keeps is its by a record of its own.
+            if held.sticky.is_none() && held.lost != lost {
                 held.lost = lost;
                 let name = HeldName { space: id.space.clone(), address, hash: hash.clone() };
                 changed.push((name, held.clone()));
             }
         }
         changed
+    }
+
+    /// Notes it of one address.
+    pub(super) fn set_lost_one(&mut self, name: &HeldName, lost: bool) -> Vec<(HeldName, Held)> {
+        let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
+        let Some((_, held)) = of else { return Vec::new() };
+        if held.lost == lost {
+            return Vec::new();
+        }
+        held.lost = lost;
+        let changed = vec![(name.clone(), held.clone())];
+        if lost {
+            self.notices.push(format!(
+                "the address {} that a pod keeps is somebody else's by now: this node was given up while it was away",
+                name.address
+            ));
+        }
+        changed
+    }
+
+    /// The addresses that pods keep and that are here, with their records.
+    pub(super) fn sticky(&self) -> Vec<(HeldName, Held, String)> {
+        let all = self.held.iter().flat_map(|(space, held)| {
+            held.iter().map(move |(address, (hash, held))| {
+                let name = HeldName { space: space.clone(), address: *address, hash: hash.clone() };
+                (name, held)
+            })
+        });
+        all.filter_map(|(name, held)| held.sticky.clone().map(|key| (name, held.clone(), key)))
+            .collect()
     }
 
     pub(super) fn is_lost(&self, name: &HeldName) -> bool {

@@ -31,6 +31,9 @@ impl Node {
             self.renew()?;
         }
         self.publish()?;
+        if std::mem::take(&mut self.lock().freed) {
+            self.sweep_sticky()?;
+        }
         self.give_back()
     }
 
@@ -48,7 +51,7 @@ impl Node {
         Ok(())
     }
 
-    fn publish_block(&self, id: &BlockId) -> Result<(), StoreError> {
+    pub(super) fn publish_block(&self, id: &BlockId) -> Result<(), StoreError> {
         let (record, revision) = {
             let mut table = self.lock();
             let epoch = table.epoch;

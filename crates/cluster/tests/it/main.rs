@@ -7,4 +7,5 @@ mod faults;
 mod give;
 mod lease;
 mod simulation;
+mod sticky;
 mod support;
