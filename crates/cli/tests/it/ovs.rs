@@ -1,16 +1,22 @@
-//! `ovs` beside `bridge`, and beside the same steps made with `ovs-vsctl` and `ip`: what each costs, told and not judged.
+//! `ovs` by `netwright run`; and beside `bridge`, and beside the same steps made with `ovs-vsctl` and `ip`: what each costs, told and
+//! not judged.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::real::Ovs;
-use testkit::{Lab, Place};
+use testkit::{Lab, Place, traffic};
 
-use crate::system::NETWRIGHT;
+use crate::system::{NETWRIGHT, Run, install};
 
 /// How often each is done; every way in turn, so that the machine is the same for all.
 const ROUNDS: usize = 25;
+
+/// What is measured: the executable under test, or another that the environment names, such as that of `cargo xtask dist`.
+fn measured() -> String {
+    std::env::var("NETWRIGHT_MEASURED").unwrap_or_else(|_| NETWRIGHT.to_owned())
+}
 
 /// Runs a plugin as a runtime does: a process.
 fn call(lab: &Lab, plugin: &Value, verb: &str) -> Duration {
@@ -18,7 +24,7 @@ fn call(lab: &Lab, plugin: &Value, verb: &str) -> Duration {
     config["cniVersion"] = json!("1.1.0");
     config["name"] = json!("n");
     let start = Instant::now();
-    let mut command = lab.command(NETWRIGHT);
+    let mut command = lab.command(&measured());
     let mut child = command
         .arg(plugin["type"].as_str().unwrap())
         .env("CNI_COMMAND", verb)
@@ -64,7 +70,7 @@ fn what_a_port_costs_beside_a_bridge_and_by_hand() {
     ovs.add_bridge("br0");
     let _c1 = lab.container("c1");
     let ipam = json!({ "type": "static", "addresses": [{ "address": "10.1.0.2/24" }] });
-    lab.sh(&format!("mkdir -p /opt/cni/bin && ln -sf {NETWRIGHT} /opt/cni/bin/static"));
+    lab.sh(&format!("mkdir -p /opt/cni/bin && ln -sf {} /opt/cni/bin/static", measured()));
     let bridge = json!({ "type": "bridge", "bridge": "lb0", "ipam": ipam });
     let port = json!({ "type": "ovs", "bridge": "br0", "vlan": 100, "socket_file": ovs.socket(), "ipam": ipam });
     let mut times: [[Vec<Duration>; 2]; 3] = Default::default();
@@ -86,4 +92,43 @@ fn what_a_port_costs_beside_a_bridge_and_by_hand() {
         });
         eprintln!("MEASURED {who}: ADD {add:.1} ms, DEL {del:.1} ms (medians of {ROUNDS})");
     }
+}
+
+/// Commands on networks of two VLANs: those of one reach each other, and nothing is left.
+#[test]
+fn commands_run_on_vlans() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");
+    let lab = Lab::new("ovs-run");
+    install(&lab);
+    let ovs = Ovs::start(&lab);
+    ovs.add_bridge("br0");
+    ovs.at_its_usual_place();
+    let before = ovs.content();
+    for vlan in [100, 200] {
+        let list = json!({ "cniVersion": "1.1.0", "name": format!("vlan{vlan}"), "plugins": [{
+            "type": "ovs", "bridge": "br0", "vlan": vlan,
+            "ipam": { "type": "host-local", "ranges": [
+                [{ "subnet": format!("10.{vlan}.0.0/24") }], [{ "subnet": format!("fd00:{vlan}::/64") }],
+            ], "routes": [{ "dst": "0.0.0.0/0" }] },
+        }]});
+        lab.sh("mkdir -p /etc/cni/net.d");
+        let path = lab.path(format!("/etc/cni/net.d/vlan{vlan}.conflist"));
+        std::fs::write(path, list.to_string()).unwrap();
+    }
+    let mut runs = ["vlan100", "vlan100", "vlan200"].map(|net| Run::spawn(&lab, &["--net", net]));
+    let [one, two, far] = runs.each_mut().map(Run::ready);
+    traffic::assert_pings(&one.netns, &two.v4.to_string());
+    traffic::assert_pings(&two.netns, &one.v6.to_string());
+    let web = traffic::Server::tcp(&two.netns, "0.0.0.0:80", "two");
+    assert_eq!(traffic::assert_tcp(&one.netns, &format!("{}:80", two.v4)).server, "two");
+    // Not even where the other VLAN's addresses are on the link.
+    one.netns.sh("ip route add 10.200.0.0/24 dev eth0 2>/dev/null; true");
+    far.netns.sh("ip route add 10.100.0.0/24 dev eth0 2>/dev/null; true");
+    traffic::assert_no_ping(&one.netns, &far.v4.to_string());
+    assert_eq!(ovs.vsctl(&["list-ports", "br0"]).lines().count(), 3);
+    drop((web, one, two, far));
+    for run in runs {
+        assert!(run.end().success());
+    }
+    assert_eq!(before, ovs.content());
 }

@@ -225,7 +225,13 @@ fn ovs() {
 #[test]
 fn ovs_internal() {
     testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
-    everywhere(&[Scenario::ovs("ovs internal", "internal")]);
+    everywhere(&families(Scenario::ovs("ovs internal", "internal")));
+}
+
+#[test]
+fn ovs_shared() {
+    testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
+    everywhere(&families(Scenario::ovs_shared()));
 }
 
 #[test]

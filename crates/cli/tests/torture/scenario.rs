@@ -131,6 +131,16 @@ impl Scenario {
         Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 
+    /// A port with everything that is shared: a bridge that the first makes and the last takes away, tunnels likewise, a mirror.
+    pub(crate) fn ovs_shared() -> Self {
+        let plugin = json!({
+            "type": "ovs", "bridge": "br7", "createBridge": true, "datapathType": "netdev", "vlan": 7,
+            "tunnel": { "vni": 5000, "remotes": ["192.0.2.2", "192.0.2.3"] },
+            "mirrors": [{ "name": "m1", "ingress": true, "egress": true }], "ipam": ipam(),
+        });
+        Scenario { switches: true, ..Self::of("ovs with bridge, tunnels and mirror", vec![plugin]) }
+    }
+
     pub(crate) fn loopback() -> Self {
         Self::of("loopback", vec![json!({ "type": "loopback" })])
     }

@@ -2,6 +2,7 @@
 
 mod collect;
 mod confined;
+mod flows;
 mod ovs;
 mod watch;
 

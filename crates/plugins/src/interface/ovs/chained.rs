@@ -7,7 +7,7 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Plugin, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Condition, Transaction, Uuid, Value};
+use ovsdb::{Condition, Mutation, Transaction, Uuid, Value};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use state::Index;
@@ -77,6 +77,14 @@ impl Role {
         match self {
             Role::Producer => "ovs-mirror-producer",
             Role::Consumer => "ovs-mirror-consumer",
+        }
+    }
+
+    /// Where a port of this kind stands in a mirror.
+    fn columns(self) -> &'static [&'static str] {
+        match self {
+            Role::Producer => &["select_src_port", "select_dst_port"],
+            Role::Consumer => &["output_port"],
         }
     }
 }
@@ -207,8 +215,22 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
         let port = Value::Atom((&seen.port).into());
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
         plan.comment(&format!("netwright: {} {key}", role.name()));
+        plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
+        let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
+        switch.listen()?;
         match switch.try_transact(&plan) {
-            Ok(_) => return Ok(result),
+            Ok(outcome) => {
+                let root = outcome.rows(newest).first();
+                let root =
+                    root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
+                // A switch that does not run does it when it is started.
+                if let Some((root, next)) = root
+                    && switch.is_alive()?
+                {
+                    switch.wait_for_config(&root, next)?;
+                }
+                return Ok(result);
+            }
             Err(error) if error.is_conflict() || error.is_duplicate() => {}
             Err(error) => {
                 let error = switch.explain(error);
@@ -255,7 +277,7 @@ fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
     let record = index.get(key, role.name()).found;
     let facts = record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
     let facts: Facts = facts.unwrap_or_else(|| configured(call, role));
-    match take_out(call, key, &facts) {
+    match take_out(call, key, role, &facts) {
         // Nothing was written down here, so most likely nothing done.
         Err(error) if record.is_none() && error.code == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
@@ -276,7 +298,7 @@ fn configured(call: &Call<'_>, role: Role) -> Facts {
     Facts { place: config.place, mirrors, ..Facts::default() }
 }
 
-fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: &Facts) -> Result<(), Error> {
+fn take_out(call: &Call<'_>, key: &AttachmentKey, role: Role, facts: &Facts) -> Result<(), Error> {
     let mut switch = Switch::connect(call, &facts.place.remote()?)?;
     for _ in 0..ATTEMPTS {
         let mut look = Transaction::new(DATABASE);
@@ -293,9 +315,9 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: &Facts) -> Result<(), E
             .filter(|row| facts.mirrors.iter().any(|name| name == row.text("name")))
             .cloned()
             .collect();
-        mirrors::remove_unused(&mut plan, &ours, &ports);
+        mirrors::remove_unused(&mut plan, &ours, role.columns(), &ports);
         for port in &ports {
-            mirrors::leave(&mut plan, &facts.mirrors, port);
+            mirrors::leave(&mut plan, &facts.mirrors, role.columns(), port);
         }
         if plan.is_empty() {
             return Ok(());

@@ -44,6 +44,7 @@ const NEEDED: &[(&str, &[&str])] = &[
 pub(super) struct Switch {
     client: Client,
     until: Instant,
+    listens: bool,
 }
 
 impl Switch {
@@ -55,7 +56,7 @@ impl Switch {
         let until = Instant::now() + PATIENCE;
         let until = call.context().deadline.map_or(until, |deadline| deadline.min(until));
         let client = Client::connect(remote, LIMITS, until).map_err(|error| told(&error))?;
-        Ok(Switch { client, until })
+        Ok(Switch { client, until, listens: false })
     }
 
     /// Does a transaction.
@@ -109,18 +110,23 @@ impl Switch {
         Ok(!free)
     }
 
-    /// Begins to listen for what becomes of interfaces.
+    /// Begins to listen for what becomes of interfaces; once is enough.
     ///
     /// # Errors
     /// Code 112.
     pub(super) fn listen(&mut self) -> Result<(), Error> {
+        if self.listens {
+            return Ok(());
+        }
         let select = Select::CHANGES;
         let requests = [
             MonitorRequest { table: "Interface", columns: &["name", "ofport", "error"], select },
             MonitorRequest { table: "Open_vSwitch", columns: &["cur_cfg"], select },
         ];
         let listening = self.client.monitor(DATABASE, "netwright", &requests, self.until);
-        listening.map(drop).map_err(|error| told(&error))
+        listening.map_err(|error| told(&error))?;
+        self.listens = true;
+        Ok(())
     }
 
     /// Waits until the switch has taken an interface that was written down since [`Switch::listen`].
@@ -154,7 +160,7 @@ impl Switch {
     pub(super) fn wait_for_config(&mut self, root: &Uuid, wanted: i64) -> Result<(), Error> {
         loop {
             match self.next_row("Open_vSwitch", root)? {
-                None => return Err(silent("has not removed the port")),
+                None => return Err(silent("has not done what the database says")),
                 Some(Some(row)) if row.integer("cur_cfg").is_some_and(|is| wanted <= is) => {
                     return Ok(());
                 }

@@ -11,7 +11,7 @@ use super::rows::{ids, named};
 const TABLE: &str = "Mirror";
 
 /// The columns that make a mirror used.
-const USES: &[&str] = &["select_src_port", "select_dst_port", "output_port"];
+pub(super) const USES: &[&str] = &["select_src_port", "select_dst_port", "output_port"];
 
 /// A mirror as it was found; `None`: there is none of that name.
 #[derive(Debug, Clone)]
@@ -105,10 +105,15 @@ pub(super) fn columns(mirror: &Mirror) -> impl Iterator<Item = &'static str> {
     columns.into_iter().filter(|(_, stands)| *stands).map(|(column, _)| column)
 }
 
-/// Has a port leave the mirrors of these names, whatever it is in them.
-pub(super) fn leave(transaction: &mut Transaction, names: &[String], port: &Uuid) {
+/// Has a port leave these columns of the mirrors of these names.
+pub(super) fn leave(
+    transaction: &mut Transaction,
+    names: &[String],
+    columns: &[&str],
+    port: &Uuid,
+) {
     for name in names {
-        let gone = USES.iter().map(|column| Mutation::delete(column, Value::Atom(port.into())));
+        let gone = columns.iter().map(|column| Mutation::delete(column, Value::Atom(port.into())));
         let this = vec![Condition::equals("name", name.as_str())];
         transaction.mutate(TABLE, this, &gone.collect::<Vec<_>>());
     }
@@ -124,17 +129,24 @@ pub(super) fn look_at_made(look: &mut Transaction) -> Handle {
     )
 }
 
-/// Removes those of them that nobody uses but the ports that go. What is used by then stays.
-pub(super) fn remove_unused(transaction: &mut Transaction, made: &[Row], going: &[Uuid]) {
+/// Removes those of them that nobody uses but the ports that go, from these columns. What is used by then stays.
+pub(super) fn remove_unused(
+    transaction: &mut Transaction,
+    made: &[Row],
+    columns: &[&str],
+    going: &[Uuid],
+) {
     for row in made {
+        let stays =
+            |column: &&str, uuid: &Uuid| !(columns.contains(column) && going.contains(uuid));
         let left =
-            USES.iter().flat_map(|column| row.uuids(column)).any(|uuid| !going.contains(&uuid));
+            USES.iter().any(|column| row.uuids(column).iter().any(|uuid| stays(column, uuid)));
         let (Some(uuid), false) = (row.uuid("_uuid"), left) else { continue };
-        let columns = USES.iter().fold(Row::new(), |columns, column| {
-            columns.with(column, row.get(column).cloned().unwrap_or(Value::Set(Vec::new())))
+        let as_read = USES.iter().fold(Row::new(), |as_read, column| {
+            as_read.with(column, row.get(column).cloned().unwrap_or(Value::Set(Vec::new())))
         });
         let this = vec![Condition::is(&uuid)];
-        transaction.assume(TABLE, this, USES, Until::Equal, &[columns]);
+        transaction.assume(TABLE, this, USES, Until::Equal, &[as_read]);
         transaction.mutate(
             "Bridge",
             vec![],

@@ -89,8 +89,8 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
         if found.ports.is_empty() && found.tunnels.is_empty() && found.bridge.is_none() {
             return Ok(());
         }
-        let (plan, newest, interior) = plan(key, &found);
-        if interior {
+        let (plan, newest, takes_links) = plan(key, &found);
+        if takes_links {
             switch.listen()?;
         }
         match switch.try_transact(&plan) {
@@ -98,10 +98,10 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
                 let root = outcome.rows(newest).first();
                 let root =
                     root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
-                if let (true, Some((root, next))) = (interior, root)
+                if let (true, Some((root, next))) = (takes_links, root)
                     && switch.is_alive()?
                 {
-                    // The switch removes the link. One that does not run leaves it to us.
+                    // The switch removes the links. One that does not run leaves a port's to us.
                     switch.wait_for_config(&root, next)?;
                 }
                 return Ok(());
@@ -185,7 +185,7 @@ fn find(
 }
 
 /// The transaction that removes it, where its number among the switch's configurations is found, and whether a link goes with it
-/// that the switch made.
+/// that the switch made: a port of its own, or a bridge.
 fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
     let mut plan = Transaction::new(DATABASE);
     let own: Vec<(Uuid, Option<String>)> = found
@@ -207,7 +207,7 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
         ];
         plan.assume(Port::TABLE, of_network, &["name"], Until::Equal, &names);
     }
-    mirrors::remove_unused(&mut plan, &found.made_mirrors, &going);
+    mirrors::remove_unused(&mut plan, &found.made_mirrors, mirrors::USES, &going);
     remove_ports(&mut plan, &own);
     let tunnels: Vec<_> = found.tunnels.iter().map(|uuid| (uuid.clone(), None)).collect();
     remove_ports(&mut plan, &tunnels);
@@ -216,10 +216,11 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
         plan.mutate("Open_vSwitch", vec![], &[Mutation::delete("bridges", bridge)]);
     }
     let interior = found.ports.iter().any(|port| port.name == rows::interior_name(key));
+    let takes_links = interior || found.bridge.is_some();
     plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
     let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
     plan.comment(&format!("netwright: remove {key}"));
-    (plan, newest, interior)
+    (plan, newest, takes_links)
 }
 
 /// Runs GC: everything of this network that is written down, marked, or in the database, and not valid.

@@ -71,7 +71,7 @@ pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
         let row = [ovsdb::Row::new().with("_uuid", Value::Atom(uuid.into()))];
         plan.assume(Port::TABLE, vec![Condition::is(uuid)], &["_uuid"], Until::Equal, &row);
     }
-    mirrors::remove_unused(&mut plan, found.rows(made), &going);
+    mirrors::remove_unused(&mut plan, found.rows(made), mirrors::USES, &going);
     remove_ports(&mut plan, &dead);
     plan.comment("netwright: remove ports of containers that are gone");
     match client.transact(&plan, until) {

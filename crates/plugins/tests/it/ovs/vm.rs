@@ -37,7 +37,7 @@ fn vm_the_kernels_datapath() {
     traffic::assert_no_ping(c3, &addresses[1]);
     for (container, keys) in containers.iter().zip(&keys) {
         node.run("ovs", "DEL").to(container).config(keys.clone()).call().silent();
-        assert_eq!(container.sh("ls /sys/class/net | wc -l").trim(), "1");
+        assert_eq!(container.sh("ip -o link | wc -l").trim(), "1");
     }
     assert_eq!(before, ovs.content());
 }
@@ -88,9 +88,9 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     assert!(!c1.try_sh("ip link show eth0").status.success());
     ovs.start_switch();
     ovs.vsctl(&["set", "bridge", "br0", "external_ids:restarted=again"]);
-    assert_eq!(c1.sh("ls /sys/class/net | wc -l").trim(), "1");
+    assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
     node.run("ovs", "DEL").to(&c2).config(keys).call().silent();
-    assert_eq!(c2.sh("ls /sys/class/net | wc -l").trim(), "1");
+    assert_eq!(c2.sh("ip -o link | wc -l").trim(), "1");
     assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "");
 }
 
