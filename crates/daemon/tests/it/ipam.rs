@@ -1,5 +1,6 @@
 //! Addresses of networks that span nodes: the daemon between the plugin and the API server.
 
+mod import;
 mod rig;
 
 use std::collections::BTreeSet;

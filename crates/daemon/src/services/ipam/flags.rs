@@ -11,19 +11,24 @@ use super::super::arguments::{Arguments, FlagError};
 pub(crate) const HELP: &str = "\
 Usage: netwrightd ipam -node NAME [-etcd URL,…] [FLAG…]
        netwrightd ipam -forget NODE [-etcd URL,…]
+       netwrightd ipam -import api|FILE,… [-apply] [-output json]
 
 Gives addresses of networks that span nodes: answers the plugin cluster-ipam from blocks of addresses that this node leases, through
 the Kubernetes API or etcd.
 
+  -apply              with -import: writes it down
   -etcd URL,…         etcd's members (default: the Kubernetes API)
   -etcd-ca FILE       who signed their certificates, as PEM
   -etcd-cert FILE     this client's certificate, as PEM
   -etcd-key FILE      its key, as PEM
   -forget NODE        says that a node will not come back: its blocks are free once its lease has run out; and ends
   -idle DURATION      how long a block stays empty before it is given back (default 10m)
+  -import api|FILE,…  prints what would be taken over of Whereabouts' pools, and ends: those of the API server, or of files (kubectl get -A -o
+                      json ippools,overlappingrangeipreservations,pods); before anybody is given an address of them
   -kubeconfig FILE    how to reach the API server (default: as in a pod)
   -lease DURATION     how long addresses are given while the store is away (default 1h)
   -node NAME          this node's name, as Kubernetes has it (default: $NODE_NAME)
+  -output FORMAT      with -import: text or json (default text)
   -socketpath PATH    where to listen (default /run/netwright/ipam.sock); also -socket
   -state DIR          what the node has (default /var/lib/netwright/ipam)
 
@@ -48,6 +53,17 @@ pub(super) struct EtcdFiles {
     pub(super) key: Option<PathBuf>,
 }
 
+/// Where Whereabouts' pools are, and what is to become of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Import {
+    /// Files; none: the API server's.
+    pub(super) files: Vec<PathBuf>,
+    /// Writes them down.
+    pub(super) apply: bool,
+    /// Prints JSON.
+    pub(super) json: bool,
+}
+
 /// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flags {
@@ -55,6 +71,7 @@ pub(super) struct Flags {
     pub(super) etcd_files: EtcdFiles,
     pub(super) forget: Option<String>,
     pub(super) idle: Duration,
+    pub(super) import: Option<Import>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) lease: Duration,
     pub(super) node: String,
@@ -70,15 +87,18 @@ impl Flags {
             etcd_files: EtcdFiles::default(),
             forget: None,
             idle: Duration::from_secs(600),
+            import: None,
             kubeconfig: None,
             lease: Duration::from_secs(3600),
             node: String::new(),
             socket: cluster::wire::SOCKET.into(),
             state: None,
         };
+        let (mut apply, mut json) = (false, false);
         let mut arguments = Arguments::new(arguments);
         while let Some(name) = arguments.next()? {
             match name.as_str() {
+                "apply" => apply = arguments.switch()?,
                 "etcd" => {
                     let wanted = "URLs such as https://192.0.2.1:2379, separated by commas";
                     flags.records = Records::Etcd(arguments.value_of(wanted, endpoints)?);
@@ -88,13 +108,28 @@ impl Flags {
                 "etcd-key" => flags.etcd_files.key = Some(arguments.value()?.into()),
                 "forget" => flags.forget = Some(arguments.value()?),
                 "idle" => flags.idle = arguments.duration()?,
+                "import" => {
+                    let from = arguments.value()?;
+                    let files = from.split(',').filter(|file| *file != "api").map(PathBuf::from);
+                    flags.import = Some(Import { files: files.collect(), ..Import::default() });
+                }
                 "kubeconfig" => flags.kubeconfig = Some(arguments.value()?.into()),
                 "lease" => flags.lease = arguments.duration()?,
                 "node" => flags.node = arguments.value()?,
+                "output" => {
+                    json = arguments.value_of("text or json", |text| match text {
+                        "json" => Some(true),
+                        "text" => Some(false),
+                        _ => None,
+                    })?;
+                }
                 "socketpath" | "socket" => flags.socket = arguments.value()?.into(),
                 "state" => flags.state = Some(arguments.value()?.into()),
                 _ => return Err(FlagError::Unknown(name)),
             }
+        }
+        if let Some(import) = &mut flags.import {
+            (import.apply, import.json) = (apply, json);
         }
         Ok(flags)
     }
@@ -102,14 +137,14 @@ impl Flags {
     /// Says what is missing, or too much.
     pub(super) fn check(&self, in_pod: bool) -> Result<(), Stop> {
         let wrong = |text: &str| Err(Stop::Usage(text.to_owned()));
-        if self.node.is_empty() && self.forget.is_none() {
+        if self.node.is_empty() && self.forget.is_none() && self.import.is_none() {
             return wrong("flag needs to be given: -node, or $NODE_NAME");
         }
         if self.lease < SHORTEST_LEASE {
             return wrong("-lease is shorter than 1s");
         }
         match &self.records {
-            Records::Etcd(_) if self.kubeconfig.is_some() => {
+            Records::Etcd(_) if self.kubeconfig.is_some() && self.import.is_none() => {
                 wrong("-etcd and -kubeconfig: addresses are kept in one place")
             }
             Records::Etcd(_)
@@ -120,11 +155,16 @@ impl Flags {
             Records::Kubernetes if self.etcd_files != EtcdFiles::default() => {
                 wrong("-etcd-ca, -etcd-cert and -etcd-key need -etcd")
             }
-            Records::Kubernetes if self.kubeconfig.is_none() && !in_pod => {
+            Records::Kubernetes if self.kubeconfig.is_none() && !in_pod && !self.asks_nobody() => {
                 wrong("this is no pod: say where addresses are kept, by -kubeconfig or -etcd")
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether it only reads files.
+    fn asks_nobody(&self) -> bool {
+        self.import.as_ref().is_some_and(|import| !import.files.is_empty() && !import.apply)
     }
 }
 
@@ -162,6 +202,11 @@ mod tests {
         assert_eq!((flags.lease, flags.idle), (Duration::from_secs(90), Duration::ZERO));
         assert_eq!(flags.socket, PathBuf::from("/s"));
         assert_eq!(parse("-node n1 -kubeconfig /k").unwrap().records, Records::Kubernetes);
+        let import = parse("-import /a,/b -output json -node n").unwrap().import.unwrap();
+        assert_eq!(import.files, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert!(import.json && !import.apply);
+        let import = parse("-import api -apply -kubeconfig /k").unwrap().import.unwrap();
+        assert!(import.files.is_empty() && import.apply);
         assert_eq!(parse("-forget n2 -kubeconfig /k").unwrap().forget.as_deref(), Some("n2"));
     }
 
@@ -188,6 +233,10 @@ mod tests {
             "-etcd-ca, -etcd-cert and -etcd-key need -etcd"
         );
         assert_eq!(refused("-node n -etcd http://a -lease 1ms"), "-lease is shorter than 1s");
+        let no_pod = "this is no pod: say where addresses are kept, by -kubeconfig or -etcd";
+        assert_eq!(refused("-import api"), no_pod);
+        assert_eq!(refused("-import /a -apply"), no_pod);
+        assert!(refused("-import /a -output yaml").contains("text or json"));
         assert_eq!(refused("-x"), "flag provided but not defined: -x");
     }
 }

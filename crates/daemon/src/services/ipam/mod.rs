@@ -9,6 +9,7 @@
 //! | `etcd` | records in etcd, by its JSON gateway |
 //! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
 //! | `http` | how both are waited for |
+//! | `import` | what Whereabouts has given |
 //!
 //! What is decided is decided in the crate `netwright-cluster`, which blocks: it runs on a bounded number of threads. One more thread
 //! waits for sockets and servers, asynchronously.
@@ -16,6 +17,7 @@
 mod etcd;
 mod flags;
 mod http;
+mod import;
 mod objects;
 mod service;
 #[cfg(test)]
@@ -79,6 +81,9 @@ pub(crate) fn run(
         .map_err(failed)?;
     if let Some(node) = flags.forget.clone() {
         return runtime.block_on(forget(flags, node));
+    }
+    if let Some(import) = flags.import.clone() {
+        return runtime.block_on(import::run(flags, import));
     }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;

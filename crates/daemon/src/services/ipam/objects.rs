@@ -188,6 +188,44 @@ fn reading(error: StoreError) -> StoreError {
     }
 }
 
+/// Lists all objects of kinds that are not ours, each with its kind; a kind that the server does not know has none.
+///
+/// # Errors
+/// [`StoreError`].
+pub(super) async fn foreign(
+    kubeconfig: Option<&Path>,
+    kinds: &[(&str, &str, &'static str, &str)],
+) -> Result<Vec<(&'static str, Value)>, StoreError> {
+    let server = Objects::new(kubeconfig, Handle::current()).await;
+    let server = server.map_err(|error| StoreError::Refused(error.to_string()))?;
+    let mut all = Vec::new();
+    for &(group, version, kind, plural) in kinds {
+        let kind_of = GroupVersionKind::gvk(group, version, kind);
+        let api: Api<DynamicObject> = Api::all_with(
+            server.client.clone(),
+            &ApiResource::from_gvk_with_plural(&kind_of, plural),
+        );
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = match api.list(&params).await {
+                Ok(page) => page,
+                Err(kube::Error::Api(status)) if status.code == 404 => break,
+                Err(error) => return Err(refusal(&error)),
+            };
+            let more = page.metadata.continue_.filter(|token| !token.is_empty());
+            for object in page.items {
+                let value = serde_json::to_value(&object);
+                all.push((kind, value.map_err(|error| StoreError::Refused(error.to_string()))?));
+            }
+            match more {
+                Some(token) => params.continue_token = Some(token),
+                None => break,
+            }
+        }
+    }
+    Ok(all)
+}
+
 impl Store for Objects {
     fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let (api, name) = (self.of(key.kind), object_name(key));
