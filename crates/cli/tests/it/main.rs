@@ -4,6 +4,7 @@
 
 mod attach;
 mod boot;
+mod cluster;
 mod cnitool;
 mod cnitool_rows;
 mod conformance;
