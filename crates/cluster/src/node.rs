@@ -384,7 +384,14 @@ impl Node {
     }
 
     fn release_all(&self, hash: &str) -> Result<(), Refusal> {
-        let names = self.lock().of_owner(hash);
+        let names = {
+            let mut table = self.lock();
+            if !table.trusted {
+                // The store may know of addresses that the disk does not: they are not to come back.
+                table.released.insert(hash.to_owned());
+            }
+            table.of_owner(hash)
+        };
         let mut failed = None;
         for name in names {
             match self.files.remove_held(&name) {

@@ -211,6 +211,7 @@ impl Node {
         let mut table = self.lock();
         if table.epoch == epoch {
             table.trusted = true;
+            table.released.clear();
         }
         Ok(())
     }
@@ -392,8 +393,11 @@ impl Node {
         for (address, holder) in &record.held {
             let owner = owner_of(holder);
             let name = HeldName { space: id.space.clone(), address: *address, hash: owner.hash() };
-            if self.lock().is_held(&name.space, name.address) {
-                continue;
+            {
+                let table = self.lock();
+                if table.is_held(&name.space, name.address) || table.released.contains(&name.hash) {
+                    continue;
+                }
             }
             let file = HeldFile {
                 boot: self.settings.boot.clone(),

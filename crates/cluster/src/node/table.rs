@@ -125,6 +125,8 @@ pub(super) struct Table {
     pub(super) claims: BTreeMap<(String, IpNet), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
     pub(super) notices: Vec<String>,
+    /// Who was detached before what is ours was compared.
+    pub(super) released: BTreeSet<String>,
     /// An address that a pod keeps was freed.
     pub(super) freed: bool,
     /// Addresses that are kept and whose keepers' records are gone, since when.

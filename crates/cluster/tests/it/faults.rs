@@ -119,6 +119,15 @@ fn a_disk_that_is_lost_is_learnt_from_the_store() {
     n1.renew().unwrap();
     assert_eq!(held(&n1, &blue, "a").unwrap(), a);
     assert_ne!(assign(&n1, &blue, "b").unwrap(), a);
+    drop(n1);
+    // Who is detached before the store was asked does not come back.
+    fs::remove_dir_all(dir.path().join("n1")).unwrap();
+    let n1 = node(dir.path(), &store, &clock, "n1");
+    n1.release(&owner("a")).unwrap();
+    n1.renew().unwrap();
+    assert!(held(&n1, &blue, "a").unwrap().is_empty());
+    n1.tend().unwrap();
+    assert!(!format!("{:?}", store.records()).contains("\"a\""));
 }
 
 #[test]

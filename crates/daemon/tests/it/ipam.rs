@@ -225,3 +225,36 @@ fn etcd_keeps_them_as_well() {
     let _ = child.kill();
     let _ = child.wait();
 }
+
+#[test]
+fn a_pod_keeps_its_addresses_until_somebody_frees_them() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-sticky");
+    let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
+    let add = |daemon: &rig::Daemon, container: &str| {
+        let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
+        let request = Request::Assign(wire::Assign {
+            network: cluster::network::NetworkSpec { sticky: true, ..rig::network() },
+            owner: wire::Owner { pod: Some(pod), ..owner(container) },
+            wanted: Vec::new(),
+        });
+        match ask(&daemon.socket, &request).unwrap() {
+            Answer::Assigned(all) => Ok(all),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let first = add(&n1, "c1").unwrap();
+    assert!(add(&n2, "c2").unwrap_err().contains("still its container's on node n1"));
+    let told = cluster.run(&["-release-sticky", "ns/web-0"]);
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!told.status.success() && words.contains("delete it first"), "{words}");
+    n1.release("c1");
+    assert_eq!(wait_for("its address elsewhere", || add(&n2, "c2").ok()), first);
+    n2.release("c2");
+    wait_for("it to be free", || {
+        cluster.run(&["-release-sticky", "ns/web-0"]).status.success().then_some(())
+    });
+    let told = cluster.run(&["-release-sticky", "ns/web-0"]);
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(words.contains("keeps no addresses"), "{words}");
+}

@@ -11,6 +11,7 @@ use super::super::arguments::{Arguments, FlagError};
 pub(crate) const HELP: &str = "\
 Usage: netwrightd ipam -node NAME [-etcd URL,…] [FLAG…]
        netwrightd ipam -forget NODE [-etcd URL,…]
+       netwrightd ipam -release-sticky NAMESPACE/POD [-etcd URL,…]
        netwrightd ipam -import api|FILE,… [-apply] [-output json]
 
 Gives addresses of networks that span nodes: answers the plugin cluster-ipam from blocks of addresses that this node leases, through
@@ -29,6 +30,8 @@ the Kubernetes API or etcd.
   -lease DURATION     how long addresses are given while the store is away (default 1h)
   -node NAME          this node's name, as Kubernetes has it (default: $NODE_NAME)
   -output FORMAT      with -import: text or json (default text)
+  -release-sticky NAMESPACE/POD
+                      frees the addresses that a pod keeps, unless it has them; and ends
   -socketpath PATH    where to listen (default /run/netwright/ipam.sock); also -socket
   -state DIR          what the node has (default /var/lib/netwright/ipam)
 
@@ -75,6 +78,7 @@ pub(super) struct Flags {
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) lease: Duration,
     pub(super) node: String,
+    pub(super) release_sticky: Option<(String, String)>,
     pub(super) socket: PathBuf,
     pub(super) state: Option<PathBuf>,
 }
@@ -91,6 +95,7 @@ impl Flags {
             kubeconfig: None,
             lease: Duration::from_secs(3600),
             node: String::new(),
+            release_sticky: None,
             socket: cluster::wire::SOCKET.into(),
             state: None,
         };
@@ -123,6 +128,14 @@ impl Flags {
                         _ => None,
                     })?;
                 }
+                "release-sticky" => {
+                    let pod = arguments.value_of("NAMESPACE/POD", |text| {
+                        let (namespace, name) = text.split_once('/')?;
+                        let whole = !namespace.is_empty() && !name.is_empty();
+                        whole.then(|| (namespace.to_owned(), name.to_owned()))
+                    });
+                    flags.release_sticky = Some(pod?);
+                }
                 "socketpath" | "socket" => flags.socket = arguments.value()?.into(),
                 "state" => flags.state = Some(arguments.value()?.into()),
                 _ => return Err(FlagError::Unknown(name)),
@@ -137,7 +150,8 @@ impl Flags {
     /// Says what is missing, or too much.
     pub(super) fn check(&self, in_pod: bool) -> Result<(), Stop> {
         let wrong = |text: &str| Err(Stop::Usage(text.to_owned()));
-        if self.node.is_empty() && self.forget.is_none() && self.import.is_none() {
+        let ends = self.forget.is_some() || self.import.is_some() || self.release_sticky.is_some();
+        if self.node.is_empty() && !ends {
             return wrong("flag needs to be given: -node, or $NODE_NAME");
         }
         if self.lease < SHORTEST_LEASE {
@@ -208,6 +222,8 @@ mod tests {
         let import = parse("-import api -apply -kubeconfig /k").unwrap().import.unwrap();
         assert!(import.files.is_empty() && import.apply);
         assert_eq!(parse("-forget n2 -kubeconfig /k").unwrap().forget.as_deref(), Some("n2"));
+        let pod = parse("-release-sticky ns/web-0 -kubeconfig /k").unwrap().release_sticky;
+        assert_eq!(pod, Some(("ns".to_owned(), "web-0".to_owned())));
     }
 
     #[test]
@@ -218,6 +234,7 @@ mod tests {
             refused("-node n"),
             "this is no pod: say where addresses are kept, by -kubeconfig or -etcd"
         );
+        assert!(refused("-release-sticky web-0").contains("NAMESPACE/POD"));
         assert!(refused("-node n -etcd host:2379").contains("URLs such as"));
         assert!(refused("-node n -etcd http://a,,http://b").contains("URLs such as"));
         assert_eq!(

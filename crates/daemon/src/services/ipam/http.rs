@@ -10,6 +10,9 @@ pub(super) const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// How long an answer may take.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
+/// The least pause behind a question that was not answered: whoever asks again gives the server that long.
+const PAUSE_MS: u64 = 100;
+
 /// Waits for an answer, on a thread that may wait.
 pub(super) fn wait<T>(
     handle: &Handle,
@@ -17,10 +20,16 @@ pub(super) fn wait<T>(
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     handle.block_on(async {
-        match tokio::time::timeout(within, question).await {
+        let answer = match tokio::time::timeout(within, question).await {
             Ok(answer) => answer,
             Err(_) => Err(StoreError::Away(format!("nothing within {} s", within.as_secs()))),
+        };
+        if let Err(StoreError::Away(_)) = answer {
+            // Not all at once.
+            let pause = PAUSE_MS + crate::clock::seed() % PAUSE_MS;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
+        answer
     })
 }
 

@@ -85,6 +85,9 @@ pub(crate) fn run(
     if let Some(import) = flags.import.clone() {
         return runtime.block_on(import::run(flags, import));
     }
+    if let Some((namespace, name)) = flags.release_sticky.clone() {
+        return runtime.block_on(release_sticky(flags, namespace, name));
+    }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
@@ -166,4 +169,23 @@ async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
         }
         None => Err(Stop::Failed(format!("no node {node:?} has blocks of addresses"))),
     }
+}
+
+/// Frees what a pod keeps.
+async fn release_sticky(flags: Flags, namespace: String, name: String) -> Result<(), Stop> {
+    let store = store(&flags).await?;
+    let pod = format!("{namespace}/{name}");
+    let work = move || cluster::sticky::release(&*store, &namespace, &name);
+    let released = tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(failed)?;
+    for address in &released.free {
+        tracing::info!(pod, %address, "kept no more: free in some minutes");
+    }
+    if !released.held.is_empty() {
+        let text = format!("pod {pod} has {:?}: delete it first", released.held);
+        return Err(Stop::Failed(text));
+    }
+    if released.free.is_empty() {
+        return Err(Stop::Failed(format!("pod {pod} keeps no addresses")));
+    }
+    Ok(())
 }

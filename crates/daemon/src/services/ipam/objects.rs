@@ -312,7 +312,7 @@ mod tests {
         let key = Key::new(Kind::Block, "default/10.0.0.64-26");
         let value = json!({"space": "default", "block": "10.0.0.64/26", "node": "n1", "epoch": 3});
         let mut written = object(&key, Some(&Revision("7".into())), &value);
-        assert_eq!(written.metadata.labels.as_ref().map(|labels| labels.len()), Some(2));
+        assert_eq!(written.metadata.labels.as_ref().map(std::collections::BTreeMap::len), Some(2));
         written.metadata.resource_version = Some("8".into());
         let read = entry(Kind::Block, written).unwrap();
         assert_eq!((read.key, read.revision.0.as_str(), read.value), (key, "8", value));

@@ -3,7 +3,6 @@
 //! How many depends on `NETWRIGHT_FULL`: 100 nodes with 500 ADDs and DELs each, or a few.
 
 #[path = "../../../../cluster/tests/it/simulation/world.rs"]
-#[expect(clippy::print_stderr, reason = "what is measured is shown")]
 mod world;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
