@@ -4,6 +4,7 @@ mod bad;
 mod circle;
 mod compose;
 mod crash;
+mod journals;
 mod life;
 mod newest;
 mod ovs;

@@ -19,6 +19,7 @@ const GRACE_S: u64 = 180;
 pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
     loop {
         driver.collect();
+        driver.collect_lost();
         driver.collect_forgotten();
         match end.recv_timeout(EVERY) {
             Err(RecvTimeoutError::Timeout) => {}

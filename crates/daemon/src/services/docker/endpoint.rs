@@ -158,11 +158,15 @@ impl Driver {
 
     pub(super) fn delete_endpoint(&self, asked: &EndpointName) -> Result<(), Error> {
         let _held = self.hold(&asked.endpoint_id)?;
-        let Some(endpoint) = self.journal.endpoint(&asked.endpoint_id)? else { return Ok(()) };
+        let endpoint = match self.journal.endpoint(&asked.endpoint_id) {
+            Ok(Some(endpoint)) => endpoint,
+            Ok(None) => return Ok(()),
+            Err(lost) => return self.remove_lost_endpoint(&asked.endpoint_id, &lost),
+        };
         if endpoint.phase == Phase::Adding {
             orphans::end(&endpoint.id);
         }
-        let network = self.journal.network(&endpoint.network)?;
+        let network = self.journal.network(&endpoint.network).ok().flatten();
         self.remove_endpoint(&endpoint, network.as_ref())
     }
 
@@ -203,18 +207,6 @@ impl Driver {
         let deleted = self.runtime.del_list(&list, &attachment, Some(deadline));
         deleted.map_err(|error| error.to_cni())?;
         withdrawn
-    }
-
-    fn undo_from_cache(&self, endpoint: &Endpoint) -> Result<(), Error> {
-        let container = ContainerId::new(&endpoint.id)?;
-        let listing = self.runtime.cached_attachments(Some(&container));
-        let listing = listing.map_err(|error| Error::from_chain(codes::STATE, &error))?;
-        let deadline = Instant::now() + self.patience;
-        for cached in listing.attachments {
-            let deleted = self.runtime.del_cached(&cached, Some(deadline));
-            deleted.map_err(|error| error.to_cni())?;
-        }
-        Ok(())
     }
 
     pub(super) fn known_endpoint(&self, id: &str) -> Result<Endpoint, Error> {

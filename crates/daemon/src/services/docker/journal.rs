@@ -11,9 +11,9 @@ use cni::{Error, code};
 use cni_plugin::codes;
 use cnm::network::{CreateEndpoint, CreateNetwork, CreatedEndpoint, Joined};
 use ipnet::IpNet;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use state::Durability;
+
+use super::twice::{Place, Record};
 
 /// The version of the files.
 const VERSION: u32 = 1;
@@ -165,16 +165,41 @@ pub(crate) enum Use {
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     dir: PathBuf,
+    /// The copies, until the next boot.
+    copies: PathBuf,
+}
+
+impl Record for Network {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Record for Endpoint {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Record for Pool {
+    fn id(&self) -> &str {
+        &self.id
+    }
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path) -> Result<Self, state::FileError> {
+    pub(crate) fn open(dir: &Path, copies: &Path) -> Result<Self, state::FileError> {
         for folder in [NETWORKS, ENDPOINTS, POOLS] {
-            let folder = dir.join(folder);
-            state::create_directory(&folder, 0o700)?;
-            state::remove_abandoned(&folder);
+            for folder in [dir.join(folder), copies.join(folder)] {
+                state::create_directory(&folder, 0o700)?;
+                state::remove_abandoned(&folder);
+            }
         }
-        Ok(Journal { dir: dir.to_owned() })
+        let journal = Journal { dir: dir.to_owned(), copies: copies.to_owned() };
+        journal.heal::<Network>(NETWORKS);
+        journal.heal::<Endpoint>(ENDPOINTS);
+        journal.heal::<Pool>(POOLS);
+        Ok(journal)
     }
 
     pub(crate) fn network(&self, id: &str) -> Result<Option<Network>, Error> {
@@ -222,12 +247,19 @@ impl Journal {
         self.remove(ENDPOINTS, id)
     }
 
+    /// The IDs of endpoints whose record and its copy are damaged.
+    pub(crate) fn lost_endpoints(&self) -> Vec<String> {
+        let mut ids = self.ids(ENDPOINTS);
+        ids.retain(|id| self.endpoint(id).is_err());
+        ids
+    }
+
     pub(crate) fn pool(&self, id: &str) -> Result<Option<Pool>, Error> {
-        self.read(POOLS, id)
+        self.read(POOLS, id).or_else(|error| self.rebuild_pool(id).map(Some).ok_or(error))
     }
 
     pub(crate) fn pools(&self) -> Vec<Pool> {
-        self.list(POOLS)
+        self.ids(POOLS).iter().filter_map(|id| self.pool(id).ok().flatten()).collect()
     }
 
     pub(crate) fn put_pool(&self, pool: &Pool) -> Result<(), Error> {
@@ -238,45 +270,43 @@ impl Journal {
         self.remove(POOLS, id)
     }
 
-    fn file(&self, folder: &str, id: &str) -> PathBuf {
-        self.dir.join(folder).join(format!("{id}.json"))
+    fn place(&self, folder: &str, id: &str) -> Result<Place, Error> {
+        check_id(id)?;
+        let file = |dir: &Path| dir.join(folder).join(format!("{id}.json"));
+        Ok(Place { record: file(&self.dir), copy: file(&self.copies) })
     }
 
-    fn read<T: DeserializeOwned>(&self, folder: &str, id: &str) -> Result<Option<T>, Error> {
-        check_id(id)?;
-        let path = self.file(folder, id);
-        let Some(bytes) = state::read_optional(&path).map_err(|error| failed(&error))? else {
-            return Ok(None);
-        };
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            Error::new(codes::STATE, format!("read {path:?}: {error}")).with_details(
-                "the record is damaged: remove the file, and what it spoke of is collected",
-            )
-        })
+    fn read<T: Record>(&self, folder: &str, id: &str) -> Result<Option<T>, Error> {
+        self.place(folder, id)?.read(id)
     }
 
-    fn write<T: Serialize>(&self, folder: &str, id: &str, content: &T) -> Result<(), Error> {
-        check_id(id)?;
-        let bytes = serde_json::to_vec(content).expect("records have string keys only");
-        state::write_atomic(&self.file(folder, id), &bytes, 0o600, Durability::Synced)
-            .map_err(|error| failed(&error))
+    fn write<T: Record>(&self, folder: &str, id: &str, content: &T) -> Result<(), Error> {
+        self.place(folder, id)?.write(content).map_err(|error| failed(&error))
     }
 
     fn remove(&self, folder: &str, id: &str) -> Result<(), Error> {
-        check_id(id)?;
-        state::remove_file(&self.file(folder, id)).map(drop).map_err(|error| failed(&error))
+        self.place(folder, id)?.remove().map_err(|error| failed(&error))
+    }
+
+    fn heal<T: Record>(&self, folder: &str) {
+        for id in self.ids(folder) {
+            if let Ok(place) = self.place(folder, &id) {
+                place.heal::<T>(&id);
+            }
+        }
+    }
+
+    fn ids(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect()
     }
 
     /// Lists what can be read; what cannot is told and passed over.
-    fn list<T: DeserializeOwned>(&self, folder: &str) -> Vec<T> {
-        let entries = std::fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
+    fn list<T: Record>(&self, folder: &str) -> Vec<T> {
         let mut found = Vec::new();
-        for entry in entries {
-            let name = entry.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) else {
-                continue;
-            };
-            match self.read(folder, id) {
+        for id in self.ids(folder) {
+            match self.read(folder, &id) {
                 Ok(record) => found.extend(record),
                 Err(error) => tracing::warn!(%error, "passed over a record"),
             }

@@ -17,6 +17,8 @@
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
 //! | `journal` | what is on disk, which is all that is remembered |
+//! | `twice` | how it is written, so that a damaged file is put back |
+//! | `rebuilt` | what is known of records that are lost |
 //! | `intent` | calls that were under way when a driver was killed |
 //! | `collect` | endpoints whose container is gone |
 //!
@@ -35,9 +37,11 @@ mod orphans;
 mod policy;
 mod pools;
 mod ports;
+mod rebuilt;
 mod sandbox;
 mod serve;
 mod settle;
+mod twice;
 mod wish;
 
 use std::ffi::OsString;
@@ -78,7 +82,7 @@ pub(crate) fn run(
     let handed_over = listen::handed_over(environment).map_err(failed)?;
     let roots = surroundings.roots();
     let state = flags.state.clone().unwrap_or_else(|| roots.lib.join("docker"));
-    let journal = Journal::open(&state).map_err(failed)?;
+    let journal = Journal::open(&state, &roots.run.join("docker/records")).map_err(failed)?;
     let boot_id = state::boot_id().map_err(failed)?;
     let exec = Arc::new(Exec::new(environment.iter().cloned()));
     let runtime = Runtime::new(flags.plugin_path.clone(), exec)

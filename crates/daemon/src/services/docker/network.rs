@@ -83,9 +83,10 @@ impl Driver {
 
     pub(super) fn delete_network(&self, asked: &NetworkName) -> Result<(), Error> {
         let _held = self.hold(&asked.network_id)?;
-        match self.journal.network(&asked.network_id)? {
-            Some(network) => self.remove_network(&network),
-            None => Ok(()),
+        match self.journal.network(&asked.network_id) {
+            Ok(Some(network)) => self.remove_network(&network),
+            Ok(None) => Ok(()),
+            Err(lost) => self.remove_lost_network(&asked.network_id, &lost),
         }
     }
 

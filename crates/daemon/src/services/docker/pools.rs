@@ -282,7 +282,9 @@ impl Driver {
             data.flat_map(|data| data.aux_addresses.values())
                 .any(|text| text.parse::<IpNet>().is_ok_and(|one| one.addr() == address))
         });
+        // Whose record is lost may have any.
         reserved
+            || !self.journal.lost_endpoints().is_empty()
             || self.journal.endpoints().iter().any(|endpoint| {
                 on_pool.iter().any(|network| network.id == endpoint.network)
                     && endpoint.layout.addresses.iter().any(|one| one.addr() == address)

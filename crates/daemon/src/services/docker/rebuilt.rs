@@ -1,0 +1,149 @@
+//! What is known of records that are lost: both the file and its copy are damaged, or a reboot took the copy.
+//!
+//! A pool is made again of its name and of what networks and endpoints say; an endpoint is taken down by what the runtime's
+//! cache says of it. A network is not: Docker's options are nowhere else. It can be removed.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use cni::{ContainerId, Error};
+use cni_plugin::codes;
+use cnm::network::CreateEndpoint;
+use ipnet::IpNet;
+
+use super::driver::Driver;
+use super::endpoint::alias;
+use super::journal::{Endpoint, Journal, Pool, Use, short};
+use super::link::{self, Holder};
+
+impl Journal {
+    /// Makes a pool's record again. Its range (`--ip-range`) is not known then.
+    pub(super) fn rebuild_pool(&self, id: &str) -> Option<Pool> {
+        let (conflist, subnet) = meaning(id)?;
+        let mut pool = Pool { conflist, ..Pool::new(id.to_owned(), subnet) };
+        for network in self.networks() {
+            for data in network.asked.ipv4.iter().chain(&network.asked.ipv6) {
+                if data.pool.parse() != Ok(subnet) {
+                    continue;
+                }
+                if let Ok(gateway) = data.gateway.parse::<IpNet>() {
+                    pool.gateway = Some(gateway.addr());
+                    pool.taken.insert(gateway.addr(), Use::Gateway);
+                }
+                let further = data.aux_addresses.values().filter_map(|text| address(text));
+                pool.taken.extend(further.map(|address| (address, Use::Any)));
+            }
+        }
+        for endpoint in self.endpoints() {
+            let asked = endpoint.asked.interface.iter();
+            let asked = asked.flat_map(|one| [&one.address, &one.address_ipv6]);
+            let asked = asked.filter_map(|text| address(text));
+            let has = endpoint.layout.addresses.iter().map(IpNet::addr).chain(asked);
+            let has = has.filter(|address| subnet.contains(address));
+            pool.taken.extend(has.map(|address| (address, Use::Any)).collect::<Vec<_>>());
+        }
+        tracing::warn!(
+            pool = id,
+            addresses = pool.taken.len(),
+            "the record of a pool is lost; made again of what its networks and endpoints say"
+        );
+        if let Err(error) = self.put_pool(&pool) {
+            tracing::warn!(%error, "a record cannot be put back");
+        }
+        Some(pool)
+    }
+}
+
+impl Driver {
+    /// Takes down what the runtime's cache says of an endpoint whose network's record is lost, or its own.
+    pub(super) fn undo_from_cache(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        let container = ContainerId::new(&endpoint.id)?;
+        let holder = Holder::of(self.run_dir(), endpoint);
+        let deadline = Instant::now() + self.patience;
+        // Published ports first.
+        for runtime in [&self.port_runtime, &self.runtime] {
+            let listing = runtime.cached_attachments(Some(&container));
+            let listing = listing.map_err(|error| Error::from_chain(codes::STATE, &error))?;
+            for cached in listing.attachments {
+                let ifname = cached.attachment.ifname.as_str();
+                let back = link::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
+                if let Err(error) = back {
+                    tracing::warn!(%error, endpoint = short(&endpoint.id), "an interface was not brought back");
+                }
+                let deleted = runtime.del_cached(&cached, Some(deadline));
+                deleted.map_err(|error| error.to_cni())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an endpoint whose record is lost. The caller holds it.
+    pub(super) fn remove_lost_endpoint(&self, id: &str, lost: &Error) -> Result<(), Error> {
+        tracing::warn!(endpoint = short(id), %lost, "removing an endpoint by what the runtime's cache says");
+        self.remove_endpoint(&stub(id), None)
+    }
+
+    /// Removes a network whose record is lost, with its endpoints. The caller holds it.
+    pub(super) fn remove_lost_network(&self, id: &str, lost: &Error) -> Result<(), Error> {
+        tracing::warn!(network = short(id), %lost, "removing a network of which only its endpoints are known");
+        for endpoint in self.endpoints_of(id) {
+            let _endpoint = self.hold(&endpoint.id)?;
+            self.remove_endpoint(&endpoint, None)?;
+        }
+        self.journal.remove_network(id)
+    }
+
+    /// Removes endpoints whose record is lost, and with them all that a boot takes: their containers are gone.
+    pub(super) fn collect_lost(&self) {
+        for id in self.journal.lost_endpoints() {
+            let in_this_boot = Holder::of(self.run_dir(), &stub(&id)).path().exists();
+            let Some(_held) = (!in_this_boot).then(|| self.try_hold(&id)).flatten() else {
+                continue;
+            };
+            let Err(lost) = self.journal.endpoint(&id) else { continue };
+            if let Err(error) = self.remove_lost_endpoint(&id, &lost) {
+                tracing::warn!(endpoint = short(&id), %error, "not collected");
+            }
+        }
+    }
+}
+
+/// An endpoint of which nothing but its ID is known.
+fn stub(id: &str) -> Endpoint {
+    Endpoint::new(CreateEndpoint { endpoint_id: id.to_owned(), ..CreateEndpoint::default() })
+}
+
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse::<IpNet>().map(|net| net.addr()).or_else(|_| text.parse()).ok()
+}
+
+/// What a pool's ID says: the list whose addresses it has, and the subnet.
+fn meaning(id: &str) -> Option<(Option<String>, IpNet)> {
+    let subnet = |text: &str| -> Option<IpNet> {
+        let (address, length) = text.rsplit_once('-')?;
+        IpNet::new(address.parse().ok()?, length.parse().ok()?).ok()
+    };
+    if let Some(subnet) = subnet(id) {
+        return Some((None, subnet));
+    }
+    let parts = id.match_indices('.').map(|(at, _)| (&id[..at], &id[at + 1..]));
+    parts.filter_map(|(list, rest)| Some((Some(list.to_owned()), subnet(rest)?))).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::meaning;
+
+    #[test]
+    fn a_pools_name_says_whose_it_is() {
+        let told = |id: &str| {
+            meaning(id).map(|(list, subnet)| format!("{} {subnet}", list.unwrap_or_default()))
+        };
+        assert_eq!(told("10.73.0.0-24").unwrap(), " 10.73.0.0/24");
+        assert_eq!(told("fd6e:7769::-64").unwrap(), " fd6e:7769::/64");
+        assert_eq!(told("lan.10.71.0.0-24").unwrap(), "lan 10.71.0.0/24");
+        assert_eq!(told("lan.1.10.71.0.0-24").unwrap(), "lan.1 10.71.0.0/24");
+        assert_eq!(told("my-lan.fd71::-64").unwrap(), "my-lan fd71::/64");
+        assert_eq!(told("lan"), None);
+    }
+}

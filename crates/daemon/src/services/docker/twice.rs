@@ -1,0 +1,229 @@
+//! A record is written twice, so that whatever becomes of one file is told and put back.
+//!
+//! The copy is below `/run` and is written first: while it is there and whole it is never older than the record on the disk. A
+//! reboot takes it, and with it all containers. Each says in `sum` what its content was, so that a digit that has
+//! changed is seen, and each holds its own name, so that another's content is.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use cni::Error;
+use cni_plugin::codes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use state::Durability;
+
+/// What is recorded.
+pub(super) trait Record: Serialize + DeserializeOwned {
+    /// Its own name, which is its file's.
+    fn id(&self) -> &str;
+}
+
+/// What is around a record's sum, and its length.
+const HEAD: &[u8] = br#"{"sum":""#;
+const NECK: &[u8] = br#"","#;
+const SUM_LENGTH: usize = 16;
+
+/// Where a record is.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) record: PathBuf,
+    pub(super) copy: PathBuf,
+}
+
+/// Why a file is not the record it should be.
+#[derive(Debug)]
+enum Damage {
+    Unreadable(state::FileError),
+    NoRecord(serde_json::Error),
+    Changed,
+    Anothers(String),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Unreadable(error) => write!(f, "{error}"),
+            Damage::NoRecord(error) => write!(f, "{error}"),
+            Damage::Changed => f.write_str("its content is not what was written"),
+            Damage::Anothers(id) => write!(f, "it holds the record of {id}"),
+        }
+    }
+}
+
+impl Place {
+    /// Reads a record: the file on the disk says whether there is one, the copy says what it is.
+    ///
+    /// # Errors
+    /// When both are damaged.
+    pub(super) fn read<T: Record>(&self, id: &str) -> Result<Option<T>, Error> {
+        let copied = load::<T>(&self.copy, id);
+        let (damage, bytes) = match (load::<T>(&self.record, id), copied) {
+            (Ok(None), _) => return Ok(None),
+            // A driver that was killed between the two had written the copy; an older one writes none.
+            (Ok(Some(found)), Ok(Some(copied))) if found.is_summed => {
+                return Ok(Some(copied.record));
+            }
+            (Ok(Some(found)), _) => return Ok(Some(found.record)),
+            (Err(damage), Ok(Some(copied))) => (damage, copied.bytes),
+            (Err(damage), Ok(None) | Err(_)) => {
+                let path = &self.record;
+                return Err(Error::new(codes::STATE, format!("read {path:?}: {damage}"))
+                    .with_details(
+                        "the record is damaged: remove what it spoke of, with docker network rm or docker rm, and make it again",
+                    ));
+            }
+        };
+        let (record, copy) = (self.record.display(), self.copy.display());
+        tracing::warn!(%damage, "record {record} was damaged; it is put back from {copy}");
+        if let Err(error) = state::write_atomic(&self.record, &bytes, 0o600, Durability::Synced) {
+            tracing::warn!(%error, "a record cannot be put back");
+        }
+        Ok(serde_json::from_slice(&bytes).ok())
+    }
+
+    /// Makes the copy again where there is none or it is damaged. While nobody writes: it might come behind a newer one.
+    pub(super) fn heal<T: Record>(&self, id: &str) {
+        let Ok(Some(found)) = load::<T>(&self.record, id) else { return };
+        let copied = load::<T>(&self.copy, id);
+        if matches!(copied, Ok(Some(_))) {
+            return;
+        }
+        if let Err(damage) = &copied {
+            let copy = self.copy.display();
+            tracing::warn!(%damage, "the copy {copy} of a record was damaged; it is put back");
+        }
+        if let Err(error) =
+            state::write_atomic(&self.copy, &found.bytes, 0o600, Durability::Volatile)
+        {
+            tracing::warn!(%error, "a record has no copy");
+        }
+    }
+
+    /// Writes a record.
+    pub(super) fn write<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
+        let content = serde_json::to_vec(content).expect("records have string keys only");
+        // An object with keys: the sum comes first, and is of what follows it.
+        let content = content.get(1..).unwrap_or_default();
+        let bytes = [HEAD, sum(content).as_bytes(), NECK, content].concat();
+        state::write_atomic(&self.copy, &bytes, 0o600, Durability::Volatile)?;
+        state::write_atomic(&self.record, &bytes, 0o600, Durability::Synced)
+    }
+
+    /// Removes a record; it is gone when the file on the disk is.
+    pub(super) fn remove(&self) -> Result<(), state::FileError> {
+        state::remove_file(&self.record)?;
+        state::remove_file(&self.copy).map(drop)
+    }
+}
+
+/// What a file holds.
+struct Found<T> {
+    record: T,
+    bytes: Vec<u8>,
+    /// It says what its content was; an older driver's does not.
+    is_summed: bool,
+}
+
+/// Reads one of the two.
+fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
+    let bytes = match state::read_optional(path) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        Err(error) => return Err(Damage::Unreadable(error)),
+    };
+    let record: T = serde_json::from_slice(&bytes).map_err(Damage::NoRecord)?;
+    let summed = bytes.strip_prefix(HEAD).and_then(|rest| rest.split_at_checked(SUM_LENGTH));
+    let is_summed = summed.is_some();
+    if summed.is_some_and(|(noted, rest)| {
+        rest.strip_prefix(NECK).is_none_or(|content| sum(content).as_bytes() != noted)
+    }) {
+        return Err(Damage::Changed);
+    }
+    if record.id() != id {
+        return Err(Damage::Anothers(record.id().to_owned()));
+    }
+    Ok(Some(Found { record, bytes, is_summed }))
+}
+
+/// What a content was, in sixteen digits (FNV-1a): against accidents, not against attackers, who are root.
+fn sum(content: &[u8]) -> String {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let sum = content.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{sum:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct One {
+        id: String,
+        content: Vec<u8>,
+    }
+
+    impl Record for One {
+        fn id(&self) -> &str {
+            &self.id
+        }
+    }
+
+    fn one(id: &str, content: u8) -> One {
+        One { id: id.to_owned(), content: vec![content; 9] }
+    }
+
+    #[test]
+    fn either_file_may_be_anything() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |id: &str| Place {
+            record: dir.path().join(id),
+            copy: dir.path().join(format!("{id}.copy")),
+        };
+        let (a, b) = (place("a"), place("b"));
+        assert_eq!(a.read::<One>("a").unwrap(), None);
+        b.write(&one("b", 7)).unwrap();
+        let anothers = std::fs::read(&b.record).unwrap();
+        a.write(&one("a", 5)).unwrap();
+        let whole = std::fs::read(&a.record).unwrap();
+        let mut wrong = vec![Vec::new(), b"[]".to_vec(), b"{}".to_vec(), vec![0; 400], anothers];
+        wrong.extend((0..whole.len()).map(|at| whole[..at].to_vec()));
+        wrong.extend((0..whole.len()).map(|at| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes
+        }));
+        for bytes in &wrong {
+            for path in [&a.record, &a.copy] {
+                std::fs::write(path, bytes).unwrap();
+                assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 5)), "{path:?}: {bytes:?}");
+                a.write(&one("a", 5)).unwrap();
+            }
+            // Both: there is something that nobody knows.
+            std::fs::write(&a.record, bytes).unwrap();
+            std::fs::write(&a.copy, bytes).unwrap();
+            let read = a.read::<One>("a");
+            assert!(read.is_err() || read.unwrap() == Some(one("a", 5)), "{bytes:?}");
+            a.write(&one("a", 5)).unwrap();
+        }
+        a.write(&one("a", 6)).unwrap();
+        // After a reboot; and what an older driver wrote.
+        std::fs::remove_file(&a.copy).unwrap();
+        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
+        a.write(&one("a", 5)).unwrap();
+        std::fs::write(&a.record, serde_json::to_vec(&one("a", 4)).unwrap()).unwrap();
+        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 4)));
+        for damaged in [&b""[..], b"[1"] {
+            a.write(&one("a", 6)).unwrap();
+            std::fs::write(&a.copy, damaged).unwrap();
+            a.heal::<One>("a");
+            std::fs::write(&a.record, damaged).unwrap();
+            assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
+        }
+        a.remove().unwrap();
+        assert_eq!(a.read::<One>("a").unwrap(), None);
+        assert!(!a.copy.exists());
+    }
+}
