@@ -33,6 +33,14 @@ impl Tally {
         self.findings.push(finding);
     }
 
+    /// Takes over what another has counted and found.
+    pub fn absorb(&mut self, other: Tally) {
+        for (whom, count) in other.tried {
+            *self.tried.entry(whom).or_default() += count;
+        }
+        self.findings.extend(other.findings);
+    }
+
     /// How much is not as it should be.
     #[must_use]
     pub fn findings(&self) -> usize {

@@ -2,8 +2,9 @@
 //!
 //! Plugins are looked up in `CNI_PATH`, by us, by plugins that delegate and by foreign plugins that we
 //! execute. So that all of them find ours with nothing installed, every process that drives plugins has a
-//! folder of links to itself, for as long as it runs.
+//! folder of links to itself, for as long as it runs. One that was killed leaves it; the next process removes it.
 
+use std::fs::File;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
     dir: PathBuf,
+    /// Locked as long as the process lives: process IDs of another namespace say nothing.
+    lock: Option<File>,
 }
 
 impl OwnPlugins {
@@ -24,8 +27,9 @@ impl OwnPlugins {
     pub(crate) fn create(roots: &Roots) -> Result<Self, Failure> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let parent = parent(roots);
-        let own = OwnPlugins { dir: parent.join(format!("{}.{count}", std::process::id())) };
+        collect(roots, false);
+        let dir = parent(roots).join(format!("{}.{count}", std::process::id()));
+        let mut own = OwnPlugins { dir, lock: None };
         let cannot = |error: std::io::Error, what: &Path| {
             Failure::new(code::IO_FAILURE, format!("make {what:?}, where plugins find our own"))
                 .because(&error)
@@ -35,6 +39,7 @@ impl OwnPlugins {
             Failure::of(code::IO_FAILURE, &error)
                 .hint("run as root, or set NETWRIGHT_RUN_DIR to a folder that can be written")
         })?;
+        own.lock = File::open(&own.dir).ok().filter(|dir| dir.try_lock().is_ok());
         let target = target();
         for plugin in plugins::all() {
             let link = own.dir.join(plugin.name());
@@ -60,7 +65,7 @@ impl OwnPlugins {
 
 impl Drop for OwnPlugins {
     fn drop(&mut self) {
-        // What is left when this fails is removed by the next `netwright gc`.
+        // What is left when this fails is removed by the next process.
         let _ = std::fs::remove_dir_all(&self.dir);
         remove_if_empty(self.dir.parent());
     }
@@ -75,7 +80,8 @@ pub(crate) fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
         .filter(|dir| {
             let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let pid = name.split('.').next().and_then(|pid| pid.parse::<u32>().ok());
-            pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+            let is_free = || File::open(dir).is_ok_and(|dir| dir.try_lock().is_ok());
+            pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists() && is_free())
         })
         .collect();
     if !dry_run {
@@ -143,7 +149,12 @@ mod tests {
         std::fs::create_dir_all(&stale).unwrap();
         assert_eq!(collect(&roots, true), [stale.as_path()]);
         assert!(stale.exists());
-        assert_eq!(collect(&roots, false), [stale.as_path()]);
+        // One of another PID namespace, maybe.
+        let living = File::open(&stale).unwrap();
+        living.try_lock().unwrap();
+        assert!(collect(&roots, false).is_empty());
+        drop(living);
+        drop(OwnPlugins::create(&roots).unwrap());
         assert!(!stale.exists());
     }
 }

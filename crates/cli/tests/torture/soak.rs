@@ -1,48 +1,279 @@
-//! Attached and detached in any order, with faults, until it is enough.
+//! Attached and detached in any order by several at a time, with faults, beside the daemon's services, until it is enough.
 
-use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use testkit::fault::{Blow, failures};
-use testkit::{Lab, Place as _, Tally, feature};
+use serde_json::{Value, json};
+use testkit::fault::{Blow, Ended, failures};
+use testkit::{Lab, Place as _, Running, Tally, feature};
 
 use crate::chance::Chance;
 use crate::scenario::Scenario;
-use crate::world::{Call, Pod, Said, World};
+use crate::world::{Call, EXECUTABLE, NETWORK, Pod, Said, World};
 
 /// How many calls in every run, and with `--full`.
-const CALLS: [usize; 2] = [300, 20_000];
+const CALLS: [usize; 2] = [400, 20_000];
 
-/// How many containers at most at a time.
-const CROWD: usize = 8;
+/// How many call at a time, and how many containers each has at most.
+const WORKERS: usize = 4;
+const CROWD: usize = 2;
 
-/// How many system calls into a call it may be struck.
-const DEEP: usize = 400;
+/// So many of the containers' places have ports of UDP too.
+const UDP: usize = 2;
 
-/// Strikes a call somewhere, if chance has it; says whether it did.
-fn call(
-    world: &World<'_>,
-    call: &Call<'_>,
-    chance: &mut Chance,
-    tally: &mut Tally,
-) -> (Said, bool) {
-    if !chance.once_in(10) {
-        tally.count("soak", call.verb, "left alone");
-        return (world.call(call), false);
-    }
-    let (at, kill, which) = (chance.below(DEEP), chance.once_in(2), chance.below(8));
-    tally.count("soak", call.verb, if kill { "killed" } else { "failed" });
-    let mut seen = 0;
-    let ended = world.follow(call, &mut |moment| {
-        seen += 1;
-        let errors = failures(moment.call);
-        match (seen == at, kill, errors.is_empty()) {
-            (true, true, _) => Blow::Kill,
-            (true, false, false) => Blow::Fail(errors[which % errors.len()]),
-            _ => Blow::Spare,
+/// After so many calls of each everything is detached, and the host must be as before.
+const STRETCH: usize = 50;
+
+/// How many system calls into a call it may be struck: of a plugin's and of the command's, whose start counts.
+const DEEP: [usize; 2] = [400, 900];
+
+/// How often memory is told in a run.
+const TOLD: usize = 10;
+
+/// By how much the daemon's memory may differ, in KiB: what a larger crowd at the moment takes.
+const FLAT_KIB: u64 = 1024;
+
+/// What looks after containers meanwhile: both at their busiest.
+const SERVICES: [&[&str]; 2] = [
+    &["repair", "-interval", "200ms"],
+    &["collect", "-act", "-grace", "200ms", "-interval", "200ms"],
+];
+
+/// Who makes a place's calls.
+enum Door {
+    /// The plugin, by itself.
+    Plugin(Value),
+    /// `netwright add` and `del`, which keep a cache; with these published ports.
+    Runtime(Vec<String>),
+}
+
+/// Where a container may be.
+struct Spot {
+    door: Door,
+    living: Option<(Pod, Option<Value>)>,
+}
+
+/// One of those who call.
+struct Worker {
+    number: usize,
+    chance: Chance,
+    spots: Vec<Spot>,
+    made: usize,
+    tally: Tally,
+}
+
+impl Door {
+    /// One network, one set of host ports: whoever has them is the only one, so each spot has its own.
+    fn of(number: usize, plugin: &Value) -> Self {
+        let mut ports = plugin["runtimeConfig"]["portMappings"].clone();
+        let ports = ports.as_array_mut().unwrap();
+        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a call: some are enough.
+        if UDP <= number {
+            ports.retain(|port| port["protocol"] != "udp");
         }
-    });
-    (Said::of(&ended, call.verb), ended.struck)
+        for port in &mut *ports {
+            port["hostPort"] = (port["hostPort"].as_u64().unwrap() + 10 * number as u64).into();
+        }
+        if number % 2 == 1 {
+            let publish = ports.iter().map(|port| {
+                let protocol = port["protocol"].as_str().unwrap();
+                format!("{}:{}/{protocol}", port["hostPort"], port["containerPort"])
+            });
+            return Door::Runtime(publish.collect());
+        }
+        let mut list = plugin.clone();
+        list["runtimeConfig"]["portMappings"] = json!(ports);
+        Door::Plugin(list)
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Door::Plugin(_) => "soak",
+            Door::Runtime(_) => "soak with a runtime",
+        }
+    }
+
+    /// Makes a call; at `at`, if it is given, chance strikes.
+    fn call(
+        &self,
+        world: &World<'_>,
+        verb: &'static str,
+        pod: &Pod,
+        previous: Option<Value>,
+        strike: Option<Strike>,
+    ) -> (Said, bool) {
+        let mut seen = 0;
+        let mut hand = |call| {
+            seen += 1;
+            strike.map_or(Blow::Spare, |strike| strike.blow(seen, call))
+        };
+        match self {
+            Door::Plugin(plugin) => {
+                let call = Call { previous, ..pod.call(verb, plugin) };
+                if strike.is_none() {
+                    return (world.call(&call), false);
+                }
+                let ended = world.follow(&call, &mut |moment| hand(moment.call));
+                (Said::of(&ended, verb), ended.struck)
+            }
+            Door::Runtime(publish) => {
+                let verb = if verb == "ADD" { "add" } else { "del" };
+                let mut arguments = vec![verb, NETWORK, pod.netns(), "--container-id", &pod.id];
+                arguments.extend(publish.iter().flat_map(|port| ["-p", port.as_str()]));
+                let ended = match strike {
+                    None => world.netwright(&arguments),
+                    Some(_) => world.follow_netwright(&arguments, &mut |moment| hand(moment.call)),
+                };
+                (of_runtime(&ended), ended.struck)
+            }
+        }
+    }
+}
+
+/// What the command's end says.
+fn of_runtime(ended: &Ended) -> Said {
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    match (ended.code, ended.signal) {
+        _ if ended.hung || errors.contains("panicked") => {
+            Said::Nonsense(format!("hung {}: {errors}", ended.hung))
+        }
+        (Some(0), _) => Said::Done(None),
+        (Some(_), _) => Said::Error(errors.into()),
+        (None, signal) => Said::Died(signal.unwrap_or_default()),
+    }
+}
+
+/// A blow at the how manieth system call, and which.
+#[derive(Debug, Clone, Copy)]
+struct Strike {
+    at: usize,
+    /// Kills; or the how manieth error of those that the call may have.
+    error: Option<usize>,
+}
+
+impl Strike {
+    fn blow(self, seen: usize, call: i64) -> Blow {
+        let errors = failures(call);
+        match self.error {
+            _ if seen != self.at => Blow::Spare,
+            None => Blow::Kill,
+            Some(_) if errors.is_empty() => Blow::Spare,
+            Some(which) => Blow::Fail(errors[which % errors.len()]),
+        }
+    }
+}
+
+impl Worker {
+    fn new(number: usize, plugin: &Value) -> Self {
+        let spots = (0..CROWD)
+            .map(|spot| Spot { door: Door::of(number * CROWD + spot, plugin), living: None })
+            .collect();
+        let chance = Chance::new(20_000 + number as u64);
+        Worker { number, chance, spots, made: 0, tally: Tally::new() }
+    }
+
+    /// Whether the next call is struck, and where.
+    fn strike(&mut self, door: &Door) -> Option<Strike> {
+        if !self.chance.once_in(10) {
+            return None;
+        }
+        let deep = DEEP[usize::from(matches!(door, Door::Runtime(_)))];
+        let kill = self.chance.once_in(2);
+        let (at, which) = (self.chance.below(deep), self.chance.below(8));
+        Some(Strike { at, error: (!kill).then_some(which) })
+    }
+
+    /// Attaches or detaches at a spot.
+    fn step(&mut self, world: &World<'_>, at: usize) {
+        let mut spot = self.spots.swap_remove(at);
+        match spot.living.take() {
+            Some((pod, result)) => self.del(world, &mut spot, pod, result),
+            None => self.add(world, &mut spot),
+        }
+        self.spots.push(spot);
+    }
+
+    fn count(&mut self, door: &Door, verb: &str, strike: Option<Strike>) {
+        let how = match strike {
+            None => "left alone",
+            Some(Strike { error: None, .. }) => "killed",
+            Some(_) => "failed",
+        };
+        self.tally.count(door.name(), verb, how);
+    }
+
+    fn found(&mut self, door: &Door, verb: &str, what: &str) {
+        self.tally.found(format!("{} {verb} left alone: {what}", door.name()));
+    }
+
+    fn add(&mut self, world: &World<'_>, spot: &mut Spot) {
+        self.made += 1;
+        let pod = world.pod(&format!("s{}-{}", self.number, self.made));
+        let strike = self.strike(&spot.door);
+        self.count(&spot.door, "ADD", strike);
+        let (said, struck) = spot.door.call(world, "ADD", &pod, None, strike);
+        match said {
+            Said::Done(result) => spot.living = Some((pod, result)),
+            // Whoever was struck is detached later, like any other.
+            Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, None)),
+            other => self.found(&spot.door, "ADD", &format!("{} said {other:?}", pod.id)),
+        }
+    }
+
+    fn del(&mut self, world: &World<'_>, spot: &mut Spot, pod: Pod, result: Option<Value>) {
+        // Half of the containers are gone before they are detached.
+        if self.chance.once_in(2) {
+            pod.end();
+        }
+        let previous = result.clone().filter(|_| self.chance.once_in(2));
+        let strike = self.strike(&spot.door);
+        self.count(&spot.door, "DEL", strike);
+        let (said, struck) = spot.door.call(world, "DEL", &pod, previous, strike);
+        match said {
+            Said::Done(_) => {
+                for line in pod.left() {
+                    self.found(&spot.door, "DEL", &format!("in {}: {line}", pod.id));
+                }
+            }
+            Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, result)),
+            other => self.found(&spot.door, "DEL", &format!("{} said {other:?}", pod.id)),
+        }
+    }
+
+    /// So many calls, and then whatever it takes until nothing is attached; returns how many.
+    fn work(&mut self, world: &World<'_>) {
+        for _ in 0..STRETCH {
+            let at = self.chance.below(CROWD);
+            self.step(world, at);
+        }
+        while let Some(at) = self.spots.iter().position(|spot| spot.living.is_some()) {
+            self.step(world, at);
+        }
+    }
+}
+
+/// Memory of a service that is its own, in KiB.
+fn memory_kib(service: &mut Running) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.child().id()));
+    let status = status.expect("the service runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Starts the services; they are ready when they have looked.
+fn services(lab: &Lab) -> Vec<Running> {
+    let daemon = Path::new(EXECUTABLE).with_file_name("netwrightd");
+    assert!(daemon.exists(), "{} is missing: cargo build -p netwright-daemon", daemon.display());
+    let bin = lab.dir().join("bin");
+    let start = |arguments: &&[&str]| {
+        let mut command = lab.command(daemon.to_str().unwrap());
+        command.args(*arguments).args(["-path", bin.to_str().unwrap()]);
+        // It tells of each call, and of everything that is gone when it looks.
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        Running::from(command.spawn().unwrap())
+    };
+    SERVICES.iter().map(start).collect()
 }
 
 #[test]
@@ -52,85 +283,64 @@ fn a_host_is_as_before_after_many_calls_and_faults() {
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
     let lab = Lab::new("soak");
-    let tally = lab.enter(|| {
+    let mut workers: Vec<Worker> = (0..WORKERS).map(|one| Worker::new(one, plugin)).collect();
+    let mut found = Tally::new();
+    let mut memory: Vec<Vec<u64>> = Vec::new();
+    let (mut done, mut rounds, began) = (0, 0, Instant::now());
+    lab.enter(|| {
         let world = World::enter(&lab);
-        let mut tally = Tally::new();
-        let mut chance = Chance::new(20_000);
+        let list = json!({ "cniVersion": "1.1.0", "name": NETWORK, "plugins": plugin["plugins"] });
+        std::fs::create_dir_all("/etc/cni/net.d").unwrap();
+        std::fs::write("/etc/cni/net.d/10-n.conflist", list.to_string()).unwrap();
         // What a network's first container leaves for the next.
         let first = world.pod("first");
-        let result = world.done(&first.call("ADD", plugin));
-        world.done(&Call { previous: result, ..first.call("DEL", plugin) });
+        for door in [Door::of(0, plugin), Door::of(1, plugin)] {
+            for verb in ["ADD", "DEL"] {
+                let (said, _) = door.call(&world, verb, &first, None, None);
+                assert!(said.is_done(), "{said:?}");
+            }
+        }
+        let mut services = services(&lab);
         let before = world.look();
-        // One network, one set of host ports: whoever has them is the only one, so each container has a list of its own.
-        let lists: Vec<Value> = (0..CROWD)
-            .map(|place| {
-                let mut list = plugin.clone();
-                for port in
-                    list.pointer_mut("/runtimeConfig/portMappings").unwrap().as_array_mut().unwrap()
-                {
-                    let own = port["hostPort"].as_u64().unwrap() + 10 * place as u64;
-                    port["hostPort"] = own.into();
+        while done < calls && found.findings() == 0 {
+            std::thread::scope(|scope| {
+                for worker in &mut workers {
+                    scope.spawn(|| lab.enter(|| worker.work(&World::enter(&lab))));
                 }
-                list
-            })
-            .collect();
-        let mut living: BTreeMap<usize, (Pod, Option<Value>)> = BTreeMap::new();
-        let mut made = 0;
-        for _ in 0..calls {
-            let place = chance.below(CROWD);
-            let list = &lists[place];
-            let Some((pod, result)) = living.remove(&place) else {
-                made += 1;
-                let pod = world.pod(&format!("s{made}"));
-                let (said, struck) = call(&world, &pod.call("ADD", list), &mut chance, &mut tally);
-                match said {
-                    Said::Done(result) => drop(living.insert(place, (pod, result))),
-                    // Whoever was struck is detached later, like any other.
-                    Said::Died(_) | Said::Error(_) if struck => {
-                        drop(living.insert(place, (pod, None)));
-                    }
-                    other => tally.found(format!("soak ADD left alone: {} said {other:?}", pod.id)),
-                }
-                continue;
-            };
-            // Half of the containers are gone before they are detached.
-            if chance.once_in(2) {
-                pod.end();
+            });
+            rounds += 1;
+            done += WORKERS * STRETCH;
+            for line in world.left(&before) {
+                found.found(format!("soak DEL left alone: after {done} calls: {line}"));
             }
-            let previous = result.clone().filter(|_| chance.once_in(2));
-            let del = Call { previous, ..pod.call("DEL", list) };
-            let (said, struck) = call(&world, &del, &mut chance, &mut tally);
-            match said {
-                Said::Done(_) => tally_left(&mut tally, &pod),
-                Said::Died(_) | Said::Error(_) if struck => {
-                    drop(living.insert(place, (pod, result)));
-                }
-                other => tally.found(format!("soak DEL left alone: {} said {other:?}", pod.id)),
-            }
-            if 3 < tally.findings() {
+            if workers.iter().any(|worker| 0 < worker.tally.findings()) {
                 break;
             }
-        }
-        for (place, (pod, _)) in living {
-            let said = world.call(&pod.call("DEL", &lists[place]));
-            if !said.is_done() {
-                tally.found(format!("soak DEL left alone: at the end {} said {said:?}", pod.id));
+            if done * TOLD / calls > memory.len() {
+                memory.push(services.iter_mut().map(memory_kib).collect());
+                let seconds = began.elapsed().as_secs();
+                eprintln!("after {done} calls, {seconds} s: {:?} KiB", memory.last());
             }
         }
-        let mut gc = Call { valid: Some(Vec::new()), ..world.pod("none").call("GC", plugin) };
-        gc.previous = None;
+        let gc = Call { valid: Some(Vec::new()), ..world.pod("none").call("GC", plugin) };
         world.done(&gc);
         for line in world.left(&before) {
-            tally.found(format!("soak DEL left alone: in the end: {line}"));
+            found.found(format!("soak DEL left alone: in the end: {line}"));
         }
-        tally
     });
-    tally.finish();
-}
-
-/// What is left in a container that was detached.
-fn tally_left(tally: &mut Tally, pod: &Pod) {
-    for line in pod.left() {
-        tally.found(format!("soak DEL left alone: in {}: {line}", pod.id));
+    for worker in workers {
+        found.absorb(worker.tally);
     }
+    let took = began.elapsed().max(Duration::from_millis(1)).as_secs_f64();
+    eprintln!(
+        "MEASURED {done} calls by {WORKERS} at a time in {took:.0} s, {rounds} times the host was as before"
+    );
+    for (number, service) in SERVICES.iter().enumerate() {
+        let series: Vec<u64> = memory.iter().map(|sample| sample[number]).collect();
+        eprintln!("MEASURED memory of netwrightd {} meanwhile, KiB: {series:?}", service[0]);
+        let (early, late) = (series.first(), series.iter().max());
+        let is_flat = early.zip(late).is_some_and(|(early, late)| late - early < FLAT_KIB);
+        assert!(is_flat || 0 < found.findings(), "{}: {series:?}", service[0]);
+    }
+    found.finish();
 }

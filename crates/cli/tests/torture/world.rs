@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
-use testkit::fault::{Ended, Hand, follow};
+use testkit::fault::{Ended, Hand, follow, follow_whole};
 use testkit::{Container, Eye, Glance, Lab, Place as _};
 
 /// The executable under test.
@@ -20,8 +20,10 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_netwright");
 const FOLDERS: [&str; 5] =
     ["/run/netwright", "/run/cni", "/var/lib/cni", "/var/lib/netwright", "/etc/cni"];
 
-/// Differences that are none: which address was given last, and what is known without being the truth.
-const VOLATILE: [&str; 2] = ["/last_reserved_ip.", "/run/netwright/addresses"];
+/// Differences that are none: which address was given last, what is known without being the truth, and the file by which
+/// those exclude each other that think they see a firewalld, because a system call failed.
+const VOLATILE: [&str; 3] =
+    ["/last_reserved_ip.", "/run/netwright/addresses", "/run/netwright/locks/firewalld.lock"];
 
 /// The network's name.
 pub(crate) const NETWORK: &str = "n";
@@ -183,11 +185,20 @@ impl<'l> World<'l> {
 
     /// Runs a command of the executable.
     pub(crate) fn netwright(&self, arguments: &[&str]) -> Ended {
+        run(self.netwright_command(arguments), b"")
+    }
+
+    /// Runs a command of the executable with `hand` at every system call.
+    pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> Ended {
+        follow_whole(self.netwright_command(arguments), hand)
+    }
+
+    fn netwright_command(&self, arguments: &[&str]) -> Command {
         self.calls.set(self.calls.get() + 1);
         let mut command = Command::new(EXECUTABLE);
         command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.env("CNI_PATH", &self.bin);
-        run(command, b"")
+        command
     }
 
     fn command(&self, call: &Call<'_>) -> Command {

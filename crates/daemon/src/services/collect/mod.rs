@@ -137,7 +137,11 @@ impl Service {
             }
         }
         if self.flags.act {
+            // And what processes were writing that were killed.
             Index::new(&self.node.roots).remove_abandoned();
+            for runtime in &self.node.runtimes {
+                state::remove_abandoned(runtime.cache().results_dir());
+            }
         }
     }
 }
