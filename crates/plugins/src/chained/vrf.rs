@@ -43,6 +43,11 @@ pub struct Vrf;
 struct Facts {
     /// The VRF.
     vrf: String,
+    /// Its table and its hardware address, for when somebody removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    table: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
     /// What the interface had, until it has it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moving: Option<Moving>,
@@ -65,11 +70,12 @@ impl Plugin for Vrf {
         let key = call.attachment();
         let _lock = netns_lock::lock(&netns)?;
         let known: Option<Facts> = attachment::read_facts(&index, key, NAME);
-        let (known, earlier) = (known.is_some(), known.and_then(|facts| facts.moving));
+        let (known, earlier) = (known.is_some(), known.unwrap_or_default());
         let refused = |error: Error| error.context("cmdAdd failed");
         let plan = enslave::look(&netns, key, &config, earlier).map_err(refused)?;
+        let (table, mac) = (Some(plan.table()), plan.mac());
         let write_down = |moving| {
-            let facts = Facts { vrf: config.vrf.clone(), moving };
+            let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving };
             attachment::write_down(call, &index, NAME, &facts, netns.id())
         };
         let moving = plan.moving();

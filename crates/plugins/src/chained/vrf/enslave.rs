@@ -7,6 +7,7 @@ use cni::{AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::Errno;
+use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{
     AddressOptions, Change, Link, LinkKind, LinkSet, NewLink, Route, RouteFilter, RouteKind,
@@ -16,7 +17,7 @@ use kernel::sysctl::Sysctl;
 
 use super::config::Config;
 use super::moving::Moving;
-use super::node;
+use super::{Facts, node};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
 
@@ -35,6 +36,8 @@ pub(super) struct Plan {
     vrf: Option<Link>,
     name: String,
     table: u32,
+    /// Its hardware address; none where the kernel told none.
+    mac: Option<MacAddr>,
     alias: String,
     addresses: Vec<IpNet>,
     routes: Vec<Route>,
@@ -44,12 +47,12 @@ pub(super) struct Plan {
     halfway: bool,
 }
 
-/// Looks at everything and refuses what cannot be. `earlier` is what an ADD has written down that was killed.
+/// Looks at everything and refuses what cannot be. `earlier` is what an ADD before this one has written down.
 pub(super) fn look(
     netns: &Netns,
     key: &AttachmentKey,
     config: &Config,
-    earlier: Option<Moving>,
+    earlier: Facts,
 ) -> Result<Plan, Error> {
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let invalid = |message: String| Error::new(code::INVALID_CONFIG, message);
@@ -82,9 +85,14 @@ pub(super) fn look(
     }
     let table = match vrf.as_ref().and_then(|vrf| vrf.vrf_table).or(config.table) {
         Some(table) => table,
-        None => node::free_table(&mut socket)?,
+        // One that somebody removed comes back with what it had.
+        None => node::free_table(&mut socket, earlier.table)?,
     };
-    let earlier = earlier.filter(|moving| moving.ifindex == link.index);
+    let mac = match &vrf {
+        Some(vrf) => vrf.mac,
+        None => earlier.mac.and_then(|mac| mac.parse().ok()).or_else(|| Some(MacAddr::random())),
+    };
+    let earlier = earlier.moving.filter(|moving| moving.ifindex == link.index);
     let halfway = link.master.is_some() && earlier.is_some();
     let (addresses, routes, keep_addr_on_down) = match earlier {
         Some(had) if halfway => (had.addresses.clone(), had.routes(), had.keep_addr_on_down),
@@ -106,6 +114,7 @@ pub(super) fn look(
         vrf,
         name: config.vrf.clone(),
         table,
+        mac,
         alias: owner::alias(key),
         addresses,
         routes,
@@ -115,6 +124,16 @@ pub(super) fn look(
 }
 
 impl Plan {
+    /// The VRF's table.
+    pub(super) fn table(&self) -> u32 {
+        self.table
+    }
+
+    /// The VRF's hardware address, as text.
+    pub(super) fn mac(&self) -> Option<String> {
+        self.mac.map(|mac| mac.to_string())
+    }
+
     /// What is to be written down before anything is lost; `None` where the interface is in its VRF and has everything.
     pub(super) fn moving(&self) -> Option<Moving> {
         let is_there = self.link.master.is_some() && !self.halfway;
@@ -151,6 +170,7 @@ impl Plan {
     fn create_vrf(&mut self) -> Result<Link, Error> {
         let link = NewLink {
             up: true,
+            mac: self.mac,
             alias: Some(self.alias.clone()),
             ..NewLink::new(self.name.clone(), LinkKind::Vrf { table: self.table })
         };

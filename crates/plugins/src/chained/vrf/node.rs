@@ -64,8 +64,8 @@ pub(super) fn with_keep_addr_on_down<T: Send>(
         .map_err(refused)
 }
 
-/// Finds the lowest table that no VRF, rule or route uses and that is not the kernel's.
-pub(super) fn free_table(socket: &mut RouteSocket) -> Result<u32, Error> {
+/// Finds a table that no VRF, rule or route uses and that is not the kernel's: the preferred one, or the lowest.
+pub(super) fn free_table(socket: &mut RouteSocket, preferred: Option<u32>) -> Result<u32, Error> {
     let links = socket.links().map_err(kernel)?;
     let mut used: Vec<u32> = links.iter().filter_map(|link| link.vrf_table).collect();
     for family in FAMILIES {
@@ -80,7 +80,8 @@ pub(super) fn free_table(socket: &mut RouteSocket) -> Result<u32, Error> {
         let filter = RouteFilter { family, table: None, oif: None };
         used.extend(socket.routes(filter).map_err(kernel)?.iter().map(|route| route.table));
     }
-    Ok((1..).find(|table| !used.contains(table) && !RESERVED.contains(table)).unwrap_or(u32::MAX))
+    let is_free = |table: &u32| !used.contains(table) && !RESERVED.contains(table);
+    Ok(preferred.into_iter().chain(1..).find(is_free).unwrap_or(u32::MAX))
 }
 
 /// Whether a link is a VRF that we made, by its mark.
