@@ -5,7 +5,7 @@
 //! compare-and-swap: a renewal that is on its way fails, and one that was quicker makes the fencing fail. Only then its blocks are
 //! removed, and its record last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +85,25 @@ impl Reclaimer {
         Ok(done)
     }
 
+    /// Looks for blocks of nodes of which there is no record and that are known to be gone: a claim of theirs came late, or they were imported.
+    /// Their blocks are taken back by the next look.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn look_for_orphans(&self) -> Result<(), StoreError> {
+        let mut nodes = BTreeSet::new();
+        for entry in self.store.list(Kind::Block, Filter::All)? {
+            let block = record::read::<BlockRecord>(&entry.value);
+            nodes.extend(block.map(|block| block.node).filter(|node| !node.is_empty()));
+        }
+        for node in nodes {
+            if self.store.get(&node_key(&node))?.is_none() && self.store.is_gone(&node)? {
+                fence_unknown(&*self.store, &node)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the blocks of a node that is fenced, and its record.
     fn clear(&self, name: &str, epoch: u64) -> Result<Reclaimed, StoreError> {
         let mut blocks = 0;
@@ -125,14 +144,16 @@ impl Reclaimer {
 
 /// Says that a node will not come back: its blocks are taken back once its lease has run out, unless it renews it.
 ///
-/// Returns how long that is, or `None` when nothing is known of such a node.
+/// Returns how long that is, or `None` when nothing is known of such a node. A node of which there are blocks and no lease has none that could run out.
 ///
 /// # Errors
 /// [`StoreError`].
 pub fn forget(store: &dyn Store, node: &str) -> Result<Option<Duration>, StoreError> {
     let key = node_key(node);
     loop {
-        let Some(entry) = store.get(&key)? else { return Ok(None) };
+        let Some(entry) = store.get(&key)? else {
+            return Ok(fence_unknown(store, node)?.then_some(Duration::ZERO));
+        };
         let Some(found) = record::read::<NodeRecord>(&entry.value) else {
             return Err(StoreError::Refused(format!("the record {key} is none of a node")));
         };
@@ -146,5 +167,31 @@ pub fn forget(store: &dyn Store, node: &str) -> Result<Option<Duration>, StoreEr
             Err(StoreError::Conflict) => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Fences a node of which there is no record, if there are blocks of it; says whether it did.
+///
+/// The blocks are listed first. A node that comes meanwhile writes its record before it takes a block: then there is one, and this does nothing.
+fn fence_unknown(store: &dyn Store, node: &str) -> Result<bool, StoreError> {
+    let all = store.list(Kind::Block, Filter::Node(node))?;
+    let blocks = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
+    let Some(epoch) = blocks.filter(|block| block.node == node).map(|block| block.epoch).max()
+    else {
+        return Ok(false);
+    };
+    let fenced = NodeRecord {
+        node: node.to_owned(),
+        identity: String::new(),
+        epoch,
+        beat: 0,
+        lease_ms: 0,
+        fenced: true,
+        forgotten: true,
+    };
+    match store.create(&node_key(node), &record::write(&fenced)) {
+        Ok(_) => Ok(true),
+        Err(StoreError::Conflict) => Ok(false),
+        Err(error) => Err(error),
     }
 }

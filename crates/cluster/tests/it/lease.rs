@@ -241,3 +241,42 @@ fn a_clock_that_jumps_ends_the_lease_and_no_more() {
     assert_ne!(assign(&n1, &blue, "b").unwrap(), a);
     assert_eq!(assign(&n1, &blue, "a").unwrap(), a);
 }
+
+#[test]
+fn blocks_of_nodes_that_never_were_are_found() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let blue = in_blocks(&["10.0.0.0/28"]);
+    let late = store.view();
+    let n1 = node(dir.path(), &late, &clock, "n1");
+    assign(&n1, &blue, "a").unwrap();
+    late.misbehave(|verb, key| {
+        if verb == "create" && key.kind == Kind::Block { Fault::Late } else { Fault::None }
+    });
+    while assign(&n1, &blue, &format!("c{}", clock_tick(&clock))).is_ok() {}
+    store.set_gone("n1", true);
+    let mut reclaimer = Reclaimer::new(Arc::new(store.clone()), Arc::new(clock.clone()));
+    reclaimer.look("n2").unwrap();
+    clock.pass(OVER);
+    assert_eq!(reclaimer.look("n2").unwrap().len(), 1);
+    // Its claim comes after it was cleared away.
+    store.land();
+    assert_eq!(blocks(&store, "n1"), 1);
+    assert!(reclaimer.look("n2").unwrap().is_empty());
+    reclaimer.look_for_orphans().unwrap();
+    assert_eq!(reclaimer.look("n2").unwrap()[0].blocks, 1);
+    assert_eq!(blocks(&store, "n1"), 0);
+    // The node itself is back, and goes on.
+    late.behave();
+    assign(&n1, &blue, "b").unwrap();
+    // One that lives is no orphan's, whoever says that it is gone.
+    reclaimer.look_for_orphans().unwrap();
+    assert!(reclaimer.look("n2").unwrap().is_empty());
+    assert!(0 < blocks(&store, "n1"));
+}
+
+/// Another number each time.
+fn clock_tick(clock: &Hands) -> u128 {
+    use netwright_cluster::Clock as _;
+    clock.pass(Duration::from_millis(1));
+    clock.now().as_millis()
+}

@@ -19,6 +19,9 @@ const SWEEP: Duration = Duration::from_secs(300);
 /// The longest pause between looks at other nodes.
 const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
+/// In how many looks at other nodes one is for blocks of nodes that are not known at all, for which all blocks are read.
+const ORPHANS: u32 = 24;
+
 /// Does what plugins left, for ever.
 pub(super) async fn look_at_what_is_left(service: Arc<Service>) {
     loop {
@@ -72,10 +75,11 @@ pub(super) async fn tend(service: Arc<Service>) {
 pub(super) async fn reclaim(service: Arc<Service>, store: Arc<dyn Store>, lease: Duration) {
     let mut reclaimer = Reclaimer::new(store, Arc::new(BootClock));
     let pause = (lease / 4).min(LONGEST_LOOK);
-    loop {
+    for look in 1_u32.. {
         let me = service.node.name().to_owned();
         let work = move || {
-            let done = reclaimer.look(&me);
+            let orphans = if look % ORPHANS == 0 { reclaimer.look_for_orphans() } else { Ok(()) };
+            let done = orphans.and_then(|()| reclaimer.look(&me));
             (reclaimer, done)
         };
         let Ok((back, done)) = tokio::task::spawn_blocking(work).await else { return };
