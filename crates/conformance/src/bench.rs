@@ -203,7 +203,10 @@ impl Bench {
             result: Value::Null,
         };
         match self.kind() {
-            Kind::Chained => target.before = Some(self.make_link(&target)?),
+            Kind::Chained => {
+                target.before = Some(self.make_link(&target)?);
+                (self.profile.each)(self, &target)?;
+            }
             Kind::Interface => (self.profile.each)(self, &target)?,
             Kind::Ipam | Kind::Unknown => {}
         }

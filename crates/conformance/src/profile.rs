@@ -296,6 +296,22 @@ const ALL: &[Profile] = &[
         }),
         ..CHAINED
     },
+    Profile {
+        plugin: "ovs-mirror-consumer",
+        config: |n| {
+            json!({ "bridge": switch::BRIDGE, "socket_file": switch::SOCKET,
+                    "mirrors": [{ "name": format!("m{n}") }] })
+        },
+        ..MIRROR
+    },
+    Profile {
+        plugin: "ovs-mirror-producer",
+        config: |n| {
+            json!({ "bridge": switch::BRIDGE, "socket_file": switch::SOCKET,
+                    "mirrors": [{ "name": format!("m{n}"), "ingress": true, "egress": true }] })
+        },
+        ..MIRROR
+    },
     Profile { plugin: "sbr", ..CHAINED },
     Profile {
         plugin: "vrf",
@@ -310,6 +326,15 @@ const ALL: &[Profile] = &[
         ..CHAINED
     },
 ];
+
+/// What takes a port of Open vSwitch into mirrors.
+const MIRROR: Profile = Profile {
+    host: |_| switch::start_database(),
+    each: |_, target| switch::add_port(&format!("link{}", target.number)),
+    damage: Some(|_, _| switch::remove_mirrors()),
+    unready: Some(|_| Ok(json!({ "bridge": "nowhere0" }))),
+    ..CHAINED
+};
 
 const CHAINED: Profile = Profile { kind: Kind::Chained, makes_link: false, ..PLAIN };
 

@@ -17,21 +17,45 @@ pub(crate) const BRIDGE: &str = "ovsbr0";
 /// Where the database's schema is.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Starts it, or skips the case where it is not installed. Its processes end with the case's.
-pub(crate) fn start() -> Outcome {
+/// What both programs are told. `--detach` comes back when each is ready; everything has a limit.
+const QUIET: &str = "-vconsole:off -vsyslog:off --no-chdir --detach --pidfile --log-file";
+
+/// Starts its database, with a bridge, and no switch: what is written there changes no link.
+pub(crate) fn start_database() -> Outcome {
     if !Path::new(SCHEMA).exists() {
         return Err(Stop::Skipped("Open vSwitch is not installed on this machine".to_owned()));
     }
-    // `--detach` comes back when each is ready; everything has a limit.
-    let quiet = "-vconsole:off -vsyslog:off --no-chdir --detach --pidfile --log-file";
     run(&format!(
         "mkdir -p {FOLDER} && cd {FOLDER} && \
          export OVS_RUNDIR={FOLDER} OVS_LOGDIR={FOLDER} OVS_DBDIR={FOLDER} && \
          ovsdb-tool create conf.db {SCHEMA} && \
-         timeout 20 ovsdb-server conf.db --remote=punix:{SOCKET} {quiet} && \
+         timeout 20 ovsdb-server conf.db --remote=punix:{SOCKET} {QUIET} && \
          ovs-vsctl --timeout=20 --db=unix:{SOCKET} --no-wait init && \
-         timeout 20 ovs-vswitchd unix:{SOCKET} --disable-system {quiet} && \
-         ovs-vsctl --timeout=20 --db=unix:{SOCKET} add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"
+         ovs-vsctl --timeout=20 --db=unix:{SOCKET} --no-wait add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type=netdev"
+    ))
+}
+
+/// Starts it, or skips the case where it is not installed. Its processes end with the case's.
+pub(crate) fn start() -> Outcome {
+    start_database()?;
+    run(&format!(
+        "cd {FOLDER} && export OVS_RUNDIR={FOLDER} OVS_LOGDIR={FOLDER} OVS_DBDIR={FOLDER} && \
+         timeout 20 ovs-vswitchd unix:{SOCKET} --disable-system {QUIET} && \
+         ovs-vsctl --timeout=20 --db=unix:{SOCKET} set bridge {BRIDGE} external_ids:ready=yes"
+    ))
+}
+
+/// Makes a link a port of the bridge.
+pub(crate) fn add_port(link: &str) -> Outcome {
+    run(&format!(
+        "ovs-vsctl --timeout=20 --no-wait --db=unix:{SOCKET} --may-exist add-port {BRIDGE} {link}"
+    ))
+}
+
+/// Takes every mirror off the bridge.
+pub(crate) fn remove_mirrors() -> Outcome {
+    run(&format!(
+        "ovs-vsctl --timeout=20 --no-wait --db=unix:{SOCKET} clear bridge {BRIDGE} mirrors"
     ))
 }
 

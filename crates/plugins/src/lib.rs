@@ -42,6 +42,8 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &multi::Multi,
         &pod::NetwrightMulti,
         &interface::ovs::Ovs,
+        &interface::ovs::MirrorConsumer,
+        &interface::ovs::MirrorProducer,
         &chained::portmap::Portmap,
         &interface::ptp::Ptp,
         &chained::sbr::Sbr,

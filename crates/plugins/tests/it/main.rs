@@ -23,6 +23,8 @@ mod multi;
 mod netwright_multi;
 mod orphans;
 mod ovs;
+mod ovs_mirror_consumer;
+mod ovs_mirror_producer;
 mod portmap;
 mod protocol;
 mod ptp;

@@ -26,7 +26,16 @@ const INTERFACE: [&str; 14] = [
 /// Of these, the ones that can also build upon the interface made before them.
 const EITHER: [&str; 3] = ["chain", "ipvlan", "loopback"];
 /// Plugins that change what those before them made.
-const CHAINED: [&str; 6] = ["bandwidth", "firewall", "portmap", "sbr", "tuning", "vrf"];
+const CHAINED: [&str; 8] = [
+    "bandwidth",
+    "firewall",
+    "ovs-mirror-consumer",
+    "ovs-mirror-producer",
+    "portmap",
+    "sbr",
+    "tuning",
+    "vrf",
+];
 /// Plugins that hand out addresses.
 const IPAM: [&str; 5] = ["cluster-ipam", "dhcp", "host-local", "static", "whereabouts"];
 

@@ -217,16 +217,17 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
         plan.comment(&format!("netwright: {} {key}", role.name()));
         plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
         let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
-        switch.listen()?;
+        // A switch that does not run does it when it is started.
+        let waits = switch.is_alive()?;
+        if waits {
+            switch.listen()?;
+        }
         match switch.try_transact(&plan) {
             Ok(outcome) => {
                 let root = outcome.rows(newest).first();
                 let root =
                     root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
-                // A switch that does not run does it when it is started.
-                if let Some((root, next)) = root
-                    && switch.is_alive()?
-                {
+                if let (true, Some((root, next))) = (waits, root) {
                     switch.wait_for_config(&root, next)?;
                 }
                 return Ok(result);

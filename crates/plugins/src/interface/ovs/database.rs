@@ -22,6 +22,12 @@ const LIMITS: Limits = Limits { message_bytes: 32 << 20, events: 10_000 };
 /// The lock that `ovs-vswitchd` holds while it runs (vswitchd/bridge.c `bridge_init`).
 const SWITCH_LOCK: &str = "ovs_vswitchd";
 
+/// The lock that calls of ours hold while they ask for that one: else they would take each other for the switch.
+const ASKING_LOCK: &str = "netwright_asks";
+
+/// How long others may ask first. Each takes a moment; one that is stopped must not stop the rest.
+const TURN: Duration = Duration::from_secs(1);
+
 /// Tables and columns this plugin writes and reads. Older databases lack some.
 const NEEDED: &[(&str, &[&str])] = &[
     ("Open_vSwitch", &["bridges", "next_cfg", "cur_cfg"]),
@@ -100,13 +106,28 @@ impl Switch {
             .map_err(|error| told(&error).with_details("Open vSwitch 2.13 and later have it"))
     }
 
-    /// Says whether a switch is at work on the database: it holds a lock as long as it is connected.
+    /// Says whether a switch is at work on the database: it holds a lock as long as it is connected. What the database has told
+    /// meanwhile is lost, so ask before something is waited for.
     ///
     /// # Errors
     /// Code 112.
     pub(super) fn is_alive(&mut self) -> Result<bool, Error> {
-        let free = self.client.lock(SWITCH_LOCK, self.until).map_err(|error| told(&error))?;
-        self.client.unlock(SWITCH_LOCK, self.until).map_err(|error| told(&error))?;
+        self.ask().map_err(|error| told(&error))
+    }
+
+    fn ask(&mut self) -> Result<bool, OvsdbError> {
+        let turn = self.until.min(Instant::now() + TURN);
+        let mut mine = self.client.lock(ASKING_LOCK, self.until)?;
+        while !mine {
+            match self.client.next_event(turn)? {
+                Some(Event::Locked(lock)) => mine = lock == ASKING_LOCK,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let free = self.client.lock(SWITCH_LOCK, self.until)?;
+        self.client.unlock(SWITCH_LOCK, self.until)?;
+        self.client.unlock(ASKING_LOCK, self.until)?;
         Ok(!free)
     }
 

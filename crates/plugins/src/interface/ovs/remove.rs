@@ -90,7 +90,9 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
             return Ok(());
         }
         let (plan, newest, takes_links) = plan(key, &found);
-        if takes_links {
+        // A switch that runs removes the links. One that does not leaves a port's to us.
+        let waits = takes_links && switch.is_alive()?;
+        if waits {
             switch.listen()?;
         }
         match switch.try_transact(&plan) {
@@ -98,10 +100,7 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
                 let root = outcome.rows(newest).first();
                 let root =
                     root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
-                if let (true, Some((root, next))) = (takes_links, root)
-                    && switch.is_alive()?
-                {
-                    // The switch removes the links. One that does not run leaves a port's to us.
+                if let (true, Some((root, next))) = (waits, root) {
                     switch.wait_for_config(&root, next)?;
                 }
                 return Ok(());

@@ -183,3 +183,26 @@ fn del_needs_no_switch() {
     ovs.vsctl(&["clear", "bridge", "br0", "external_ids"]);
     assert_eq!(before, ovs.content());
 }
+
+/// Whether the switch runs is asked by a lock that it holds: calls that ask at the same time must not take each other for it.
+#[test]
+fn calls_do_not_take_each_other_for_the_switch() {
+    testkit::require!("root", "program:ovsdb-server");
+    let node = Node::new("ovs-away-asked");
+    let ovs = Ovs::database_only(&node.lab);
+    ovs.vsctl(&["--no-wait", "add-br", "br0"]);
+    let keys = keys(&node, &ovs, json!({}));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let error = of_network(&node, "STATUS", &keys).call().error();
+                    assert_eq!(
+                        (error.code, error.msg.as_str()),
+                        (50, "ovs-vswitchd is not at work")
+                    );
+                }
+            });
+        }
+    });
+}
