@@ -7,6 +7,7 @@
 //! The same functions serve libFuzzer (`fuzz_targets/`) and the runner that needs nothing but a stable
 //! toolchain (`src/bin/smoke.rs`). [`TARGETS`] lists them.
 
+pub mod cluster;
 pub mod dhcp;
 pub mod kept;
 pub mod npwg;
@@ -55,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http", run: said::http, share: 5 },
     Target { name: "ovsdb", run: ovsdb::messages, share: 1 },
     Target { name: "npwg", run: npwg::annotations, share: 2 },
+    Target { name: "cluster", run: cluster::messages, share: 1 },
     Target { name: "multinet", run: npwg::messages, share: 2 },
     Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];

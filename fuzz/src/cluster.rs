@@ -1,0 +1,58 @@
+//! What the plugin `cluster-ipam` and `netwrightd ipam` say, what configurations say of ranges, and what is left of files and records.
+
+use std::net::IpAddr;
+
+use netwright_cluster::network::{Network, NetworkSpec, RangeSpec, number};
+use netwright_cluster::record::{self, BlockRecord, NodeRecord, SpaceRecord};
+use netwright_cluster::wire::{self, Request};
+
+/// Messages: written and read again they are the same; ranges that are accepted give addresses of their subnets alone.
+pub fn messages(data: &[u8]) {
+    if let Ok(request) = wire::read_request(data) {
+        let line = wire::write_request(&request).expect("it fitted before");
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert_eq!(wire::read_request(&line).expect("what we write we read"), request);
+        if let Request::Assign(ask) = request {
+            addresses(ask.network);
+        }
+    }
+    if let Ok(answer) = wire::read_answer(data) {
+        let line = wire::write_answer(&answer).expect("it fitted before");
+        assert_eq!(wire::read_answer(&line).expect("what we write we read"), answer);
+    }
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(range) = text.parse::<RangeSpec>()
+    {
+        let mut spec = NetworkSpec::new("n");
+        spec.ranges.push(range);
+        addresses(spec);
+    }
+    if let Ok(value) = serde_json::from_slice(data) {
+        let _ = record::read::<BlockRecord>(&value);
+        let _ = record::read::<NodeRecord>(&value);
+        if let Some(space) = record::read::<SpaceRecord>(&value) {
+            for part in &space.parts {
+                let block = space.block_of(part.subnet.addr());
+                assert!(block.is_none_or(|block| block.contains(&part.subnet.addr())));
+            }
+        }
+    }
+}
+
+fn addresses(spec: NetworkSpec) {
+    let Ok(network) = Network::new(spec) else { return };
+    for range in network.ranges() {
+        let (first, last) = range.bounds();
+        assert!(first <= last && 0 < range.capacity());
+        let mut at = range.next(0);
+        for _ in 0..100 {
+            let Some(found) = at else { break };
+            let address: IpAddr = range.family().address(found);
+            assert!(range.subnet().contains(&address) && range.allows(address));
+            assert_eq!(number(address), found);
+            at = found.checked_add(1).and_then(|next| range.next(next));
+        }
+        let block = network.block_prefix(range);
+        assert!(range.subnet().prefix_len() <= block && block <= range.family().bits());
+    }
+}
