@@ -106,8 +106,8 @@ fn vm_a_vlan_among_four_networks() {
     pod(&node, "ADD", &c0).call().ok();
     pod(&node, "DEL", &c0).call().silent();
     drop(first);
-    let before = look(&node);
     let daemon = Daemon::planning(&node, networks.clone());
+    let before = look(&node);
     let result = pod(&node, "ADD", &c1).call().ok();
     assert_eq!(links(&c1), ["eth0", "data0", "net2", "tagged0"]);
     assert!(c1.sh("ip -d link show tagged0").contains("vlan protocol 802.1Q id 7"));
