@@ -1,5 +1,5 @@
 //! What ours is tested with and beside, of Debian's unstable release: the Go plugins and the Docker Engine. Those of its
-//! stable release are installed; these are unpacked below cargo's target directory.
+//! stable release are installed; these are unpacked below cargo's target directory, as NetworkManager is.
 
 use std::fs;
 use std::path::Path;
@@ -9,6 +9,11 @@ use crate::engine;
 use crate::run::{Program, exists, quiet, target_dir};
 
 const PACKAGE: &str = "containernetworking-plugins";
+
+/// NetworkManager and what it needs that a server lacks, of the machine's own release: unpacked, not installed, since its
+/// service would take the machine's links (`testkit::reference::network_manager`).
+const NETWORK_MANAGER: [&str; 6] =
+    ["network-manager", "libbluetooth3", "libmm-glib0", "libndp0", "libnewt0.52", "libteamdctl0"];
 
 /// Where they are below cargo's target directory (`testkit::reference`).
 const DIRECTORY: &str = "reference";
@@ -45,6 +50,12 @@ pub(crate) fn unpacked() -> Result<String, String> {
         }
         // The lists are ten times as large as what they were for.
         let _ = fs::remove_dir_all(dir.join("apt"));
+    }
+    for package in NETWORK_MANAGER {
+        let into = dir.join("network-manager").join(package);
+        if !into.is_dir() {
+            deb::unpack(package, &["--option=APT::Sandbox::User=root".to_owned()], &into)?;
+        }
     }
     for file in [plugins.join("usr/lib/cni/bridge"), engine.join("usr/sbin/dockerd")] {
         if !file.is_file() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::reference::{Release, engine_root};
+use crate::reference::{Release, engine_root, network_manager};
 
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
@@ -26,6 +26,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"file:PATH"` | PATH exists |
 /// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
 /// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
+/// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
@@ -117,6 +118,9 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "newest-engine" {
         return engine_root().join("usr/sbin/dockerd").is_file();
+    }
+    if feature == "network-manager" {
+        return network_manager().is_some();
     }
     if let Some(program) = feature.strip_prefix("program:") {
         return find_program(program).is_some();

@@ -36,6 +36,23 @@ pub fn engine_root() -> PathBuf {
     unpacked().join("engine")
 }
 
+/// The folders of Debian's NetworkManager and of what it needs that are as `/usr` is, which `cargo xtask setup` unpacks; none
+/// where one is missing.
+#[must_use]
+pub fn network_manager() -> Option<Vec<PathBuf>> {
+    // As in xtask/src/reference.rs.
+    let packages = [
+        "network-manager",
+        "libbluetooth3",
+        "libmm-glib0",
+        "libndp0",
+        "libnewt0.52",
+        "libteamdctl0",
+    ];
+    let folder = |package| unpacked().join("network-manager").join(package).join("usr");
+    packages.into_iter().map(|package| Some(folder(package)).filter(|usr| usr.is_dir())).collect()
+}
+
 /// Where `cargo xtask setup` unpacks: beside what cargo builds, where the running test is.
 fn unpacked() -> PathBuf {
     let own = env::current_exe().unwrap_or_default();

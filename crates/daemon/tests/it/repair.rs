@@ -3,6 +3,7 @@
 mod collect;
 mod confined;
 mod flows;
+mod network_manager;
 mod ovs;
 mod watch;
 
