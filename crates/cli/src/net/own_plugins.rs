@@ -14,6 +14,9 @@ use state::Roots;
 
 use crate::failure::Failure;
 
+/// How often the folder is made again that somebody removed the one above of.
+const TRIES: usize = 16;
+
 /// The folder; it is removed with the value.
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
@@ -35,7 +38,15 @@ impl OwnPlugins {
                 .because(&error)
                 .hint("run as root, or set NETWRIGHT_RUN_DIR to a folder that can be written")
         };
-        state::create_directory(&own.dir, 0o700).map_err(|error| {
+        // Whoever ends removes the folder above when it is empty: maybe between our making it and ours in it.
+        let mut made = state::create_directory(&own.dir, 0o700);
+        for _ in 0..TRIES {
+            if made.is_ok() {
+                break;
+            }
+            made = state::create_directory(&own.dir, 0o700);
+        }
+        made.map_err(|error| {
             Failure::of(code::IO_FAILURE, &error)
                 .hint("run as root, or set NETWRIGHT_RUN_DIR to a folder that can be written")
         })?;
