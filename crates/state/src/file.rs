@@ -375,6 +375,28 @@ pub fn remove_file(path: &Path) -> Result<bool, FileError> {
     }
 }
 
+/// Removes a directory if it is empty; `false` when it is not, or when there is none.
+///
+/// # Errors
+/// [`FileError::Remove`].
+pub fn remove_directory(path: &Path) -> Result<bool, FileError> {
+    match fs::remove_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::DirectoryNotEmpty
+                    | io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
+    }
+}
+
 /// Makes a directory and those above it, all with `mode`; succeeds when it is there, whatever its mode.
 ///
 /// # Errors

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::file::{
-    Durability, FileError, create_directory, read_own, remove_abandoned, remove_file, write_atomic,
-    write_atomic_through,
+    Durability, FileError, create_directory, read_own, remove_abandoned, remove_directory,
+    remove_file, write_atomic, write_atomic_through,
 };
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
@@ -248,21 +248,8 @@ impl Index {
         if left != 0 {
             return Ok(Release::Held(left));
         }
-        match fs::remove_dir(&directory) {
-            // A foreign file that lies there hinders nobody.
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound
-                        | io::ErrorKind::DirectoryNotEmpty
-                        | io::ErrorKind::AlreadyExists
-                        | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                return Err(FileError::Remove { path: directory, source: error });
-            }
-            _ => {}
-        }
+        // A foreign file that lies there hinders nobody.
+        remove_directory(&directory)?;
         Ok(if held { Release::Last } else { Release::NotHeld })
     }
 

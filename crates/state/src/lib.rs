@@ -57,7 +57,7 @@ mod roots;
 
 pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_abandoned,
-    remove_file, sync_directory, write_atomic,
+    remove_directory, remove_file, sync_directory, write_atomic,
 };
 pub use index::{Index, Release};
 pub use lock::{Holder, Lock, LockError};

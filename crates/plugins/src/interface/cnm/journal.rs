@@ -324,15 +324,16 @@ impl Journal {
 
     fn remove(&self, name: &str) -> Result<(), Error> {
         state::remove_file(&self.folder.join(name)).map_err(|error| file_error(&error))?;
-        self.tidy();
-        Ok(())
+        self.tidy()
     }
 
     /// Removes the folders if nothing is in them but what killed processes were writing.
-    pub(super) fn tidy(&self) {
+    pub(super) fn tidy(&self) -> Result<(), Error> {
         state::remove_abandoned(&self.folder);
-        let _ = std::fs::remove_dir(&self.folder);
-        let _ = std::fs::remove_dir(&self.all);
+        for folder in [&self.folder, &self.all] {
+            state::remove_directory(folder).map_err(|error| file_error(&error))?;
+        }
+        Ok(())
     }
 }
 

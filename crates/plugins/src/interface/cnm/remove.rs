@@ -52,8 +52,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
 fn release(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
     if journal.has_endpoints()? || journal.network()? == Found::Nothing {
         // An ADD may have been killed as it began.
-        journal.tidy();
-        return Ok(());
+        return journal.tidy();
     }
     let _lock = network::lock(call)?;
     network::release(call, journal, patience)
