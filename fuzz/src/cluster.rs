@@ -1,7 +1,10 @@
-//! What the plugin `cluster-ipam` and `netwrightd ipam` say, what configurations say of ranges, and what is left of files and records.
+//! What the plugin `cluster-ipam` and `netwrightd ipam` say, what configurations say of ranges, what is left of files and records, and what
+//! Whereabouts keeps.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use netwright_cluster::import::{self, Found};
 use netwright_cluster::network::{Network, NetworkSpec, RangeSpec, number};
 use netwright_cluster::record::{self, BlockRecord, NodeRecord, SpaceRecord};
 use netwright_cluster::wire::{self, Request};
@@ -54,5 +57,24 @@ fn addresses(spec: NetworkSpec) {
         }
         let block = network.block_prefix(range);
         assert!(range.subnet().prefix_len() <= block && block <= range.family().bits());
+    }
+}
+
+/// Whereabouts' objects and pods: each address that is taken over is a block of its own, once in a space, and the space is cut so.
+pub fn whereabouts(data: &[u8]) {
+    let mut found = Found::default();
+    if found.read(data).is_err() {
+        return;
+    }
+    found.that_is_all_pods();
+    let plan = import::plan(&found).expect("pods are known");
+    let mut seen = BTreeSet::new();
+    for block in &plan.blocks {
+        assert_eq!(block.block.prefix_len(), block.block.max_prefix_len());
+        assert!(seen.insert((block.space.clone(), block.block)), "{block:?}");
+        let mut spaces = plan.spaces.iter();
+        let space = spaces.find(|space| space.space == block.space).expect("its space is cut");
+        assert_eq!(space.block_of(block.block.addr()), Some(block.block));
+        assert!(!block.node.is_empty());
     }
 }

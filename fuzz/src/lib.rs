@@ -57,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ovsdb", run: ovsdb::messages, share: 1 },
     Target { name: "npwg", run: npwg::annotations, share: 2 },
     Target { name: "cluster", run: cluster::messages, share: 1 },
+    Target { name: "whereabouts", run: cluster::whereabouts, share: 1 },
     Target { name: "multinet", run: npwg::messages, share: 2 },
     Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];

@@ -210,7 +210,7 @@ fn vm_a_command_on_four_networks_a_vlan_among_them() {
     for (name, plugin) in ["lan", "pair", "tagged"].into_iter().zip(plugins) {
         let list =
             format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{{{plugin}}}]}}"#);
-        std::fs::write(lab.path(&format!("/etc/cni/net.d/{name}.conflist")), list).unwrap();
+        std::fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), list).unwrap();
     }
     let networks = ["netwright", "lan:ifname=data0,default-route", "pair", "tagged:ifname=tagged0"];
     let mut args: Vec<&str> = networks.iter().flat_map(|name| ["--net", *name]).collect();

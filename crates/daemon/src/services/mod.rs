@@ -5,6 +5,7 @@ pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
 pub(crate) mod ipam;
+mod kubernetes;
 mod left;
 mod listen;
 pub(crate) mod multinet;

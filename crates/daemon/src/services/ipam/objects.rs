@@ -10,12 +10,11 @@ use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::api::{GroupVersionKind, Preconditions};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use serde_json::{Value, json};
-use thiserror::Error;
 use tokio::runtime::Handle;
 
+use super::super::kubernetes::{self, ConnectError};
 use super::http::{ANSWER_TIME, CONNECT_TIME, wait, words};
 
 /// The group of our kinds.
@@ -23,22 +22,10 @@ const GROUP: &str = "ipam.netwright.io";
 const VERSION: &str = "v1alpha1";
 /// Who we say we are.
 const MANAGER: &str = "netwrightd-ipam";
-const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 const NODE_LABEL: &str = "ipam.netwright.io/node";
 const SPACE_LABEL: &str = "ipam.netwright.io/space";
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
-
-/// There is no API server to ask: the configuration says none.
-#[derive(Debug, Error)]
-pub(super) enum ConnectError {
-    #[error("read the kubeconfig {path:?}: {cause}")]
-    Kubeconfig { path: String, cause: String },
-    #[error("there is no kubeconfig, and this is no pod: {0}")]
-    InCluster(String),
-    #[error("use the API server's configuration: {0}")]
-    Client(String),
-}
 
 /// The Kubernetes API.
 pub(super) struct Objects {
@@ -58,29 +45,8 @@ impl Objects {
         kubeconfig: Option<&Path>,
         handle: Handle,
     ) -> Result<Self, ConnectError> {
-        let mut config = match kubeconfig {
-            Some(path) => {
-                let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-                    path: path.display().to_string(),
-                    cause: error.to_string(),
-                };
-                let file = Kubeconfig::read_from(path).map_err(failed)?;
-                let options = KubeConfigOptions::default();
-                Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
-            }
-            None => {
-                Config::incluster().map_err(|error| ConnectError::InCluster(error.to_string()))?
-            }
-        };
-        config.connect_timeout = Some(CONNECT_TIME);
-        config.disable_compression = true;
         // Whether a write may be repeated is not the client's to know.
-        config.default_retry = false;
-        if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
-            config.headers.push((name, value));
-        }
-        let client =
-            Client::try_from(config).map_err(|error| ConnectError::Client(words(&error)))?;
+        let client = kubernetes::client(kubeconfig, CONNECT_TIME, false).await?;
         Ok(Objects { client, handle })
     }
 

@@ -13,20 +13,17 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api as Collection, ApiResource, DynamicObject, GroupVersionKind};
 use kube::api::{PartialObjectMeta, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher::{self, watcher};
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::mpsc::Sender;
 
+use super::super::kubernetes::{self, ConnectError};
 use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Who we say we are: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
-
-/// The same in each request.
-const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 
 /// How long a connection may take to be there.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -50,17 +47,6 @@ pub(super) enum ApiError {
     /// It will not be done.
     #[error("the API server refuses: {0}")]
     Refused(String),
-}
-
-/// There is no API server to ask: the configuration says none.
-#[derive(Debug, Error)]
-pub(super) enum ConnectError {
-    #[error("read the kubeconfig {path:?}: {cause}")]
-    Kubeconfig { path: String, cause: String },
-    #[error("there is no kubeconfig, and this is no pod: {0}")]
-    InCluster(String),
-    #[error("use the API server's configuration: {0}")]
-    Client(String),
 }
 
 /// What a watch tells.
@@ -95,29 +81,7 @@ impl Debug for Api {
 impl Api {
     /// Takes the configuration of a file, or what a pod finds; asks nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let mut config = match kubeconfig {
-            Some(path) => {
-                let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-                    path: path.display().to_string(),
-                    cause: error.to_string(),
-                };
-                let file = Kubeconfig::read_from(path).map_err(failed)?;
-                let options = KubeConfigOptions::default();
-                Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
-            }
-            // The token's file is read again as it is renewed.
-            None => {
-                Config::incluster().map_err(|error| ConnectError::InCluster(error.to_string()))?
-            }
-        };
-        config.connect_timeout = Some(CONNECT_TIME);
-        config.disable_compression = true;
-        // Who looks into an audit log finds us there.
-        if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
-            config.headers.push((name, value));
-        }
-        let client =
-            Client::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
+        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
         Ok(Api { client })
     }
 
