@@ -13,7 +13,9 @@ pub fn annotations(data: &[u8]) {
         assert!(read.len() <= annotation::MAX_NETWORKS);
         let routed = |network: &&Selection| network.default_route.is_some();
         assert!(read.iter().filter(routed).count() <= 1);
-        assert!(read.iter().all(|network| !network.namespace.is_empty() && !network.name.is_empty()));
+        assert!(
+            read.iter().all(|network| !network.namespace.is_empty() && !network.name.is_empty())
+        );
         let asked: Vec<_> = read.iter().map(|network| network.interface.clone()).collect();
         if annotation::refuse_conflicts(&read, "eth0").is_ok() {
             let names = annotation::interface_names(&asked, |name| name == "eth0");

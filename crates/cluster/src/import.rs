@@ -1,7 +1,7 @@
 //! Taking over what Whereabouts has given: its pools become records of ours, so that no address is given twice while its pods live.
 //!
 //! Everything here is data: [`Found`] is what was read (`kubectl get -A -o json ippools,overlappingrangeipreservations,pods`), [`plan`] says what
-//! comes of it, and [`apply`] writes it. Each address of a living pod becomes a block of its own, which is the node's on which the pod runs, held by the
+//! comes of it, and [`apply()`] writes it. Each address of a living pod becomes a block of its own, which is the node's on which the pod runs, held by the
 //! same container and interface: DEL there frees it, and until then it is nobody else's. What is around it is cut into blocks as ever.
 //!
 //! An address without a reservation may be of a network that shares its pool with nobody (`enable_overlapping_ranges: false`), or one whose

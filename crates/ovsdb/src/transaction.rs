@@ -132,7 +132,7 @@ impl Transaction {
         self.operations.is_empty()
     }
 
-    /// Inserts a row; others of the same transaction refer to it as [`Atom::Named`].
+    /// Inserts a row; others of the same transaction refer to it as [`Atom::Named`](crate::Atom::Named).
     pub fn insert(&mut self, table: &str, name: &str, row: &Row) -> Handle {
         let json = json!({ "row": row.to_json(), "uuid-name": name });
         self.push("insert", table, Shape::Uuid, json)

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::api::{GroupVersionKind, Preconditions};
-use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
