@@ -13,15 +13,17 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use thiserror::Error;
 
@@ -232,6 +234,20 @@ impl Netns {
     #[must_use]
     pub fn id(&self) -> NetnsId {
         self.id
+    }
+
+    /// Returns its cookie, a number that no other namespace of this boot has, has had or will have (`SO_NETNS_COOKIE`, include/uapi/asm-generic/socket.h):
+    /// unlike [`Netns::id`], which another may have once this one is gone.
+    ///
+    /// `None` when it cannot be entered, or when the kernel knows none (before Linux 5.14).
+    ///
+    /// # Privileges
+    /// As for [`within`].
+    #[must_use]
+    pub fn cookie(&self) -> Option<u64> {
+        let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let socket = within(self, || rustix::net::socket_with(kind.0, kind.1, kind.2, None));
+        cookie_of(socket.ok()?.ok()?.as_fd())
     }
 
     /// The path it was opened by, if it was opened by one.
@@ -486,6 +502,23 @@ fn magic(found: &rustix::fs::StatFs) -> u64 {
 
 fn magic_of_fd(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::fstatfs(fd).map(|found| magic(&found))
+}
+
+/// The cookie of the namespace in which a socket was made.
+fn cookie_of(socket: BorrowedFd<'_>) -> Option<u64> {
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).ok()?;
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many, and says how many it wrote.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            ptr::from_mut(&mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    (done == 0).then_some(cookie)
 }
 
 fn id_of(fd: BorrowedFd<'_>) -> Result<NetnsId, Errno> {

@@ -27,6 +27,8 @@ pub struct Origin {
     pub dev: u64,
     /// The inode of the namespace's file. Another namespace may have it once this one is gone.
     pub ino: u64,
+    /// The namespace's cookie, which no other of the same boot has, where the kernel tells it.
+    pub cookie: Option<u64>,
     /// The boot in which it was reserved: a hint only, for nodes in containers have their host's, or an invented one.
     pub boot: String,
 }
@@ -46,9 +48,10 @@ impl Mark {
             format!("{FORMAT}\n{}\n{container_id}\n{ifname}\n", self.address).into_bytes();
         match &self.origin {
             None => text.extend(b"-"),
-            Some(Origin { path, dev, ino, boot }) => {
+            Some(Origin { path, dev, ino, cookie, boot }) => {
                 let boot = if boot.is_empty() { "-" } else { boot };
-                text.extend(format!("{dev} {ino} {boot}\n").as_bytes());
+                let cookie = cookie.map(|cookie| format!(" {cookie}")).unwrap_or_default();
+                text.extend(format!("{dev} {ino} {boot}{cookie}\n").as_bytes());
                 text.extend(path.as_os_str().as_bytes());
             }
         }
@@ -76,8 +79,9 @@ impl Mark {
         let mut word = || words.next();
         let (dev, ino) = (word()?.parse().ok()?, word()?.parse().ok()?);
         let boot = word()?.to_owned();
+        let cookie = word().and_then(|cookie| cookie.parse().ok());
         let path = PathBuf::from(std::ffi::OsString::from_vec(lines.next()?.to_vec()));
-        let origin = path.is_absolute().then_some(Origin { path, dev, ino, boot })?;
+        let origin = path.is_absolute().then_some(Origin { path, dev, ino, cookie, boot })?;
         Some(Mark { address, owner, origin: Some(origin) })
     }
 
@@ -116,6 +120,7 @@ mod tests {
             path: "/run/netns/with a space\nand more".into(),
             dev: 4,
             ino: 4_026_532_001,
+            cookie: Some(77),
             boot: "b".to_owned(),
         };
         let owner = Owner::new("c1", "eth0");
@@ -126,6 +131,9 @@ mod tests {
             assert_eq!(Mark::parse(&bytes[..length]), None, "{length}");
         }
         assert_eq!(Mark::parse(&bytes), Some(mark.clone()));
+        let origin = mark.origin.clone().map(|origin| Origin { cookie: None, ..origin });
+        let earlier = Mark { origin, ..mark.clone() };
+        assert_eq!(Mark::parse(&earlier.to_bytes()), Some(earlier));
         let without = Mark { origin: None, ..mark };
         assert_eq!(Mark::parse(&without.to_bytes()), Some(without));
         for garbage in [

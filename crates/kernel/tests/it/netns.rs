@@ -61,6 +61,20 @@ fn identity() {
     });
 }
 
+/// Linux 5.14 and later know one.
+#[test]
+fn a_cookie_is_of_one_namespace_only() {
+    in_netns(|| {
+        let (here, other) = (Netns::current().unwrap(), fresh_netns());
+        let Some(cookie) = here.cookie() else { return };
+        assert_eq!(here.cookie(), Some(cookie));
+        let same = Netns::open(Path::new("/proc/thread-self/ns/net")).unwrap();
+        assert_eq!(same.cookie(), Some(cookie));
+        assert_ne!(other.cookie(), Some(cookie));
+        assert_eq!(Netns::current().unwrap(), here);
+    });
+}
+
 #[test]
 fn within_goes_and_comes_back() {
     in_netns(|| {

@@ -2,6 +2,7 @@
 
 mod matrix;
 mod reference;
+mod stale;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -8,14 +8,14 @@
 //! - and no link on the host carries the attachment's mark.
 //!
 //! The boot is a hint only: in a container that plays a node it is the host's, or invented. Neither is the number of a
-//! namespace a proof of its life: after a reboot another has it. If the path of another container's reservation leads to a
-//! namespace of that number, that one is meant.
+//! namespace a proof of its life: once it is gone another has it. That one is meant where it has another cookie, which no two
+//! namespaces of a boot have, or where the path of another container's reservation leads to it.
 //!
 //! Looked at only when a pool gives no address, so that it costs nothing otherwise; every reservation is then read.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cni_plugin::Call;
 use ipam::{Holder, Locked, Origin, Reservation, SetError, StoreError};
@@ -26,12 +26,16 @@ use crate::shared::pair;
 /// What identifies a namespace while it lives.
 type Id = (u64, u64);
 
+/// A namespace that is there: with its cookie, where the kernel tells it.
+type Found = (Id, Option<u64>);
+
 /// Describes the container's namespace of this call, if it is there.
 pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     let path = call.netns_path()?.to_owned();
-    let id = call.open_netns_if_there().ok().flatten()?.id();
+    let netns = call.open_netns_if_there().ok().flatten()?;
+    let (id, cookie) = (netns.id(), netns.cookie());
     let boot = state::boot_id().unwrap_or_default();
-    path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, boot })
+    path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, cookie, boot })
 }
 
 /// Whether a stale reservation may be why there is no address: one that is in the way, or any when all are taken. It spares
@@ -41,7 +45,7 @@ pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
         SetError::Exhausted { .. } => true,
         SetError::Taken { address, .. } | SetError::Duplicate { address, .. } => locked
             .origin_of(*address)
-            .is_some_and(|origin| at_path(&origin.path) != Some((origin.dev, origin.ino))),
+            .is_some_and(|origin| !at_path(&origin.path).is_some_and(|found| is(&origin, found))),
         _ => false,
     }
 }
@@ -57,7 +61,9 @@ pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, S
         return Ok(0);
     };
     let containers: HashSet<&str> = marked.iter().map(|key| key.container_id.as_str()).collect();
-    let stale = stale(&all, origin(call).as_ref(), &living, &at_path);
+    let who_has = |id: &Id| living.get(id).and_then(|path| at_path(path));
+    let known: HashSet<Id> = living.keys().copied().collect();
+    let stale = stale(&all, origin(call).as_ref(), &known, &at_path, &who_has);
     let stale: Vec<Reservation> =
         stale.into_iter().filter(|one| !containers.contains(container_of(&one.holder))).collect();
     for one in &stale {
@@ -70,20 +76,33 @@ pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, S
     Ok(locked.remove(stale).removed.len())
 }
 
-/// Chooses the stale reservations: `at_path` says which namespace a path leads to, `living` which there are.
+/// Whether a namespace may be the one that was noted.
+fn is(origin: &Origin, (id, cookie): Found) -> bool {
+    let same = origin.cookie.zip(cookie).is_none_or(|(noted, found)| noted == found);
+    (origin.dev, origin.ino) == id && same
+}
+
+/// Chooses the stale reservations: `at_path` says which namespace a path leads to, `living` which there are, and `who_has` which one has
+/// a number now.
 fn stale(
     all: &[(Reservation, Origin)],
     asking: Option<&Origin>,
     living: &HashSet<Id>,
-    at_path: &dyn Fn(&Path) -> Option<Id>,
+    at_path: &dyn Fn(&Path) -> Option<Found>,
+    who_has: &dyn Fn(&Id) -> Option<Found>,
 ) -> Vec<Reservation> {
     let id = |origin: &Origin| (origin.dev, origin.ino);
     // Whose path leads to what was noted is there, and has that number now.
-    let present = |origin: &Origin| at_path(&origin.path) == Some(id(origin));
+    let present = |origin: &Origin| at_path(&origin.path).is_some_and(|found| is(origin, found));
+    // Nobody knows who cannot be looked at, or has changed meanwhile.
+    let another = |origin: &Origin| {
+        who_has(&id(origin)).is_some_and(|found| found.0 == id(origin) && !is(origin, found))
+    };
     let mut taken: HashSet<Id> = asking.iter().map(|origin| id(origin)).collect();
     taken.extend(all.iter().filter(|(_, origin)| present(origin)).map(|(_, origin)| id(origin)));
     let is_stale = |origin: &Origin| {
-        !present(origin) && (!living.contains(&id(origin)) || taken.contains(&id(origin)))
+        !present(origin)
+            && (!living.contains(&id(origin)) || taken.contains(&id(origin)) || another(origin))
     };
     let stale = all.iter().filter(|(reservation, origin)| {
         matches!(reservation.holder, Holder::Attachment(_) | Holder::Container(_))
@@ -100,20 +119,22 @@ fn container_of(holder: &Holder) -> &str {
     }
 }
 
-fn at_path(path: &Path) -> Option<Id> {
-    Netns::open(path).ok().map(|netns| (netns.id().dev, netns.id().ino))
+fn at_path(path: &Path) -> Option<Found> {
+    let netns = Netns::open(path).ok()?;
+    Some(((netns.id().dev, netns.id().ino), netns.cookie()))
 }
 
-/// Lists the namespaces that processes are in or that are mounted; `None` when that cannot be told.
-fn living(proc: &Path) -> Option<HashSet<Id>> {
+/// Lists the namespaces that processes are in or that are mounted, each with a path to it; `None` when that cannot be told.
+fn living(proc: &Path) -> Option<HashMap<Id, PathBuf>> {
     use std::os::unix::fs::MetadataExt as _;
-    let mut living = HashSet::new();
+    let mut living = HashMap::new();
     for entry in fs::read_dir(proc).ok()? {
         let name = entry.ok()?.file_name();
         let is_process = name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        let path = proc.join(name).join("ns/net");
         // One that ends meanwhile is in none.
-        if is_process && let Ok(found) = fs::metadata(proc.join(name).join("ns/net")) {
-            living.insert((found.dev(), found.ino()));
+        if is_process && let Ok(found) = fs::metadata(&path) {
+            living.insert((found.dev(), found.ino()), path);
         }
     }
     let own = fs::metadata(proc.join("thread-self/ns/net")).ok()?;
@@ -121,9 +142,16 @@ fn living(proc: &Path) -> Option<HashSet<Id>> {
     for whose in ["thread-self", "1"] {
         let mounts = fs::read_to_string(proc.join(whose).join("mountinfo"));
         let mounts = if whose == "1" { mounts.unwrap_or_default() } else { mounts.ok()? };
-        for number in mounts.split_whitespace().filter_map(|word| word.strip_prefix("net:[")) {
-            let number = number.strip_suffix(']').and_then(|number| number.parse().ok());
-            living.extend(number.map(|ino: u64| (own.dev(), ino)));
+        let root = proc.join(whose).join("root");
+        for line in mounts.lines() {
+            // man 5 proc_pid_mountinfo: what of the file system is mounted, and where.
+            let mut words = line.split(' ').skip(3);
+            let (Some(what), Some(place)) = (words.next(), words.next()) else { continue };
+            let number = what.strip_prefix("net:[").and_then(|what| what.strip_suffix(']'));
+            if let Some(ino) = number.and_then(|number| number.parse().ok()) {
+                let path = root.join(place.trim_start_matches('/'));
+                living.entry((own.dev(), ino)).or_insert(path);
+            }
         }
     }
     Some(living)
@@ -139,7 +167,7 @@ mod tests {
         let file = format!("10.0.0.{ino}");
         let address = file.parse().ok();
         let boot = "b".to_owned();
-        let origin = Origin { path: path.into(), dev: 4, ino, boot };
+        let origin = Origin { path: path.into(), dev: 4, ino, cookie: Some(ino), boot };
         (Reservation { file: file.into(), address, holder }, origin)
     }
 
@@ -155,9 +183,9 @@ mod tests {
         let living = living.iter().map(|ino| (4, *ino)).collect();
         let at_path = |path: &Path| {
             let found = paths.iter().find(|(at, _)| Path::new(at) == path);
-            found.map(|(_, ino)| (4, *ino))
+            found.map(|(_, ino)| ((4, *ino), None))
         };
-        let stale = stale(&all, asking.as_ref(), &living, &at_path);
+        let stale = stale(&all, asking.as_ref(), &living, &at_path, &|_| None);
         stale.iter().map(|one| container_of(&one.holder).to_owned()).collect::<Vec<_>>().join(" ")
     }
 
@@ -181,5 +209,23 @@ mod tests {
             "",
             "somebody unknown has it: nobody knows"
         );
+    }
+
+    #[test]
+    fn a_number_with_another_cookie_is_another_namespace() {
+        let all = [reservation("a", "/run/netns/a", 10)];
+        let stale = |at_path: Option<Found>, who_has: Option<Found>| {
+            let living = HashSet::from([(4, 10)]);
+            super::stale(&all, None, &living, &|_| at_path, &|_| who_has).len()
+        };
+        let (same, another, untold) = (((4, 10), Some(10)), ((4, 10), Some(11)), ((4, 10), None));
+        assert_eq!(stale(None, Some(same)), 0, "it lives, where nobody knows");
+        assert_eq!(stale(None, Some(another)), 1, "another has its number");
+        assert_eq!(stale(None, Some(untold)), 0, "the kernel does not tell");
+        assert_eq!(stale(None, None), 0, "it cannot be looked at");
+        assert_eq!(stale(None, Some(((4, 12), Some(11)))), 0, "it was another by then");
+        assert_eq!(stale(Some(same), Some(another)), 0, "it is where it was");
+        assert_eq!(stale(Some(another), Some(another)), 1, "another is where it was");
+        assert_eq!(stale(Some(untold), None), 0, "there is one, and the kernel does not tell");
     }
 }

@@ -1,0 +1,58 @@
+//! Reservations of containers that are gone, where there is no other address left.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use serde_json::json;
+
+use crate::support::Node;
+
+const NAMES: [&str; 2] = ["user.netwright.reserved", "trusted.netwright.reserved"];
+
+/// Changes the line of a reservation's mark that says which namespace it is for: device, inode, boot, cookie, and the path.
+fn note(file: &Path, change: impl Fn(&mut Vec<String>, &mut String)) {
+    let mut bytes = [0; 1024];
+    for name in NAMES {
+        let Ok(length) = rustix::fs::getxattr(file, name, &mut bytes[..]) else { continue };
+        let text = String::from_utf8(bytes[..length].to_vec()).unwrap();
+        let mut lines: Vec<String> = text.splitn(6, '\n').map(str::to_owned).collect();
+        let mut words: Vec<String> = lines[4].split(' ').map(str::to_owned).collect();
+        let mut path = lines[5].clone();
+        change(&mut words, &mut path);
+        (lines[4], lines[5]) = (words.join(" "), path);
+        let bytes = lines.join("\n");
+        rustix::fs::setxattr(file, name, bytes.as_bytes(), XattrFlags::REPLACE).unwrap();
+        return;
+    }
+    panic!("{} has no mark", file.display());
+}
+
+/// Once a container is gone, another namespace may have the number of its namespace, which is no reason to keep its address for ever. Nobody
+/// but one that may be its own is.
+#[test]
+fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
+    testkit::require!("root");
+    let node = Node::new("stale-number");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let folder = node.dir("ipam");
+    let ipam = json!({ "type": "host-local", "dataDir": folder, "subnet": "10.2.0.0/30" });
+    let run = |verb, container| {
+        node.run("host-local", verb).to(container).config(json!({ "ipam": ipam }))
+    };
+    run("ADD", &c1).call().ok();
+    let reserved = folder.join("n/10.2.0.2");
+    assert!(fs::exists(&reserved).unwrap());
+    note(&reserved, |words, path| {
+        assert_eq!(words.len(), 4, "{words:?}");
+        *path = "/run/netns/gone".to_owned();
+    });
+    // It may still be the one that was there: nobody knows.
+    run("ADD", &c2).call().error();
+    note(&reserved, |words, _| {
+        let cookie: u64 = words[3].parse().unwrap();
+        words[3] = (cookie + 1_000_000).to_string();
+    });
+    let result = run("ADD", &c2).call().ok();
+    assert_eq!(result["ips"][0]["address"], "10.2.0.2/30");
+}
