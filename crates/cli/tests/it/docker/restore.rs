@@ -6,7 +6,7 @@ use testkit::{Lab, Place as _, Snapshot};
 
 use super::life::{assert_neighbours, needs_docker, published};
 use super::support::{Driver, assert_nothing_left_but};
-use crate::system::{address_of, install};
+use crate::system::{address_of, gateway_of, install};
 
 /// The engine puts its own jumps in one order when it starts and in another when it starts again.
 const REORDERED: &str =
@@ -27,6 +27,8 @@ pub(super) fn live_restore(engine: Engine) {
     docker.create_network("--opt bridge=kept0 --ipam-driver netwright --ipv6 --subnet 10.80.0.0/24 --subnet fd80::/64 kept");
     let web = docker.start_container("web", &["--network", "kept", "--publish", "8080:80"]);
     let other = docker.start_container("other", &["--network", "kept"]);
+    // fd80:: is every router's (RFC 4291 §2.6.1).
+    assert_eq!(gateway_of(&web, "-6").to_string(), "fd80::1");
     let both = || {
         assert_neighbours(&web, &other);
         published(&lab, &web, &other, 8080);

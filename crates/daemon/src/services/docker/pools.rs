@@ -293,7 +293,8 @@ impl Driver {
 
     fn choose(&self, pool: &Pool, for_what: Use) -> Result<IpAddr, Error> {
         if for_what == Use::Gateway {
-            let known = pool.gateway.or_else(|| pool.subnet.hosts().next());
+            let mut usable = pool.subnet.hosts().filter(|one| !is_of_routers(&pool.subnet, *one));
+            let known = pool.gateway.or_else(|| usable.next());
             return known.ok_or_else(|| exhausted(pool));
         }
         let folder: Vec<IpAddr> = match &pool.conflist {
@@ -315,6 +316,7 @@ impl Driver {
             !pool.taken.contains_key(address)
                 && !folder.contains(address)
                 && pool.gateway != Some(*address)
+                && !is_of_routers(&pool.subnet, *address)
                 && allowed(address)
         };
         let behind = |last: IpAddr| part.hosts().take(TRIES).skip_while(move |one| *one <= last);
@@ -353,6 +355,12 @@ impl Driver {
     }
 }
 
+/// Says whether an address is every router's on the link, and nobody's own: the first of an IPv6 subnet (RFC 4291 §2.6.1), unless it is one of a
+/// pair of routers (RFC 6164).
+fn is_of_routers(subnet: &IpNet, address: IpAddr) -> bool {
+    address.is_ipv6() && subnet.prefix_len() < 127 && address == subnet.network()
+}
+
 fn taken(address: IpAddr, why: &str) -> Error {
     Error::new(codes::ADDRESS, format!("address {address} is taken")).with_details(why)
 }
@@ -384,4 +392,19 @@ fn parse_pool(what: &str, text: &str) -> Result<Option<IpNet>, Error> {
         )
     })?;
     Ok(Some(subnet.trunc()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_of_an_ipv6_subnet_is_nobodys_own() {
+        let is = |subnet: &str, address: &str| {
+            is_of_routers(&subnet.parse().unwrap(), address.parse().unwrap())
+        };
+        assert!(is("fd80::/64", "fd80::") && is("fd80::4/126", "fd80::4"));
+        assert!(!is("fd80::/64", "fd80::1") && !is("fd80::/127", "fd80::"));
+        assert!(!is("10.0.0.0/24", "10.0.0.0"));
+    }
 }
