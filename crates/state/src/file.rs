@@ -141,7 +141,7 @@ impl FileError {
     }
 }
 
-/// Replaces a file in one step: readers see the old content or the new, never a part.
+/// Replaces a file, or an empty folder in its place, in one step: readers see the old content or the new, never a part.
 ///
 /// A new file gets its name when it is complete. To replace one, the content is written to a temporary file in the same
 /// directory, whose name begins with a dot and ends in `.tmp`, and renamed; a process killed in between leaves at most
@@ -179,7 +179,14 @@ pub(crate) fn write_atomic_through(
     // Closed before it has its name: an executable that is open for writing cannot be executed.
     drop(file);
     let written = filled.and_then(|()| {
-        fs::rename(&temporary, path).map_err(|source| FileError::Rename {
+        let renamed = match fs::rename(&temporary, path) {
+            // Whatever made a folder of it: an empty one says nothing.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                fs::remove_dir(path).and_then(|()| fs::rename(&temporary, path))
+            }
+            renamed => renamed,
+        };
+        renamed.map_err(|source| FileError::Rename {
             from: temporary.clone(),
             to: path.to_owned(),
             source,

@@ -23,6 +23,16 @@ fn a_file_is_replaced_with_content_and_mode() {
 }
 
 #[test]
+fn an_empty_folder_in_its_place_gives_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::create_dir(&path).unwrap();
+    write_atomic(&path, b"new", 0o600, Durability::Synced).unwrap();
+    assert_eq!(read_optional(&path).unwrap().unwrap(), b"new");
+    assert_eq!(names_in(dir.path()), ["file"]);
+}
+
+#[test]
 fn a_failed_write_leaves_the_old_file_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
