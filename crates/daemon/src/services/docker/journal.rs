@@ -199,6 +199,7 @@ impl Journal {
         journal.heal::<Network>(NETWORKS);
         journal.heal::<Endpoint>(ENDPOINTS);
         journal.heal::<Pool>(POOLS);
+        journal.write_lost_pools();
         Ok(journal)
     }
 
@@ -255,11 +256,18 @@ impl Journal {
     }
 
     pub(crate) fn pool(&self, id: &str) -> Result<Option<Pool>, Error> {
-        self.read(POOLS, id).or_else(|error| self.rebuild_pool(id).map(Some).ok_or(error))
+        self.read(POOLS, id).or_else(|error| self.rebuilt_pool(id).map(Some).ok_or(error))
     }
 
     pub(crate) fn pools(&self) -> Vec<Pool> {
         self.ids(POOLS).iter().filter_map(|id| self.pool(id).ok().flatten()).collect()
+    }
+
+    /// The IDs of pools whose record and its copy are damaged.
+    pub(super) fn lost_pools(&self) -> Vec<String> {
+        let mut ids = self.ids(POOLS);
+        ids.retain(|id| self.read::<Pool>(POOLS, id).is_err());
+        ids
     }
 
     pub(crate) fn put_pool(&self, pool: &Pool) -> Result<(), Error> {
@@ -288,6 +296,7 @@ impl Journal {
         self.place(folder, id)?.remove().map_err(|error| failed(&error))
     }
 
+    /// Puts damaged files back, where the other one of the two is whole. Before anybody else reads or writes.
     fn heal<T: Record>(&self, folder: &str) {
         for id in self.ids(folder) {
             if let Ok(place) = self.place(folder, &id) {

@@ -17,8 +17,20 @@ use super::journal::{Endpoint, Journal, Pool, Use, short};
 use super::link::{self, Holder};
 
 impl Journal {
-    /// Makes a pool's record again. Its range (`--ip-range`) is not known then.
-    pub(super) fn rebuild_pool(&self, id: &str) -> Option<Pool> {
+    /// Writes the records of pools that are lost. Before anybody asks for an address: what is given then is in no network and no
+    /// endpoint yet.
+    pub(super) fn write_lost_pools(&self) {
+        for id in self.lost_pools() {
+            if let Some(pool) = self.rebuilt_pool(&id)
+                && let Err(error) = self.put_pool(&pool)
+            {
+                tracing::warn!(%error, "a record cannot be put back");
+            }
+        }
+    }
+
+    /// Says what a pool's record must have been. Its range (`--ip-range`) is not known then.
+    pub(super) fn rebuilt_pool(&self, id: &str) -> Option<Pool> {
         let (conflist, subnet) = meaning(id)?;
         let mut pool = Pool { conflist, ..Pool::new(id.to_owned(), subnet) };
         for network in self.networks() {
@@ -45,11 +57,8 @@ impl Journal {
         tracing::warn!(
             pool = id,
             addresses = pool.taken.len(),
-            "the record of a pool is lost; made again of what its networks and endpoints say"
+            "the record of a pool is lost; its networks and endpoints say what it held"
         );
-        if let Err(error) = self.put_pool(&pool) {
-            tracing::warn!(%error, "a record cannot be put back");
-        }
         Some(pool)
     }
 }

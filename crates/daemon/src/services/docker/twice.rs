@@ -52,51 +52,48 @@ impl fmt::Display for Damage {
 }
 
 impl Place {
-    /// Reads a record: the file on the disk says whether there is one, the copy says what it is.
+    /// Reads a record: the file on the disk says whether there is one, the copy says what it is. Whoever reads may hold nothing, so
+    /// nothing is put back here.
     ///
     /// # Errors
     /// When both are damaged.
     pub(super) fn read<T: Record>(&self, id: &str) -> Result<Option<T>, Error> {
-        let copied = load::<T>(&self.copy, id);
-        let (damage, bytes) = match (load::<T>(&self.record, id), copied) {
-            (Ok(None), _) => return Ok(None),
+        match (load::<T>(&self.record, id), load::<T>(&self.copy, id)) {
+            (Ok(None), _) => Ok(None),
             // A driver that was killed between the two had written the copy; an older one writes none.
-            (Ok(Some(found)), Ok(Some(copied))) if found.is_summed => {
-                return Ok(Some(copied.record));
-            }
-            (Ok(Some(found)), _) => return Ok(Some(found.record)),
-            (Err(damage), Ok(Some(copied))) => (damage, copied.bytes),
+            (Ok(Some(found)), Ok(Some(copied))) if found.is_summed => Ok(Some(copied.record)),
+            (Ok(Some(found)), _) => Ok(Some(found.record)),
+            (Err(_), Ok(Some(copied))) => Ok(Some(copied.record)),
             (Err(damage), Ok(None) | Err(_)) => {
                 let path = &self.record;
-                return Err(Error::new(codes::STATE, format!("read {path:?}: {damage}"))
-                    .with_details(
-                        "the record is damaged: remove what it spoke of, with docker network rm or docker rm, and make it again",
-                    ));
+                Err(Error::new(codes::STATE, format!("read {path:?}: {damage}")).with_details(
+                    "the record is damaged: remove what it spoke of, with docker network rm or docker rm, and make it again",
+                ))
             }
-        };
-        let (record, copy) = (self.record.display(), self.copy.display());
-        tracing::warn!(%damage, "record {record} was damaged; it is put back from {copy}");
-        if let Err(error) = state::write_atomic(&self.record, &bytes, 0o600, Durability::Synced) {
-            tracing::warn!(%error, "a record cannot be put back");
         }
-        Ok(serde_json::from_slice(&bytes).ok())
     }
 
-    /// Makes the copy again where there is none or it is damaged. While nobody writes: it might come behind a newer one.
+    /// Puts back the one of the two files that is damaged, and the copy where there is none. While nobody else writes: it might come
+    /// behind a newer one, or behind its removal.
     pub(super) fn heal<T: Record>(&self, id: &str) {
-        let Ok(Some(found)) = load::<T>(&self.record, id) else { return };
-        let copied = load::<T>(&self.copy, id);
-        if matches!(copied, Ok(Some(_))) {
-            return;
-        }
-        if let Err(damage) = &copied {
-            let copy = self.copy.display();
-            tracing::warn!(%damage, "the copy {copy} of a record was damaged; it is put back");
-        }
-        if let Err(error) =
-            state::write_atomic(&self.copy, &found.bytes, 0o600, Durability::Volatile)
-        {
-            tracing::warn!(%error, "a record has no copy");
+        let (record, copy) = (self.record.display(), self.copy.display());
+        let (path, found, durability) = match (
+            load::<T>(&self.record, id),
+            load::<T>(&self.copy, id),
+        ) {
+            (Err(damage), Ok(Some(copied))) => {
+                tracing::warn!(%damage, "record {record} was damaged; it is put back from {copy}");
+                (&self.record, copied, Durability::Synced)
+            }
+            (Ok(Some(found)), Err(damage)) => {
+                tracing::warn!(%damage, "the copy {copy} of a record was damaged; it is put back");
+                (&self.copy, found, Durability::Volatile)
+            }
+            (Ok(Some(found)), Ok(None)) => (&self.copy, found, Durability::Volatile),
+            _ => return,
+        };
+        if let Err(error) = state::write_atomic(path, &found.bytes, 0o600, durability) {
+            tracing::warn!(%error, "a record is there only once");
         }
     }
 
@@ -220,6 +217,9 @@ mod tests {
             std::fs::write(&a.copy, damaged).unwrap();
             a.heal::<One>("a");
             std::fs::write(&a.record, damaged).unwrap();
+            assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
+            a.heal::<One>("a");
+            std::fs::remove_file(&a.copy).unwrap();
             assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
         }
         a.remove().unwrap();
