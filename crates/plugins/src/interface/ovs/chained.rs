@@ -7,13 +7,13 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Plugin, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Condition, Mutation, Transaction, Uuid, Value};
+use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::invalid;
-use super::database::{ATTEMPTS, Switch, busy};
+use super::database::{ATTEMPTS, Switch, busy, number};
 use super::defaults;
 use super::extras::{Mirror, RawMirror};
 use super::mirrors::{self, SeenMirror};
@@ -215,8 +215,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
         let port = Value::Atom((&seen.port).into());
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
         plan.comment(&format!("netwright: {} {key}", role.name()));
-        plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
-        let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
+        let numbered = number(&mut plan);
         // A switch that does not run does it when it is started.
         let waits = switch.is_alive()?;
         if waits {
@@ -224,11 +223,8 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
         }
         match switch.try_transact(&plan) {
             Ok(outcome) => {
-                let root = outcome.rows(newest).first();
-                let root =
-                    root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
-                if let (true, Some((root, next))) = (waits, root) {
-                    switch.wait_for_config(&root, next)?;
+                if waits {
+                    switch.wait_for(&outcome, numbered)?;
                 }
                 return Ok(result);
             }

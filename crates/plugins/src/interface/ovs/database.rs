@@ -6,8 +6,8 @@ use cni::{Error, code};
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
 use ovsdb::{
-    Client, Event, Limits, MonitorRequest, Outcome, OvsdbError, Remote, Row, Select, Transaction,
-    Uuid,
+    Client, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError, Remote, Row,
+    Select, Transaction, Uuid,
 };
 
 /// How long the database, and then the switch, may take: both answer within milliseconds.
@@ -44,6 +44,16 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("Queue", &["other_config", "external_ids"]),
     ("Controller", &["target"]),
 ];
+
+/// Where a transaction's outcome has the configuration's number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbered(Handle);
+
+/// Gives the configuration its next number with a transaction (`man 5 ovs-vswitchd.conf.db`, `next_cfg`).
+pub(super) fn number(plan: &mut Transaction) -> Numbered {
+    plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
+    Numbered(plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]))
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -174,13 +184,16 @@ impl Switch {
         }
     }
 
-    /// Waits until the switch has done everything that was written down before number `wanted` of its configuration.
+    /// Waits until the switch has done what a transaction with [`number`] wrote down, and everything before it.
     ///
     /// # Errors
     /// Code 112 when it does nothing.
-    pub(super) fn wait_for_config(&mut self, root: &Uuid, wanted: i64) -> Result<(), Error> {
+    pub(super) fn wait_for(&mut self, outcome: &Outcome, numbered: Numbered) -> Result<(), Error> {
+        let row = outcome.rows(numbered.0).first();
+        let numbers = row.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
+        let Some((root, wanted)) = numbers else { return Ok(()) };
         loop {
-            match self.next_row("Open_vSwitch", root)? {
+            match self.next_row("Open_vSwitch", &root)? {
                 None => return Err(silent("has not done what the database says")),
                 Some(Some(row)) if row.integer("cur_cfg").is_some_and(|is| wanted <= is) => {
                     return Ok(());

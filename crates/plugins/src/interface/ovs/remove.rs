@@ -4,12 +4,12 @@ use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Condition, Handle, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
 use state::Index;
 
 use super::config::Config;
 use super::connect::{Facts, remove_ports};
-use super::database::{ATTEMPTS, Switch, busy};
+use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
 use super::{NAME, defaults, interior, mirrors};
@@ -89,7 +89,7 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
         if found.ports.is_empty() && found.tunnels.is_empty() && found.bridge.is_none() {
             return Ok(());
         }
-        let (plan, newest, takes_links) = plan(key, &found);
+        let (plan, numbered, takes_links) = plan(key, &found);
         // A switch that runs removes the links. One that does not leaves a port's to us.
         let waits = takes_links && switch.is_alive()?;
         if waits {
@@ -97,11 +97,8 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
         }
         match switch.try_transact(&plan) {
             Ok(outcome) => {
-                let root = outcome.rows(newest).first();
-                let root =
-                    root.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
-                if let (true, Some((root, next))) = (waits, root) {
-                    switch.wait_for_config(&root, next)?;
+                if waits {
+                    switch.wait_for(&outcome, numbered)?;
                 }
                 return Ok(());
             }
@@ -185,7 +182,7 @@ fn find(
 
 /// The transaction that removes it, where its number among the switch's configurations is found, and whether a link goes with it
 /// that the switch made: a port of its own, or a bridge.
-fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
+fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
     let mut plan = Transaction::new(DATABASE);
     let own: Vec<(Uuid, Option<String>)> = found
         .ports
@@ -216,10 +213,9 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Handle, bool) {
     }
     let interior = found.ports.iter().any(|port| port.name == rows::interior_name(key));
     let takes_links = interior || found.bridge.is_some();
-    plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
-    let newest = plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]);
+    let numbered = number(&mut plan);
     plan.comment(&format!("netwright: remove {key}"));
-    (plan, newest, takes_links)
+    (plan, numbered, takes_links)
 }
 
 /// Runs GC: everything of this network that is written down, marked, or in the database, and not valid.
