@@ -12,7 +12,7 @@ pub const DEFAULT_PORT: u16 = 6640;
 
 /// The files that a TLS connection takes, in PEM, as Open vSwitch's programs have them: options of the same names, and columns of the table
 /// `SSL`. All three are needed, because `ovsdb-server` asks its clients who they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Our private key (`--private-key`).
     pub private_key: PathBuf,

@@ -7,6 +7,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use thiserror::Error;
 
+use super::start::words;
+
 /// The same in each request: who looks into an audit log finds us there.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 
@@ -33,14 +35,14 @@ pub(super) async fn client(
         Some(path) => {
             let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
                 path: path.display().to_string(),
-                cause: error.to_string(),
+                cause: words(&error),
             };
             let file = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();
             Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
         // The token's file is read again as it is renewed.
-        None => Config::incluster().map_err(|error| ConnectError::InCluster(error.to_string()))?,
+        None => Config::incluster().map_err(|error| ConnectError::InCluster(words(&error)))?,
     };
     config.connect_timeout = Some(patience);
     config.disable_compression = true;
@@ -48,5 +50,5 @@ pub(super) async fn client(
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
         config.headers.push((name, value));
     }
-    Client::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))
+    Client::try_from(config).map_err(|error| ConnectError::Client(words(&error)))
 }

@@ -3,26 +3,34 @@
 //! A file is taken by renaming it, so that what a plugin leaves meanwhile under its name is not taken for it. A file that was
 //! taken by a daemon that was killed is done first.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 /// The pause between looks into the folder.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 /// How a file is called that was taken.
 const TAKEN: &str = ".taken";
 
 /// Does what is left now: `done` says whether a message needs to be kept no more.
 pub(super) fn look(folder: &Path, done: impl Fn(&Path, &[u8]) -> bool) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut all: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    all.retain(|name| !name.starts_with('.'));
-    all.sort();
-    for name in all.iter().filter(|name| name.ends_with(TAKEN)) {
-        finish(&folder.join(name), &done);
+    let files = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let files = files.filter(|file| !file.starts_with('.'));
+    let names: BTreeSet<String> =
+        files.map(|file| file.strip_suffix(TAKEN).unwrap_or(&file).to_owned()).collect();
+    for name in names {
+        look_at(folder, &name, &done);
     }
-    for name in all.iter().filter(|name| !name.ends_with(TAKEN)) {
-        look_at(folder, name, &done);
+}
+
+/// Has what is left done, for ever, on a thread that may wait.
+pub(super) async fn run(look: impl Fn() + Clone + Send + 'static) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        if tokio::task::spawn_blocking(look.clone()).await.is_err() {
+            return;
+        }
     }
 }
 

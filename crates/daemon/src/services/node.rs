@@ -92,11 +92,7 @@ impl Default for Flags {
             once: false,
             netwright: None,
             databases: Vec::new(),
-            keys: Keys {
-                private_key: PathBuf::new(),
-                certificate: PathBuf::new(),
-                ca_cert: PathBuf::new(),
-            },
+            keys: Keys::default(),
         }
     }
 }

@@ -22,6 +22,14 @@ impl<'a> Surroundings<'a> {
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
+    /// The node's name in its cluster: what a flag says, or else the environment; empty when neither does.
+    pub(super) fn node_name(self, flag: String) -> String {
+        match self.variable("NODE_NAME") {
+            Some(name) if flag.is_empty() => name.to_string_lossy().into_owned(),
+            _ => flag,
+        }
+    }
+
     /// Where our files are.
     pub(super) fn roots(self) -> Roots {
         let mut roots = Roots::default();
@@ -56,7 +64,18 @@ pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
 
 /// A service that could not start, or not go on, for this reason.
 pub(super) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
-    Stop::Failed(cni::Error::from_chain(0, &error).msg)
+    Stop::Failed(words(&error))
+}
+
+/// An error with its causes, in a line.
+pub(super) fn words(error: &dyn std::error::Error) -> String {
+    cni::Error::from_chain(0, error).msg
+}
+
+/// What an asynchronous service runs on: one thread, and at most so many that may wait for disks, plugins and servers.
+pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)
 }
 
 /// Waits for a signal, where others are waited for asynchronously.

@@ -8,6 +8,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
+use super::listen::Listener;
+
 /// How many connections are open at once; further ones wait to be taken. A node that starts again starts all its pods at once.
 const MAX_CONNECTIONS: usize = 1024;
 /// How long a message may take to arrive, and an answer to leave; and how long a connection may be idle.
@@ -29,8 +31,14 @@ pub(super) trait Answers: Send + Sync + 'static {
     fn answer(&self, line: Vec<u8>) -> impl Future<Output = Said> + Send;
 }
 
-/// Takes connections, for ever.
-pub(super) async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
+/// Takes connections from now on.
+pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io::Result<()> {
+    let socket = UnixListener::from_std(listener.socket.try_clone()?)?;
+    tokio::spawn(accept(answers, socket));
+    Ok(())
+}
+
+async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };

@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::runtime::Handle;
 
+use super::super::start::words;
 use super::flags::EtcdFiles;
-use super::http::{CONNECT_TIME, wait, words};
+use super::http::{CONNECT_TIME, wait};
 
 /// Where our records are.
 const PREFIX: &str = "/netwright/ipam/";

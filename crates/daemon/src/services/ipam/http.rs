@@ -32,17 +32,3 @@ pub(super) fn wait<T>(
         answer
     })
 }
-
-/// The whole chain of an error's causes, in a line.
-pub(super) fn words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}

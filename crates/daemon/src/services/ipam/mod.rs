@@ -37,7 +37,7 @@ use self::flags::{Flags, Records};
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
-use super::start::{Surroundings, failed, stop_signals, wait};
+use super::start::{Surroundings, failed, runtime, stop_signals, wait};
 use super::{left, talk};
 use crate::clock;
 
@@ -48,7 +48,6 @@ const ATTEMPTS: u32 = 5;
 
 /// The machine's identity, which a reinstalled one has not.
 const MACHINE_ID: &str = "/etc/machine-id";
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The clock that also counts while the machine sleeps.
 #[derive(Debug)]
@@ -67,18 +66,9 @@ pub(crate) fn run(
 ) -> Result<(), Stop> {
     let mut flags = Flags::parse(arguments)?;
     let surroundings = Surroundings { environment };
-    if flags.node.is_empty()
-        && let Some(name) = surroundings.variable("NODE_NAME")
-    {
-        flags.node = name.to_string_lossy().into_owned();
-    }
+    flags.node = surroundings.node_name(flags.node);
     flags.check(surroundings.variable("KUBERNETES_SERVICE_HOST").is_some())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(BLOCKING)
-        .build()
-        .map_err(failed)?;
+    let runtime = runtime(BLOCKING)?;
     if let Some(node) = flags.forget.clone() {
         return runtime.block_on(forget(flags, node));
     }
@@ -123,12 +113,12 @@ async fn serve(
     signals: UnixStream,
 ) -> Result<(), Stop> {
     let store = store(&flags).await?;
-    let read = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    let or_new = |text: Option<String>| {
+        let text = text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        text.unwrap_or_else(|| format!("{:016x}", clock::seed()))
     };
-    let identity = read(MACHINE_ID).unwrap_or_else(|| format!("{:016x}", clock::seed()));
-    let boot = read(BOOT_ID).unwrap_or_else(|| format!("{:016x}", clock::seed()));
+    let identity = or_new(std::fs::read_to_string(MACHINE_ID).ok());
+    let boot = or_new(state::boot_id().ok());
     let settings = Settings {
         lease: flags.lease,
         idle: flags.idle,
@@ -141,11 +131,10 @@ async fn serve(
     let service = Arc::new(Service::new(node.map_err(failed)?, todo.clone()));
     service.tell();
     // Before anybody is answered: what was to be free is.
-    left::look(&todo, |path, text| service.hear(path, text));
-    let socket = listener.socket.try_clone().map_err(failed)?;
-    let socket = tokio::net::UnixListener::from_std(socket).map_err(failed)?;
-    tokio::spawn(talk::accept(Arc::clone(&service), socket));
-    tokio::spawn(tend::look_at_what_is_left(Arc::clone(&service)));
+    service.look_at_what_is_left();
+    talk::start(Arc::clone(&service), listener).map_err(failed)?;
+    let of = Arc::clone(&service);
+    tokio::spawn(left::run(move || of.look_at_what_is_left()));
     tokio::spawn(tend::tend(Arc::clone(&service)));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     surroundings.tell_ready();

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::super::kubernetes::{self, ConnectError};
-use super::http::{ANSWER_TIME, CONNECT_TIME, wait, words};
+use super::super::start::words;
+use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
 
 /// The group of our kinds.
 const GROUP: &str = "ipam.netwright.io";

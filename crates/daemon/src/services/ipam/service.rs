@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 64;
 pub(super) struct Service {
     pub(super) node: Arc<Node>,
     /// Where plugins leave what nobody heard.
-    pub(super) todo: PathBuf,
+    todo: PathBuf,
     waiting: Arc<Semaphore>,
 }
 
@@ -36,8 +36,13 @@ impl Service {
         }
     }
 
+    /// Does what plugins left.
+    pub(super) fn look_at_what_is_left(&self) {
+        left::look(&self.todo, |path, text| self.hear(path, text));
+    }
+
     /// Does what a plugin left; says whether it needs to be kept no more.
-    pub(super) fn hear(&self, path: &Path, text: &[u8]) -> bool {
+    fn hear(&self, path: &Path, text: &[u8]) -> bool {
         match wire::read_request(text) {
             Ok(Request::Release(owner)) => match self.node.release(&owner) {
                 Ok(()) => true,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use cluster::Reclaimer;
 use cluster::store::{Store, StoreError};
 
-use super::super::left;
 use super::BootClock;
 use super::service::Service;
 
@@ -21,18 +20,6 @@ const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
 /// In how many looks at other nodes one is for blocks of nodes that are not known at all, for which all blocks are read.
 const ORPHANS: u32 = 24;
-
-/// Does what plugins left, for ever.
-pub(super) async fn look_at_what_is_left(service: Arc<Service>) {
-    loop {
-        tokio::time::sleep(left::PAUSE).await;
-        let of = Arc::clone(&service);
-        let look = move || left::look(&of.todo, |path, text| of.hear(path, text));
-        if tokio::task::spawn_blocking(look).await.is_err() {
-            return;
-        }
-    }
-}
 
 /// Renews the lease, tells who holds what, gives back what is empty, for ever.
 pub(super) async fn tend(service: Arc<Service>) {

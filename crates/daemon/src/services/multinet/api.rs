@@ -20,6 +20,7 @@ use thiserror::Error;
 use tokio::sync::mpsc::Sender;
 
 use super::super::kubernetes::{self, ConnectError};
+use super::super::start::words;
 use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Who we say we are: the field manager of patches, and the component of events.
@@ -220,18 +221,7 @@ async fn within<T>(question: impl Future<Output = Result<T, kube::Error>>) -> Re
 }
 
 fn api_error(error: &kube::Error) -> ApiError {
-    let kube::Error::Api(status) = error else {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.contains(&cause_text) {
-                text = format!("{text}: {cause_text}");
-            }
-            source = cause.source();
-        }
-        return ApiError::Away(text);
-    };
+    let kube::Error::Api(status) = error else { return ApiError::Away(words(error)) };
     let text = status.message.clone();
     match status.code {
         404 => ApiError::Gone(text),

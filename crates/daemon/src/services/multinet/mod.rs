@@ -57,8 +57,8 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::node::REQUIRE_TRUSTED_PLUGINS;
-use super::start::{Surroundings, failed, stop_signals, wait};
-use super::talk;
+use super::start::{Surroundings, failed, runtime, stop_signals, wait};
+use super::{left, talk};
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
 const CHANGES: usize = 64;
@@ -72,22 +72,13 @@ pub(crate) fn run(
 ) -> Result<(), Stop> {
     let mut flags = Flags::parse(arguments)?;
     let surroundings = Surroundings { environment };
-    if flags.node.is_empty()
-        && let Some(name) = surroundings.variable("NODE_NAME")
-    {
-        flags.node = name.to_string_lossy().into_owned();
-    }
+    flags.node = surroundings.node_name(flags.node);
     if flags.node.is_empty() {
         return Err(Stop::Usage("flag needs to be given: -node, or $NODE_NAME".to_owned()));
     }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(BLOCKING)
-        .build()
-        .map_err(failed)?;
+    let runtime = runtime(BLOCKING)?;
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
     surroundings.tell_stopping();
@@ -112,10 +103,9 @@ async fn serve(
     let service = Arc::new(service);
     // Before anybody is answered: a newer message about the same sandbox may come.
     todo::look(&service, &todo);
-    let socket = listener.socket.try_clone().map_err(failed)?;
-    let socket = tokio::net::UnixListener::from_std(socket).map_err(failed)?;
-    tokio::spawn(talk::accept(Arc::clone(&service), socket));
-    tokio::spawn(todo::run(Arc::clone(&service), todo));
+    talk::start(Arc::clone(&service), listener).map_err(failed)?;
+    let of = Arc::clone(&service);
+    tokio::spawn(left::run(move || todo::look(&of, &todo)));
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);
