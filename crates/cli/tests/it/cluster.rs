@@ -3,34 +3,21 @@
 //! Both nodes are in one laboratory: each has its daemon, its folders for state and its bridge, and a wire leads from one bridge to the other.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;
 use testkit::traffic::assert_pings;
-use testkit::{Container, Lab, Place, require};
+use testkit::{Container, Lab, Place, Service, require};
 
-use crate::system::NETWRIGHT;
-
-/// How long anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::system::{NETWRIGHT, netwrightd};
 
 struct Nodes<'l> {
     lab: &'l Lab,
     /// Where the daemons' records are.
     records: Vec<String>,
-}
-
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl<'l> Nodes<'l> {
@@ -49,31 +36,16 @@ impl<'l> Nodes<'l> {
         self.lab.dir().join(format!("{node}.{what}"))
     }
 
-    fn daemon(&self, node: &str) -> Daemon {
-        let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
-        assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
-        let log = self.dir(node, "log");
-        let out = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-        let mut command = self.lab.command(path.to_str().unwrap());
+    fn daemon(&self, node: &str) -> Service {
+        let mut command = self.lab.command(netwrightd().to_str().unwrap());
         command.args(["ipam", "-node", node]).args(&self.records);
         command.arg("-socketpath").arg(self.dir(node, "sock"));
         command.arg("-state").arg(self.dir(node, "state"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
-        let daemon = Daemon(command.spawn().unwrap());
-        self.wait_for("the daemon to answer", node, || {
+        let mut daemon = Service::start(command, &self.dir(node, "log"));
+        daemon.wait_until("the daemon to answer", || {
             self.call("STATUS", node, "", "").status.success()
         });
         daemon
-    }
-
-    #[track_caller]
-    fn wait_for(&self, what: &str, node: &str, is_so: impl Fn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so() {
-            let log = std::fs::read_to_string(self.dir(node, "log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "waited too long for {what}:\n{log}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 
     /// Calls the plugin of a node as a runtime there does.

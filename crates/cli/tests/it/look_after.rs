@@ -1,14 +1,13 @@
 //! `netwrightd repair` and `netwrightd collect` beside runtimes that know nothing of them.
 
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp, try_tcp};
-use testkit::{Lab, Place, Running, require};
+use testkit::{Lab, Place, Running, require, wait_until};
 
-use crate::system::{NETWRIGHT, SERVE, fetch, install};
+use crate::system::{SERVE, fetch, install, netwrightd};
 
 const PODS: &str = r#"{
   "cniVersion": "1.0.0", "name": "pods",
@@ -19,16 +18,6 @@ const PODS: &str = r#"{
     {"type": "firewall", "ingressPolicy": "same-bridge"}
   ]
 }"#;
-
-/// How long anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The daemon's executable, which the same `cargo` builds beside ours.
-fn netwrightd() -> PathBuf {
-    let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
-    assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
-    path
-}
 
 /// Starts the repair service, which hears and need not look by itself.
 fn repairing(lab: &Lab) -> Running {
@@ -46,15 +35,6 @@ fn collect(lab: &Lab, more: &[&str]) -> String {
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{log}");
     log
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A cluster's node whose ruleset is flushed, and one that loses power.
@@ -75,9 +55,9 @@ fn pods_of_containerd_are_repaired_and_collected() {
     let elements = |text: &str| lab.sh("nft list ruleset").contains(text);
     // It says nothing when it is ready; whatever is flushed before is found by its first look.
     lab.sh("nft flush ruleset");
-    wait_for("the packet filter", || elements("tcp . 8080") && elements("tcp . 8081"));
+    wait_until("the packet filter", || elements("tcp . 8080") && elements("tcp . 8081"));
     containerd.netns(&web).sh("ip route del default");
-    wait_for("a route", || containerd.netns(&web).sh("ip route").contains("default"));
+    wait_until("a route", || containerd.netns(&web).sh("ip route").contains("default"));
     assert_eq!(fetch(&outside, url), "hello from web\n");
     tell("containerd", "repaired", "its pods answer again after nft flush ruleset");
     drop(service);
@@ -124,13 +104,13 @@ fn containers_of_podman_are_repaired_and_collected() {
     let serving = Server::tcp(&web, "[::]:80", "web");
     let service = repairing(&lab);
     lab.sh("nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0");
-    wait_for("the ports", || lab.sh("nft list ruleset").contains("tcp . 8081"));
+    wait_until("the ports", || lab.sh("nft list ruleset").contains("tcp . 8081"));
     web.sh("ip route del default");
-    wait_for("a route", || web.sh("ip route").contains("default"));
-    wait_for("forwarding", || lab.sh("sysctl -n net.ipv4.ip_forward").trim() == "1");
+    wait_until("a route", || web.sh("ip route").contains("default"));
+    wait_until("forwarding", || lab.sh("sysctl -n net.ipv4.ip_forward").trim() == "1");
     // The port may still be away: who connects meanwhile reaches podman, which holds it open and never answers.
     let port = "127.0.0.1:8080".parse().unwrap();
-    wait_for("its answer", || {
+    wait_until("its answer", || {
         try_tcp(&lab, port, Duration::from_secs(1)).is_ok_and(|answer| answer.server == "web")
     });
     assert_pings(&web, "198.51.100.2");
@@ -148,7 +128,7 @@ fn containers_of_podman_are_repaired_and_collected() {
     lab.try_sh(&format!("umount {netns}; rm -f {netns}; rm -rf /run/crun/{}", id.trim()));
     // As long as its process ends, its namespace is there.
     let mut log = String::new();
-    wait_for("its end", || {
+    wait_until("its end", || {
         log = collect(&lab, &["-act"]);
         assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
         log.contains("removed; its container is gone")

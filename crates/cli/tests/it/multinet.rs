@@ -1,19 +1,15 @@
 //! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet` and an API server, as on a node.
 
-#![expect(clippy::print_stderr, reason = "what a daemon said is shown when a test fails")]
-
-use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::real::{Containerd, Pod, tell};
 use testkit::traffic::assert_pings;
-use testkit::{Lab, MemoryLimit, Place, require};
+use testkit::{Lab, MemoryLimit, Place, Service, require, wait_until};
 
-use crate::system::{NETWRIGHT, install};
+use crate::system::{install, netwrightd};
 
 /// The default network.
 const CLUSTER: &str = r#"{
@@ -22,28 +18,12 @@ const CLUSTER: &str = r#"{
      "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.97.0.0/16"}]]}}]
 }"#;
 
-/// How long anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(90);
-
 const CONFLIST: &str = "/etc/cni/net.d/00-netwright.conflist";
 
 /// A node of a cluster.
 struct Cluster {
     lab: Lab,
     api: KubeApi,
-}
-
-struct Daemon(Child, PathBuf);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        if std::thread::panicking() {
-            let said = std::fs::read_to_string(&self.1).unwrap_or_default();
-            eprintln!("--- the daemon said:\n{said}");
-        }
-    }
 }
 
 impl Cluster {
@@ -92,29 +72,19 @@ impl Cluster {
         }));
     }
 
-    fn daemon(&self) -> Daemon {
-        let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
-        assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
-        let log = self.lab.dir().join("multinet.log");
-        let out = std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let kubeconfig = self.api.kubeconfig(self.lab.dir());
-        let child = self
-            .lab
-            .command(path.to_str().unwrap())
+    fn daemon(&self) -> Service {
+        let mut command = self.lab.command(netwrightd().to_str().unwrap());
+        command
             .args(["multinet", "-node", "n1", "-cluster-network", "cluster", "-conflist", CONFLIST])
             .arg("-kubeconfig")
-            .arg(kubeconfig)
-            .stdin(Stdio::null())
-            .stderr(out)
-            .spawn()
-            .unwrap();
-        Daemon(child, log)
+            .arg(self.api.kubeconfig(self.lab.dir()));
+        Service::start(command, &self.lab.dir().join("multinet.log"))
     }
 
     /// The daemon, once pods can be answered.
-    fn ready(&self) -> Daemon {
+    fn ready(&self) -> Service {
         let daemon = self.daemon();
-        wait_for("pods to be answered", || self.lab.sh_status(&format!("test -e {CONFLIST}")));
+        wait_until("pods to be answered", || self.lab.sh_status(&format!("test -e {CONFLIST}")));
         daemon
     }
 
@@ -191,15 +161,6 @@ impl<P: Place> Try for P {
     }
 }
 
-#[track_caller]
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The links of a namespace but `lo`, by name.
 fn links(pod: &impl Place) -> Vec<String> {
     let text = pod.sh("ip -brief link");
@@ -237,14 +198,14 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
         ("default/pair", "net2"),
         ("default/mac", "net3"),
     ];
-    wait_for("the status", || cluster.interfaces("web") == wanted(&all));
+    wait_until("the status", || cluster.interfaces("web") == wanted(&all));
     assert_eq!(cluster.status("web").unwrap()[1]["ips"], json!(["10.71.0.99"]));
     cluster.succeeds("STATUS", "web", "uid-web");
 
     // One goes, the others stay.
     let without = json!([{"name": "lan", "interface": "data0"}, {"name": "pair"}]);
     cluster.annotate("web", &without.to_string());
-    wait_for("the status without it", || cluster.interfaces("web") == wanted(&all[..3]));
+    wait_until("the status without it", || cluster.interfaces("web") == wanted(&all[..3]));
     assert_eq!(links(&web), ["data0", "eth0", "net2"]);
     // Another comes.
     let with = json!([
@@ -253,7 +214,7 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     cluster.annotate("web", &with.to_string());
     let mut more = all[..3].to_vec();
     more.push(("default/lan", "data1"));
-    wait_for("the status with it", || cluster.interfaces("web") == wanted(&more));
+    wait_until("the status with it", || cluster.interfaces("web") == wanted(&more));
     assert_eq!(links(&web), ["data0", "data1", "eth0", "net2"]);
     assert_pings(&web, "10.97.0.1");
 
@@ -267,7 +228,9 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     let left = cluster.lab.sh("ls /run/netwright/multinet/sandboxes").lines().count();
     assert_eq!(left, 1, "the next daemon is told");
     let _daemon = cluster.daemon();
-    wait_for("it to be told", || cluster.lab.sh("ls /run/netwright/multinet/sandboxes").is_empty());
+    wait_until("it to be told", || {
+        cluster.lab.sh("ls /run/netwright/multinet/sandboxes").is_empty()
+    });
 }
 
 #[test]
@@ -317,8 +280,8 @@ fn many_pods_at_once_and_all_gone_without_an_api_server() {
     }
     let limit = MemoryLimit::new(64 << 20);
     let mut daemon = cluster.daemon();
-    limit.hold(daemon.0.id());
-    wait_for("pods to be answered", || cluster.lab.sh_status(&format!("test -e {CONFLIST}")));
+    limit.hold(daemon.pid());
+    wait_until("pods to be answered", || cluster.lab.sh_status(&format!("test -e {CONFLIST}")));
     let containers: Vec<_> = names.iter().map(|name| cluster.lab.container(name)).collect();
     let all_at_once = |verb: &str| {
         let start = Barrier::new(pods);
@@ -335,9 +298,9 @@ fn many_pods_at_once_and_all_gone_without_an_api_server() {
     all_at_once("ADD");
     for (name, container) in names.iter().zip(&containers) {
         assert_eq!(links(container), ["eth0", "net1", "net2"], "{name}");
-        wait_for("every status", || cluster.interfaces(name).len() == 3);
+        wait_until("every status", || cluster.interfaces(name).len() == 3);
     }
-    assert!(daemon.0.try_wait().unwrap().is_none(), "the daemon lives");
+    assert!(daemon.child().try_wait().unwrap().is_none(), "the daemon lives");
     eprintln!("{pods} pods: the daemon had at most {} KiB", limit.most_used() >> 10);
     cluster.api.refuse();
     all_at_once("DEL");
@@ -375,14 +338,14 @@ fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
             drop(daemon);
             let _next = cluster.daemon();
             add.join().unwrap();
-            wait_for("the status", || cluster.interfaces(name).len() == 3);
+            wait_until("the status", || cluster.interfaces(name).len() == 3);
         });
         assert_eq!(links(&pod), ["eth0", "net1", "net2"]);
         cluster.succeeds("DEL", &name, &name);
         assert_eq!(links(&pod), Vec::<String>::new());
     }
     let _last = cluster.daemon();
-    wait_for("nothing to be left", || {
+    wait_until("nothing to be left", || {
         cluster.lab.sh("ls /run/netwright/multinet/sandboxes /run/netwright/multinet.sock.todo 2>/dev/null | grep -v : || true").trim().is_empty()
     });
     for network in ["cluster", "lan", "pair"] {
@@ -407,9 +370,9 @@ fn pods_of_containerd_have_their_networks() {
     let id = containerd.run_pod(&pod);
     let inside = containerd.netns(&id);
     assert_eq!(links(&inside), ["data0", "eth0", "net2"]);
-    wait_for("the status", || cluster.interfaces("web").len() == 3);
+    wait_until("the status", || cluster.interfaces("web").len() == 3);
     cluster.annotate("web", "lan@data0");
-    wait_for("one less", || cluster.interfaces("web").len() == 2);
+    wait_until("one less", || cluster.interfaces("web").len() == 2);
     assert_eq!(links(&inside), ["data0", "eth0"]);
     drop(inside);
     containerd.stop_pod(&id).unwrap();

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,13 @@ use crate::support::assert_as_before;
 
 /// The executable under test.
 pub(crate) const NETWRIGHT: &str = env!("CARGO_BIN_EXE_netwright");
+
+/// The daemon's executable, which the same `cargo` builds beside ours.
+pub(crate) fn netwrightd() -> PathBuf {
+    let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
+    assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
+    path
+}
 
 /// How long a process of ours may take to end.
 const END: Duration = Duration::from_secs(10);

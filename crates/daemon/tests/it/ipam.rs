@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cluster::wire::{self, Answer, Request};
 use serde_json::Value;
-use testkit::Place as _;
+use testkit::{Place as _, wait_for};
 
-use rig::{Cluster, ask, owner, say, wait_for};
+use rig::{Cluster, ask, owner, say};
 
 #[test]
 fn two_nodes_give_addresses_and_the_api_shows_whose_they_are() {

@@ -12,8 +12,9 @@ use npwg::wire::{
     self, Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
 };
 use serde_json::json;
+use testkit::wait_for;
 
-use rig::{Cluster, pod, sandbox, wait_for};
+use rig::{Cluster, pod, sandbox};
 
 const BRIDGE: &str =
     r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge","capabilities":{"ips":true}}]}"#;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::real::{Docker, Engine};
 use testkit::{Lab, Place, Snapshot, Visit};
 
-use crate::system::{NETWRIGHT, assert_only_left};
+use crate::system::{NETWRIGHT, assert_only_left, netwrightd};
 
 /// How long the driver may take to listen.
 const READY: Duration = Duration::from_secs(20);
@@ -31,13 +31,6 @@ pub(crate) const LAN: &str = r#"{
     {"type": "firewall"}
   ]
 }"#;
-
-/// The daemon's executable: it is built beside ours, by the same `cargo`.
-pub(crate) fn netwrightd() -> PathBuf {
-    let path = Path::new(NETWRIGHT).with_file_name("netwrightd");
-    assert!(path.exists(), "{} is missing: cargo build -p netwright-daemon", path.display());
-    path
-}
 
 /// A running `netwrightd docker`.
 #[derive(Debug)]

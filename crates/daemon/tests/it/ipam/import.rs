@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
+use testkit::wait_for;
 
-use super::rig::{Cluster, wait_for};
+use super::rig::Cluster;
 
 const POOLS: &str = "whereabouts.cni.cncf.io/v1alpha1";
 

@@ -1,20 +1,19 @@
 //! A node, an API server and the daemon between them, asked as the plugin asks.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use cluster::network::{NetworkSpec, RangeSpec};
 use cluster::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use testkit::{Lab, Place as _};
+use testkit::{Lab, Place as _, Service};
 
-/// How long anything that is waited for may take.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Nodes of a cluster, all in one lab.
@@ -54,27 +53,19 @@ impl Cluster {
 
     /// Starts a node's daemon and waits until it listens.
     pub(crate) fn daemon(&self, node: &str, flags: &[&str]) -> Daemon {
-        let log = self.dir.join(format!("{node}.log"));
-        let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let mut command = self.command(&["-node", node]);
         command
             .arg("-socketpath")
             .arg(self.socket(node))
             .arg("-state")
             .arg(self.dir.join(format!("{node}.state")))
-            .args(flags)
-            .stdout(Stdio::null())
-            .stderr(out);
+            .args(flags);
         let socket = self.socket(node);
-        let mut daemon = Daemon { child: command.spawn().unwrap(), log, socket };
-        let socket = daemon.socket.clone();
-        wait_for("the daemon to listen", || {
-            if let Some(status) = daemon.child.try_wait().unwrap() {
-                panic!("the daemon ended, {status}:\n{}", daemon.said());
-            }
-            ask(&socket, &Request::Release(owner("nobody"))).ok()
+        let mut service = Service::start(command, &self.dir.join(format!("{node}.log")));
+        service.wait_until("the daemon to listen", || {
+            ask(&socket, &Request::Release(owner("nobody"))).is_ok()
         });
-        daemon
+        Daemon { service, socket }
     }
 
     /// Runs the daemon for something that ends.
@@ -92,19 +83,17 @@ impl Cluster {
 
 /// A daemon; killed when dropped.
 pub(crate) struct Daemon {
-    child: Child,
-    log: PathBuf,
+    service: Service,
     pub(crate) socket: PathBuf,
 }
 
 impl Daemon {
     pub(crate) fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        self.service.log()
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn kill(self) {
+        self.service.kill();
     }
 
     pub(crate) fn assign(&self, container: &str) -> Result<Vec<IpAddr>, Refusal> {
@@ -124,16 +113,6 @@ impl Daemon {
 
     pub(crate) fn status(&self) -> Answer {
         ask(&self.socket, &Request::Status(StatusRequest { network: network() })).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- the daemon said:\n{}", self.said());
-        }
     }
 }
 
@@ -173,17 +152,4 @@ pub(crate) fn say(socket: &Path, line: &[u8]) -> std::io::Result<Vec<u8>> {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     Ok(answer)
-}
-
-/// Waits until something is there.
-#[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use npwg::wire::{Answer, Failed, Request};
 use serde_json::Value;
-use testkit::Place as _;
+use testkit::{Place as _, wait_for};
 
-use super::rig::{Cluster, pod, sandbox, wait_for};
+use super::rig::{Cluster, pod, sandbox};
 use super::{BRIDGE, attached};
 
 fn manifests() -> Vec<Value> {

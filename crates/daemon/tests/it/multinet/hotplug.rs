@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use npwg::wire::{Answer, Detached, Request};
 use serde_json::{Value, json};
+use testkit::wait_for;
 
-use super::rig::{Cluster, sandbox, wait_for};
+use super::rig::{Cluster, sandbox};
 use super::{BRIDGE, attached};
 
 /// Answers as the plugin does; fails for an interface called `bad0`.

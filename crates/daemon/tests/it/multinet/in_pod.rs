@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::{Child, Stdio};
 
-use testkit::Place as _;
+use testkit::{Place as _, wait_for};
 
-use super::rig::{Cluster, wait_for};
+use super::rig::Cluster;
 
 /// What ends TLS before the API server.
 struct Front(Child);

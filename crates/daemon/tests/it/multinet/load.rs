@@ -5,9 +5,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use npwg::wire::{self, Answer, Detached, Request};
-use testkit::MemoryLimit;
+use testkit::{MemoryLimit, wait_for};
 
-use super::rig::{Cluster, ask, pod, sandbox, wait_for};
+use super::rig::{Cluster, ask, pod, sandbox};
 use super::{BRIDGE, attached};
 
 /// What the daemon has in deploy/kubernetes.
@@ -49,7 +49,7 @@ fn five_hundred_at_once_in_64_mebibytes() {
     for number in 0..PODS {
         wait_for("every status", || cluster.status(&format!("p{number}")));
     }
-    assert!(daemon.child.try_wait().unwrap().is_none(), "it lives");
+    assert!(daemon.service.child().try_wait().unwrap().is_none(), "it lives");
     let (most, resident) = (limit.most_used(), limit.resident());
     assert!(resident < MEMORY / 2, "{resident} bytes are held when it is over");
     eprintln!(
@@ -105,8 +105,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
             // Each life ends a bit later than the one before: while a message arrives, is written down, is written to the API
             // server, or after that.
             std::thread::sleep(Duration::from_micros(life * 300));
-            daemon.child.kill().unwrap();
-            let end = daemon.child.wait();
+            daemon.service.child().kill().unwrap();
+            let end = daemon.service.child().wait();
             told.join().unwrap();
             end
         });
@@ -157,8 +157,8 @@ fn a_daemon_killed_at_each_request_loses_nothing() {
             cluster.api.wait_until("the request", |api| {
                 life < api.asked().len() || cluster.events(name).len() == 2
             });
-            daemon.child.kill().unwrap();
-            daemon.child.wait().unwrap();
+            daemon.service.child().kill().unwrap();
+            daemon.service.child().wait().unwrap();
             let _next = cluster.daemon();
             add.join().unwrap();
             wait_for(name, || cluster.status(name));

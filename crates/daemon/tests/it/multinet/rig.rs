@@ -4,15 +4,15 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use npwg::wire::{self, Answer, Plan, PlanRequest, Pod, Refusal, Request, Sandbox};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use testkit::{Lab, Place as _};
+use testkit::{Lab, Place as _, Service, wait_for};
 
-/// How long anything that is waited for may take.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node of a cluster.
@@ -92,8 +92,6 @@ impl Cluster {
     }
 
     fn start(&self, before: &[&str], finish: impl FnOnce(&mut Command)) -> Daemon<'_> {
-        let log = self.dir.join("daemon.log");
-        let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let words: Vec<&str> =
             before.iter().copied().chain([env!("CARGO_BIN_EXE_netwrightd")]).collect();
         let mut command = self.lab.command(words[0]);
@@ -107,12 +105,10 @@ impl Cluster {
             .arg(self.dir.join("checkpoint"))
             .env("NETWRIGHT_RUN_DIR", self.dir.join("run"))
             .env("NETWRIGHT_STATE_DIR", self.dir.join("lib"))
-            .env("NETWRIGHT_LOG", "debug")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(out);
+            .env("NETWRIGHT_LOG", "debug");
         finish(&mut command);
-        Daemon { cluster: self, child: command.spawn().unwrap(), log }
+        let service = Service::start(command, &self.dir.join("daemon.log"));
+        Daemon { cluster: self, service }
     }
 
     /// Starts the daemon within a bound of memory from its first moment.
@@ -120,7 +116,7 @@ impl Cluster {
         let go = self.dir.join("go");
         let script = format!("while ! [ -e {} ]; do :; done; exec \"$@\"", go.display());
         let daemon = self.spawn(flags, &["/bin/sh", "-c", &script, "sh"]);
-        limit.hold(daemon.child.id());
+        limit.hold(daemon.service.pid());
         fs::write(go, "").unwrap();
         daemon
     }
@@ -192,50 +188,16 @@ pub(crate) fn pod(name: &str, uid: &str) -> Pod {
 /// A daemon; killed when dropped.
 pub(crate) struct Daemon<'c> {
     cluster: &'c Cluster,
-    pub(crate) child: Child,
-    log: PathBuf,
+    pub(crate) service: Service,
 }
 
 impl Daemon<'_> {
     pub(crate) fn wait_until_listening(&mut self) {
         let socket = self.cluster.socket();
-        wait_for("the daemon to listen", || {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("the daemon ended, {status}:\n{}", self.said());
-            }
-            ask(&socket, &Request::Status).ok()
-        });
+        self.service.wait_until("the daemon to listen", || ask(&socket, &Request::Status).is_ok());
     }
 
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon<'_> {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- the daemon said:\n{}", self.said());
-        }
-    }
-}
-
-/// Waits until something is there.
-#[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(5));
+    pub(crate) fn kill(self) {
+        self.service.kill();
     }
 }

@@ -1,0 +1,129 @@
+//! Programs that serve while a test runs, and waiting for what they do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The pause between looks at what is waited for.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A program whose standard error goes to a file. It is killed when this is dropped; if the test fails, its log is shown.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Service {
+    /// Starts a program; its log goes behind what is in the file.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    #[track_caller]
+    pub fn start(mut command: Command, log: &Path) -> Self {
+        let out = fs::OpenOptions::new().create(true).append(true).open(log);
+        let out = out.unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Service { child, log: log.to_owned() }
+    }
+
+    /// Waits until it does something.
+    ///
+    /// # Panics
+    /// When it ends before, or takes too long.
+    #[track_caller]
+    pub fn wait_until(&mut self, what: &str, mut does: impl FnMut() -> bool) {
+        wait_until(what, || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("it ended, {status}, before {what}");
+            }
+            does()
+        });
+    }
+
+    /// What it has said until now.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its process, for whoever ends it otherwise.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does so without success.
+    #[track_caller]
+    pub fn ended(mut self) {
+        let status = self.child.wait();
+        assert!(status.is_ok_and(|status| status.success()), "it failed:\n{}", self.log());
+    }
+
+    /// Ends it as a service manager does; returns its exit code.
+    ///
+    /// # Panics
+    /// When it is gone already.
+    #[track_caller]
+    pub fn stop(mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        self.child.wait().expect("it is ours").code()
+    }
+
+    /// Ends it without a warning.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Service {
+    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- {}:\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// Waits until something is there.
+///
+/// # Panics
+/// When it takes too long.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until something is so.
+///
+/// # Panics
+/// When it takes too long.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
