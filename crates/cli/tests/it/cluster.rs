@@ -175,7 +175,7 @@ fn pods_of_two_nodes_with_records_in_the_kubernetes_api() {
 
 #[test]
 fn pods_of_two_nodes_with_records_in_etcd() {
-    require!("root", "program:etcd");
+    require!("root", "program:etcd", "program:curl");
     let lab = Lab::new("cluster-etcd");
     let etcd = Etcd::start(&lab);
     let nodes = Nodes::new(&lab, vec!["-etcd".to_owned(), etcd.endpoints().join(",")]);

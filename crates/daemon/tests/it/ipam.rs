@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cluster::wire::{self, Answer, Request};
 use serde_json::Value;
-use testkit::{Place as _, wait_for};
+use testkit::wait_for;
 
 use rig::{Cluster, ask, owner, say};
 
@@ -182,50 +182,142 @@ fn what_is_not_defined_and_what_is_not_allowed_is_said() {
     let refusal = n1.assign("c0").unwrap_err();
     assert!(refusal.retry && refusal.msg.contains("is forbidden"), "{refusal}");
     // With what is in deploy/kubernetes it goes on by itself.
+    cluster.api.allow_only(&[(rules(), None)]);
+    wait_for("an address", || n1.assign("c0").ok());
+}
+
+/// The rules of the daemon's role.
+fn rules() -> Value {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/5-addresses.yaml");
     let all: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap();
-    let role = all.iter().find(|one| one["kind"] == "ClusterRole").unwrap();
-    cluster.api.allow_only(&[(role["rules"].clone(), None)]);
-    wait_for("an address", || n1.assign("c0").ok());
-    n1.release("c0");
-    // What is asked for is what is allowed, no more.
-    let asked: BTreeSet<(String, String)> = cluster
-        .api
-        .asked()
-        .into_iter()
-        .filter(|asked| asked.code < 400)
-        .map(|asked| (asked.verb, asked.resource))
-        .collect();
-    assert!(asked.iter().all(|(_, of)| of.starts_with("address") || of == "nodes"), "{asked:?}");
-    let kinds: BTreeSet<&str> = all
-        .iter()
-        .filter(|one| one["kind"] == "CustomResourceDefinition")
-        .filter_map(|one| one["spec"]["names"]["plural"].as_str())
-        .collect();
-    let allowed = role["rules"][0]["resources"].as_array().unwrap();
-    assert_eq!(kinds, allowed.iter().filter_map(Value::as_str).collect());
+    all.iter().find(|one| one["kind"] == "ClusterRole").unwrap()["rules"].clone()
+}
+
+/// Everything the daemon and its commands ever ask for is done under the manifest's role, and the role allows nothing else.
+#[test]
+fn rights_are_what_is_asked_for() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-role");
+    cluster.api.allow_only(&[(rules(), None)]);
+    let (n1, n2) = (cluster.daemon("n1", &["-idle", "0"]), cluster.daemon("n2", &["-lease", "1s"]));
+    // A space, blocks and leases are made, held, and empty blocks given back.
+    n2.assign("c1").unwrap();
+    let many: Vec<String> = (0..10).map(|index| format!("many{index}")).collect();
+    many.iter().for_each(|container| drop(n1.assign(container).unwrap()));
+    many.iter().for_each(|container| n1.release(container));
+    // One of each family is kept for the next.
+    wait_for("blocks to be given back", || (cluster.blocks("n1").len() == 2).then_some(()));
+    // A space grows.
+    let mut grown = rig::network();
+    grown.ranges.push("10.1.0.0/20".parse().unwrap());
+    assert!(matches!(assign(&n1, grown, "c2"), Answer::Assigned(_)));
+    // A pod keeps an address, has it again, and keeps it no more.
+    for container in ["c3", "c4"] {
+        wait_for("the pod's address", || {
+            matches!(assign_sticky(&n1, container), Answer::Assigned(_)).then_some(())
+        });
+        n1.release(container);
+    }
+    wait_for("it to be free", || {
+        cluster.run(&["-release-sticky", "ns/web-0"]).status.success().then_some(())
+    });
+    // A node is gone by its object, and one by an administrator's word.
+    n2.kill();
+    cluster.api.remove("nodes", "", "n2");
+    n1.kill();
+    assert!(cluster.run(&["-forget", "n1"]).status.success());
+    let n1 = cluster.daemon("n1", &["-lease", "1s"]);
+    wait_for("the other's blocks", || cluster.blocks("n2").is_empty().then_some(()));
+    let asked = || -> BTreeSet<(String, String, String)> {
+        let own = |asked: testkit::kube::Asked| (asked.group, asked.resource, asked.verb);
+        cluster.api.asked().into_iter().map(own).collect()
+    };
+    let mut allowed = BTreeSet::new();
+    let texts = |value: &Value| -> Vec<String> {
+        let list = value.as_array().into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    for rule in rules().as_array().unwrap() {
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                for verb in texts(&rule["verbs"]) {
+                    allowed.insert((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    wait_for("everything to have been asked for", || allowed.is_subset(&asked()).then_some(()));
+    assert_eq!(asked(), allowed, "{}", n1.said());
+    let refused = cluster.api.asked().into_iter().find(|asked| matches!(asked.code, 401 | 403));
+    assert_eq!(refused, None);
+}
+
+fn assign(daemon: &rig::Daemon, network: cluster::network::NetworkSpec, container: &str) -> Answer {
+    let request =
+        Request::Assign(wire::Assign { network, owner: owner(container), wanted: Vec::new() });
+    ask(&daemon.socket, &request).unwrap()
+}
+
+/// Asks for a pod's address that it keeps.
+fn assign_sticky(daemon: &rig::Daemon, container: &str) -> Answer {
+    let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
+    let request = Request::Assign(wire::Assign {
+        network: cluster::network::NetworkSpec { sticky: true, ..rig::network() },
+        owner: wire::Owner { pod: Some(pod), ..owner(container) },
+        wanted: Vec::new(),
+    });
+    ask(&daemon.socket, &request).unwrap()
 }
 
 #[test]
 fn etcd_keeps_them_as_well() {
-    testkit::require!("root", "program:etcd");
+    testkit::require!("root", "program:etcd", "program:curl");
     let cluster = Cluster::new("ipam-etcd-daemon");
     let etcd = testkit::real::Etcd::start(&cluster.lab);
-    let socket = cluster.dir.join("e.sock");
-    let mut command = cluster.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
-    command.args(["ipam", "-node", "n1", "-etcd", &etcd.endpoints().join(","), "-socketpath"]);
-    command.arg(&socket).arg("-state").arg(cluster.dir.join("e.state"));
-    let mut child = command.spawn().unwrap();
-    let ask_for = Request::Assign(wire::Assign {
-        network: rig::network(),
-        owner: owner("c0"),
-        wanted: Vec::new(),
-    });
-    let answer = wait_for("an address", || ask(&socket, &ask_for).ok());
-    assert!(matches!(answer, Answer::Assigned(all) if all.len() == 2));
-    let _ = child.kill();
-    let _ = child.wait();
+    let n1 = cluster.daemon_with_etcd("n1", &etcd, &[]);
+    assert_eq!(n1.assign("c0").unwrap().len(), 2);
+}
+
+#[test]
+fn etcd_is_asked_over_tls_and_whoever_is_not_trusted_is_told() {
+    testkit::require!("root", "program:etcd", "program:curl", "program:openssl");
+    let cluster = Cluster::new("ipam-etcd-tls");
+    let etcd = testkit::real::Etcd::start_secure(&cluster.lab);
+    let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    let flags = |authority: &str, name: &str| {
+        let [certificate, key] = etcd.files(name).map(text);
+        let authority = text(etcd.authority(authority));
+        [
+            "-etcd-ca".to_owned(),
+            authority,
+            "-etcd-cert".to_owned(),
+            certificate,
+            "-etcd-key".to_owned(),
+            key,
+        ]
+    };
+    let start = |node: &str, flags: &[String]| {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        cluster.daemon_with_etcd(node, &etcd, &flags)
+    };
+    let n1 = start("n1", &flags("ca", "client"));
+    assert_eq!(n1.assign("c0").unwrap().len(), 2);
+    for (node, flags) in [
+        ("stranger", flags("ca", "stranger").to_vec()),
+        ("nameless", flags("ca", "client")[..2].to_vec()),
+        ("misled", flags("other", "client").to_vec()),
+    ] {
+        let refusal = start(node, &flags).assign("c1").unwrap_err();
+        assert!(refusal.retry, "{node}: {refusal}");
+        let told = format!("{refusal} {}", refusal.details).to_lowercase();
+        assert!(
+            told.contains("etcd at https://127.0.0.1:") && told.contains("certificate"),
+            "{node}: {told}"
+        );
+    }
+    // They have changed nothing.
+    assert_eq!(n1.assign("c1").unwrap().len(), 2);
 }
 
 #[test]
@@ -233,17 +325,9 @@ fn a_pod_keeps_its_addresses_until_somebody_frees_them() {
     testkit::require!("root");
     let cluster = Cluster::new("ipam-sticky");
     let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
-    let add = |daemon: &rig::Daemon, container: &str| {
-        let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
-        let request = Request::Assign(wire::Assign {
-            network: cluster::network::NetworkSpec { sticky: true, ..rig::network() },
-            owner: wire::Owner { pod: Some(pod), ..owner(container) },
-            wanted: Vec::new(),
-        });
-        match ask(&daemon.socket, &request).unwrap() {
-            Answer::Assigned(all) => Ok(all),
-            other => Err(format!("{other:?}")),
-        }
+    let add = |daemon: &rig::Daemon, container: &str| match assign_sticky(daemon, container) {
+        Answer::Assigned(all) => Ok(all),
+        other => Err(format!("{other:?}")),
     };
     let first = add(&n1, "c1").unwrap();
     assert!(add(&n2, "c2").unwrap_err().contains("still its container's on node n1"));

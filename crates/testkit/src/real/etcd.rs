@@ -1,8 +1,6 @@
 //! Debian's etcd.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,23 +16,53 @@ const MEMBERS: u16 = 3;
 /// How long a member may take to start, and the cluster to have a leader.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Makes two authorities, and keys that the first has signed for the members and for a client, the second for a stranger.
+const KEYS: &str = "
+printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n' > extensions
+new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+for ca in ca other; do
+  openssl req -x509 $new -days 30 -subj /CN=$ca -keyout $ca.key -out $ca.pem
+done
+sign() {
+  openssl req $new -subj /CN=$1 -keyout $1.key -out $1.csr
+  openssl x509 -req -in $1.csr -days 30 -CA $2.pem -CAkey $2.key -CAcreateserial -extfile extensions -out $1.pem
+}
+sign member ca; sign client ca; sign stranger other";
+
 /// A cluster of three members of `etcd`: processes in a lab's namespaces, on ports of its loopback interface, their data in a folder of the lab.
 ///
-/// Who asks them must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses it says `require!("root", "program:etcd")`.
+/// Who asks them must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses it says
+/// `require!("root", "program:etcd", "program:curl")`.
 #[derive(Debug)]
 pub struct Etcd<'lab> {
     lab: &'lab Lab,
     dir: PathBuf,
     members: Vec<Option<Running>>,
+    is_secure: bool,
 }
 
 impl<'lab> Etcd<'lab> {
     /// Starts three members and waits until they have a leader.
     #[must_use]
     pub fn start(lab: &'lab Lab) -> Self {
+        Self::start_as(lab, false)
+    }
+
+    /// Starts three members that speak TLS to clients, and only to those whose certificate their own authority has signed
+    /// ([`Etcd::files`]). Takes `program:openssl` too.
+    #[must_use]
+    pub fn start_secure(lab: &'lab Lab) -> Self {
+        Self::start_as(lab, true)
+    }
+
+    fn start_as(lab: &'lab Lab, is_secure: bool) -> Self {
         let dir = lab.dir().join("etcd");
         fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-        let mut etcd = Etcd { lab, dir, members: (0..MEMBERS).map(|_| None).collect() };
+        if is_secure {
+            lab.sh(&format!("cd {} && {{ {KEYS}\n}} 2>keys.log", dir.display()));
+        }
+        let members = (0..MEMBERS).map(|_| None).collect();
+        let mut etcd = Etcd { lab, dir, members, is_secure };
         for member in 0..etcd.members.len() {
             etcd.revive(member);
         }
@@ -45,11 +73,24 @@ impl<'lab> Etcd<'lab> {
     /// The members' addresses for clients.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        (0..self.members.len()).map(|member| format!("http://{}", Self::client(member))).collect()
+        (0..self.members.len()).map(|member| self.client(member)).collect()
     }
 
-    fn client(member: usize) -> String {
-        format!("127.0.0.1:{}", 2379 + 10 * member)
+    /// The certificate and the key of `client`, whom secure members know, or of `stranger`, whom they do not.
+    #[must_use]
+    pub fn files(&self, name: &str) -> [PathBuf; 2] {
+        ["pem", "key"].map(|kind| self.dir.join(format!("{name}.{kind}")))
+    }
+
+    /// The authority that signed what secure members show (`ca`), or the one that signed a stranger's key (`other`).
+    #[must_use]
+    pub fn authority(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.pem"))
+    }
+
+    fn client(&self, member: usize) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", 2379 + 10 * member)
     }
 
     fn peer(member: usize) -> String {
@@ -64,7 +105,7 @@ impl<'lab> Etcd<'lab> {
         let cluster: Vec<String> = (0..self.members.len())
             .map(|member| format!("m{member}={}", Self::peer(member)))
             .collect();
-        let client = format!("http://{}", Self::client(member));
+        let client = self.client(member);
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -78,10 +119,14 @@ impl<'lab> Etcd<'lab> {
             .args(["--listen-peer-urls", &Self::peer(member)])
             .args(["--initial-advertise-peer-urls", &Self::peer(member)])
             .args(["--initial-cluster", &cluster.join(",")])
-            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
+            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
+        if self.is_secure {
+            let [certificate, key] = self.files("member");
+            command.arg("--client-cert-auth").arg("--cert-file").arg(certificate);
+            command.arg("--key-file").arg(key);
+            command.arg("--trusted-ca-file").arg(self.authority("ca"));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let running = command.spawn().unwrap_or_else(|error| panic!("etcd: {error}"));
         self.members[member] = Some(running.into());
     }
@@ -146,17 +191,15 @@ impl<'lab> Etcd<'lab> {
     }
 
     fn status(&self, member: usize) -> Option<Value> {
-        let address = Self::client(member).parse().ok()?;
-        self.lab.enter(|| {
-            let wait = Duration::from_millis(500);
-            let mut stream = TcpStream::connect_timeout(&address, wait).ok()?;
-            stream.set_read_timeout(Some(wait)).ok()?;
-            let request = "POST /v3/maintenance/status HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
-            stream.write_all(request.as_bytes()).ok()?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).ok()?;
-            let body = &answer[answer.find("\r\n\r\n")?..];
-            serde_json::from_str(&body[body.find('{')?..=body.rfind('}')?]).ok()
-        })
+        let mut command = self.lab.command("curl");
+        command.args(["-s", "--max-time", "0.5", "-d", "{}"]);
+        if self.is_secure {
+            let [certificate, key] = self.files("client");
+            command.arg("--cert").arg(certificate).arg("--key").arg(key);
+            command.arg("--cacert").arg(self.authority("ca"));
+        }
+        command.arg(format!("{}/v3/maintenance/status", self.client(member)));
+        let output = command.stdin(Stdio::null()).output().ok()?;
+        serde_json::from_slice(&output.stdout).ok()
     }
 }

@@ -44,7 +44,7 @@ fn with_runtime<T>(work: impl FnOnce(&Handle) -> T) -> T {
 
 #[test]
 fn many_nodes_on_etcd_whose_leader_dies_give_no_address_twice_and_leak_none() {
-    testkit::require!("root", "program:etcd");
+    testkit::require!("root", "program:etcd", "program:curl");
     let lab = Lab::new("ipam-etcd");
     let etcd = Mutex::new(Etcd::start(&lab));
     let endpoints = etcd.lock().unwrap().endpoints();

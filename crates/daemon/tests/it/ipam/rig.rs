@@ -11,6 +11,7 @@ use cluster::network::{NetworkSpec, RangeSpec};
 use cluster::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
+use testkit::real::Etcd;
 use testkit::{Lab, Place as _, Service};
 
 /// How long an answer may take.
@@ -39,20 +40,24 @@ impl Cluster {
     }
 
     /// What a daemon is started with.
-    pub(crate) fn command(&self, flags: &[&str]) -> Command {
+    fn command(&self, flags: &[&str]) -> Command {
         let mut command = self.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
-        command
-            .arg("ipam")
-            .arg("-kubeconfig")
-            .arg(self.api.kubeconfig(&self.dir))
-            .args(flags)
-            .env("NETWRIGHT_LOG", "debug")
-            .stdin(Stdio::null());
+        command.arg("ipam").args(flags).env("NETWRIGHT_LOG", "debug").stdin(Stdio::null());
         command
     }
 
     /// Starts a node's daemon and waits until it listens.
     pub(crate) fn daemon(&self, node: &str, flags: &[&str]) -> Daemon {
+        let kubeconfig = self.api.kubeconfig(&self.dir);
+        self.start(node, &[&["-kubeconfig", kubeconfig.to_str().unwrap()], flags].concat())
+    }
+
+    /// The same, with its records in etcd.
+    pub(crate) fn daemon_with_etcd(&self, node: &str, etcd: &Etcd<'_>, flags: &[&str]) -> Daemon {
+        self.start(node, &[&["-etcd", &etcd.endpoints().join(",")], flags].concat())
+    }
+
+    fn start(&self, node: &str, flags: &[&str]) -> Daemon {
         let mut command = self.command(&["-node", node]);
         command
             .arg("-socketpath")
@@ -70,7 +75,8 @@ impl Cluster {
 
     /// Runs the daemon for something that ends.
     pub(crate) fn run(&self, flags: &[&str]) -> Output {
-        self.command(flags).output().unwrap()
+        let kubeconfig = self.api.kubeconfig(&self.dir);
+        self.command(flags).arg("-kubeconfig").arg(kubeconfig).output().unwrap()
     }
 
     /// The blocks of a node, as the API shows them.
