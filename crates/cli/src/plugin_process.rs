@@ -26,11 +26,6 @@ const VERSION_PATIENCE: Duration = Duration::from_millis(200);
 /// Answers one call and returns the exit code.
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let roots = world::roots(&environment);
-    let executor = OnDemand {
-        builtins: Builtins { roots: roots.clone(), build: VERSION },
-        environment: environment.clone(),
-        mixed: OnceLock::new(),
-    };
     let (mut stdout, mut stderr) = (Unbuffered, io::stderr());
     let mut world = Serve {
         environment,
@@ -40,8 +35,13 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         roots: roots.clone(),
         build: VERSION,
     };
-    let context = Context { roots: &roots, executor: &executor, deadline: None, build: VERSION };
     let env = world.call_env();
+    let executor = OnDemand {
+        builtins: Builtins { roots: roots.clone(), build: VERSION },
+        environment: std::mem::take(&mut world.environment),
+        mixed: OnceLock::new(),
+    };
+    let context = Context { roots: &roots, executor: &executor, deadline: None, build: VERSION };
     let mut stdin: Box<dyn Read> = match Command::parse(&env.command) {
         Some(Command::Version) => Box::new(UntilSilent::new()),
         _ => Box::new(io::stdin()),

@@ -36,9 +36,13 @@ impl Serve<'_> {
     /// replacement characters, which the checks then refuse where they name an object.
     #[must_use]
     pub fn call_env(&self) -> CallEnv {
-        CallEnv::from_vars(self.environment.iter().map(|(key, value)| {
-            (key.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
-        }))
+        // The rest of an environment may be long.
+        let vars = self.environment.iter().filter_map(|(key, value)| Some((key.to_str()?, value)));
+        let may_be_read =
+            |key: &str| key.starts_with("CNI_") || cni::call::TRACE_VARIABLES.contains(&key);
+        let vars = vars.filter(|(key, _)| may_be_read(key));
+        let text = |value: &OsString| value.to_string_lossy().into_owned();
+        CallEnv::from_vars(vars.map(|(key, value)| (key.to_owned(), text(value))))
     }
 
     /// Writes an answer to the standard files and returns the exit code it stands for. A reader that has

@@ -62,9 +62,6 @@ pub fn sha512_hex(text: &str, digits: usize) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
-        text
-    })
+    let digit = |four: u8| char::from(b"0123456789abcdef"[usize::from(four)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
