@@ -508,7 +508,7 @@ impl<'a> Firewall<'a> {
             Ok(Release::Last) => {}
             // A crash, or a failure of what follows, may have left the object without a holder.
             Ok(Release::NotHeld) => {}
-            Ok(Release::Held(_)) => return Vec::new(),
+            Ok(Release::Held) => return Vec::new(),
             Err(source) => {
                 first.get_or_insert(FirewallError::State { object, source });
                 return Vec::new();

@@ -27,10 +27,6 @@ const FILE_MODE: u32 = 0o600;
 /// How often a write is tried whose directory somebody else removes because it was empty.
 const DIRECTORY_RACES: u32 = 1000;
 
-/// Counting holders stops here: nobody needs to know whether it is 33 or 5000, and a directory of thousands
-/// is not to be read by every DEL.
-const COUNT_LIMIT: usize = 32;
-
 /// The records of attachments and the references to shared objects, below [`Roots::run`].
 ///
 /// Making the value touches nothing; directories come with the first write. Different attachments need no
@@ -50,8 +46,8 @@ pub struct Index {
 pub enum Release {
     /// Nobody holds the object any more: undo what its note says, then [`Index::take_note`].
     Last,
-    /// At least that many attachments still hold it; counting stops at 32.
-    Held(usize),
+    /// Others still hold it.
+    Held,
     /// This attachment did not hold it, and neither does anyone else.
     NotHeld,
 }
@@ -240,13 +236,9 @@ impl Index {
     pub fn release(&self, object: &str, key: &AttachmentKey) -> Result<Release, FileError> {
         let directory = self.object_directory(object);
         let held = remove_file(&directory.join(key.hash()))?;
-        let mut left = 0;
-        for holder in holder_names(&directory)?.take(COUNT_LIMIT) {
-            holder?;
-            left += 1;
-        }
-        if left != 0 {
-            return Ok(Release::Held(left));
+        // One is enough to know of, and there may be thousands.
+        if holder_names(&directory)?.next().transpose()?.is_some() {
+            return Ok(Release::Held);
         }
         // A foreign file that lies there hinders nobody.
         remove_directory(&directory)?;

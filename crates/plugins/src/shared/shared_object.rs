@@ -94,7 +94,7 @@ impl HostSwitch {
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
         // Held by nobody, and yet with a note: an ADD was killed between the two.
-        if let Release::Held(_) = index.release(&object, key).map_err(|error| file_error(&error))? {
+        if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
             return Ok(());
         }
         self.put_back(index)

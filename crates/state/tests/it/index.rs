@@ -171,9 +171,9 @@ fn the_first_holds_and_the_last_releases() {
     holders.sort();
     assert_eq!(holders, [c1.clone(), c2.clone()]);
     assert_eq!(index.objects().found, [bridge]);
-    assert_eq!(index.release(bridge, &c3).unwrap(), Release::Held(2));
-    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held(1));
-    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held(1));
+    assert_eq!(index.release(bridge, &c3).unwrap(), Release::Held);
+    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held);
+    assert_eq!(index.release(bridge, &c1).unwrap(), Release::Held);
     assert_eq!(index.release(bridge, &c2).unwrap(), Release::Last);
     assert_eq!(index.release(bridge, &c2).unwrap(), Release::NotHeld);
     assert_eq!(index.read_note(bridge).found, Some(json!({ "created": true })));
@@ -230,21 +230,11 @@ fn damaged_references_still_count_until_their_owner_goes() {
     assert_eq!((holders.found, holders.damaged.len()), (vec![c2.clone()], 1));
     let note = index.read_note("o");
     assert_eq!((note.found, note.damaged.len()), (None, 1));
-    assert_eq!(index.release("o", &c2).unwrap(), Release::Held(1));
+    assert_eq!(index.release("o", &c2).unwrap(), Release::Held);
     assert_eq!(index.release("o", &c1).unwrap(), Release::Last);
     // The foreign file is nobody of ours.
     assert!(index.hold("o", &c1).unwrap());
     assert!(!index.is_held_by_others("o", &c1).unwrap());
-}
-
-#[test]
-fn counting_stops_where_nobody_needs_the_number() {
-    let place = Place::new();
-    for number in 0..40 {
-        place.index.hold("o", &key("blue", &format!("c{number}"))).unwrap();
-    }
-    assert_eq!(place.index.release("o", &key("blue", "c0")).unwrap(), Release::Held(32));
-    assert_eq!(place.index.holders("o").found.len(), 39);
 }
 
 #[test]

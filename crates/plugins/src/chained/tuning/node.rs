@@ -127,7 +127,7 @@ impl<'a> Node<'a> {
         let object = self.object(path);
         let released =
             self.index.release(&object, &self.key).map_err(|error| file_error(&error))?;
-        if matches!(released, Release::Held(_)) {
+        if matches!(released, Release::Held) {
             return Ok(None);
         }
         let note = self.index.take_note(&object).map_err(|error| file_error(&error))?;

@@ -416,7 +416,7 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
         Release::NotHeld => {
             index.known_note(&object).map_err(|error| file_error(&error))?.is_some()
         }
-        Release::Held(_) => false,
+        Release::Held => false,
     };
     if undo { put_away(index, bridge) } else { Ok(()) }
 }

@@ -71,7 +71,7 @@ pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Resul
         return Ok(());
     }
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    if let Release::Held(_) = index.release(&object, key).map_err(|error| file_error(&error))? {
+    if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
         return Ok(());
     }
     index.take_note(&object).map(drop).map_err(|error| file_error(&error))
