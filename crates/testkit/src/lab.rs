@@ -1,20 +1,21 @@
 //! A private host for a test.
 
+mod init;
 mod setup;
 
 pub(crate) use setup::unshare;
 
 use std::fs;
-use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::LinkNameSpaceType;
 
+use self::init::Init;
 use crate::place::{Place, enter_namespaces, guarded};
 
 /// How long a killed process may take to disappear before a lab complains.
@@ -73,14 +74,6 @@ struct Keeper {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// The first process of the lab's PID namespace. It ends when its standard input does, so also when we are killed.
-#[derive(Debug)]
-struct Init {
-    child: Child,
-    pid: i32,
-    stdin: Option<ChildStdin>,
-}
-
 impl Lab {
     /// Makes a lab. The name appears in messages and in the scratch directory's name.
     ///
@@ -88,7 +81,7 @@ impl Lab {
     /// When the namespaces cannot be made: it takes root. A test that may run without says `testkit::require!("root")`.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self::build(name, false)
+        Self::build(name, |_| None)
     }
 
     /// Makes a lab with a PID namespace of its own, for programs that leave processes behind (podman, daemons).
@@ -97,17 +90,32 @@ impl Lab {
     /// the test process dies. Code run with [`Place::enter`] stays in the test's PID namespace and `/proc`.
     #[must_use]
     pub fn with_processes(name: &str) -> Self {
-        Self::build(name, true)
+        Self::build(name, |keeper| Some(Init::start(keeper)))
     }
 
-    fn build(name: &str, processes: bool) -> Self {
+    /// Makes a lab as [`Lab::with_processes`] does whose first process is systemd, with no units but those in the lab's
+    /// `/etc/systemd/system`, which is empty, and a few targets: to start services from the units that are shipped, with all the
+    /// confinement that they ask for. `systemctl` works in it; what a service says is in the lab's `/var/log/UNIT.log`.
+    ///
+    /// A test that uses it says `testkit::require!("root", "file:/lib/systemd/systemd")`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn with_systemd(name: &str) -> Self {
+        let lab = Self::build(name, |keeper| Some(Init::service_manager(keeper)));
+        init::wait_for_service_manager(&lab);
+        lab
+    }
+
+    fn build(name: &str, init: impl FnOnce(i32) -> Option<Init>) -> Self {
         let dir = tempfile::Builder::new()
             .prefix(&format!("nwt-{name}-"))
             .tempdir_in(setup::TEMPORARY)
             .unwrap_or_else(|error| panic!("lab {name}: scratch directory in /var/tmp: {error}"));
         let keeper = Keeper::start(dir.path())
             .unwrap_or_else(|error| panic!("lab {name}: {error} (root is needed)"));
-        let init = processes.then(|| Init::start(&keeper));
+        let init = init(keeper.tid);
         let lab = Self { inner: Arc::new(Inner { name: name.to_owned(), keeper, init, dir }) };
         // Every test does it: without the three programs that come before one of a script.
         let up = lab.enter(|| Command::new("ip").args(["link", "set", "lo", "up"]).status());
@@ -346,7 +354,7 @@ impl Inner {
     /// `nsenter` into the lab; it opens every namespace before it enters the first, so the paths are the machine's.
     fn command(&self, program: &str, netns: Option<&Path>) -> Command {
         let mut command = guarded("nsenter");
-        let target = self.init.as_ref().map_or(self.keeper.tid, |init| init.pid);
+        let target = self.init.as_ref().map_or(self.keeper.tid, Init::pid);
         command.arg(format!("--target={target}")).arg("--mount");
         if self.init.is_some() {
             command.arg("--pid");
@@ -369,7 +377,7 @@ impl Inner {
 
     fn processes(&self) -> Vec<u32> {
         use std::os::unix::fs::MetadataExt as _;
-        let keys = [Some(self.keeper.tid), self.init.as_ref().map(|init| init.pid)];
+        let keys = [Some(self.keeper.tid), self.init.as_ref().map(Init::pid)];
         let inode =
             |pid: String| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|at| at.ino());
         let lab: Vec<u64> =
@@ -407,8 +415,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(init) = &mut self.init {
-            drop(init.stdin.take());
-            let _ = init.child.wait();
+            init.end();
         }
         self.kill_processes();
         drop(self.keeper.stop.take());
@@ -444,44 +451,5 @@ impl Keeper {
             stop: Some(stop),
             thread: Some(thread),
         })
-    }
-}
-
-impl Init {
-    /// A PID namespace whose mount namespace is a peer of the lab's, but for `/proc`.
-    ///
-    /// Its first process must reap what daemons leave: with SIGCHLD ignored (which `exec` keeps) the kernel does.
-    fn start(keeper: &Keeper) -> Self {
-        let script = "mount --make-private /proc && mount -t proc proc /proc && echo ready && \
-                      exec env --ignore-signal=CHLD cat >/dev/null";
-        let child = Command::new("nsenter")
-            .arg(format!("--target={}", keeper.tid))
-            .args(["--mount", "--net", "--wdns=/"])
-            .args([
-                "unshare",
-                "--pid",
-                "--mount",
-                "--fork",
-                "--kill-child",
-                "--propagation",
-                "unchanged",
-            ])
-            .args(["sh", "-c", script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"));
-        let mut ready = [0_u8; 6];
-        let stdout = child.stdout.as_mut().map(|out| out.read_exact(&mut ready));
-        assert!(
-            matches!(stdout, Some(Ok(()))) && &ready == b"ready\n",
-            "the lab's first process did not start: its error is above"
-        );
-        let children = format!("/proc/{0}/task/{0}/children", child.id());
-        let pid = fs::read_to_string(&children).unwrap_or_default();
-        let pid = pid.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        let pid = pid.unwrap_or_else(|| panic!("{children} names no process"));
-        let stdin = child.stdin.take();
-        Self { child, pid, stdin }
     }
 }

@@ -18,13 +18,13 @@ const DEADLINE: Duration = Duration::from_secs(2);
 
 /// A control group that a runtime will make, in whatever hierarchies; gone when this is dropped.
 #[derive(Debug)]
-pub(super) struct Cgroup {
+pub(crate) struct Cgroup {
     name: String,
 }
 
 impl Cgroup {
     /// Chooses a name that no other test has, and removes what tests that died have left.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_stale();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -32,8 +32,20 @@ impl Cgroup {
     }
 
     /// The path below each hierarchy's root, as an OCI configuration has it.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/{}", self.name)
+    }
+
+    /// Makes it in the hierarchy of version 2, which may be beside those of version 1, and returns where it is.
+    ///
+    /// # Panics
+    /// When there is none, or this is not root.
+    pub(crate) fn unified(&self) -> PathBuf {
+        let beside = Path::new(ROOT).join("unified");
+        let root = if beside.exists() { beside } else { PathBuf::from(ROOT) };
+        let group = root.join(&self.name);
+        fs::create_dir(&group).unwrap_or_else(|error| panic!("make {}: {error}", group.display()));
+        group
     }
 }
 

@@ -15,7 +15,7 @@
 
 use std::process::Output;
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod containerd;
 mod docker;
 mod etcd;
