@@ -35,4 +35,5 @@ mod support;
 mod system;
 mod trust;
 mod two_containers;
+mod units;
 mod upgrade;

@@ -18,16 +18,16 @@ const CLUSTER: &str = r#"{
      "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.97.0.0/16"}]]}}]
 }"#;
 
-const CONFLIST: &str = "/etc/cni/net.d/00-netwright.conflist";
+pub(crate) const CONFLIST: &str = "/etc/cni/net.d/00-netwright.conflist";
 
 /// A node of a cluster.
-struct Cluster {
-    lab: Lab,
-    api: KubeApi,
+pub(crate) struct Cluster {
+    pub(crate) lab: Lab,
+    pub(crate) api: KubeApi,
 }
 
 impl Cluster {
-    fn new(lab: Lab) -> Self {
+    pub(crate) fn new(lab: Lab) -> Self {
         let api = lab.enter(KubeApi::start);
         install(&lab);
         lab.sh(&format!(
@@ -37,7 +37,7 @@ impl Cluster {
         Cluster { lab, api }
     }
 
-    fn define(&self, name: &str, config: &Value) {
+    pub(crate) fn define(&self, name: &str, config: &Value) {
         self.api.create(&json!({
             "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
             "metadata": {"namespace": "default", "name": name}, "spec": {"config": config.to_string()},
@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     /// Three networks: a bridge with addresses that can be asked for, a routed pair, and a macvlan.
-    fn define_all(&self) {
+    pub(crate) fn define_all(&self) {
         self.lab.sh(
             "ip link add up0 type veth peer name up1 && ip link set up0 up && ip link set up1 up",
         );
@@ -64,7 +64,7 @@ impl Cluster {
         }));
     }
 
-    fn pod(&self, name: &str, uid: &str, networks: &str) {
+    pub(crate) fn pod(&self, name: &str, uid: &str, networks: &str) {
         self.api.create(&json!({
             "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
             "metadata": {"namespace": "default", "name": name, "uid": uid,
@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn succeeds(&self, verb: &str, pod: &str, uid: &str) -> Value {
+    pub(crate) fn succeeds(&self, verb: &str, pod: &str, uid: &str) -> Value {
         let output = self.call(verb, pod, uid);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
@@ -130,14 +130,14 @@ impl Cluster {
         serde_json::from_str(text).ok()
     }
 
-    fn interfaces(&self, pod: &str) -> Vec<(String, String)> {
+    pub(crate) fn interfaces(&self, pod: &str) -> Vec<(String, String)> {
         let status = self.status(pod).unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let list = status.as_array().cloned().unwrap_or_default();
         list.iter().map(|one| (text(&one["name"]), text(&one["interface"]))).collect()
     }
 
-    fn annotate(&self, pod: &str, networks: &str) {
+    pub(crate) fn annotate(&self, pod: &str, networks: &str) {
         let change =
             json!({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": networks}}});
         self.api.change("pods", "default", pod, &change);
@@ -162,7 +162,7 @@ impl<P: Place> Try for P {
 }
 
 /// The links of a namespace but `lo`, by name.
-fn links(pod: &impl Place) -> Vec<String> {
+pub(crate) fn links(pod: &impl Place) -> Vec<String> {
     let text = pod.sh("ip -brief link");
     let names = text.lines().filter_map(|line| line.split([' ', '@']).next());
     let mut names: Vec<_> = names.filter(|name| *name != "lo").map(str::to_owned).collect();

@@ -27,10 +27,10 @@ macro_rules! needs_newest {
     };
 }
 
-pub(super) use {needs_docker, needs_newest};
+pub(crate) use {needs_docker, needs_newest};
 
 /// Both reach each other in both families.
-pub(super) fn assert_neighbours(one: &impl Place, two: &impl Place) {
+pub(crate) fn assert_neighbours(one: &impl Place, two: &impl Place) {
     for family in ["inet", "inet6"] {
         assert_pings(one, &address_of(two, "eth0", family).to_string());
         assert_pings(two, &address_of(one, "eth0", family).to_string());
@@ -38,7 +38,7 @@ pub(super) fn assert_neighbours(one: &impl Place, two: &impl Place) {
 }
 
 /// The published port leads to the container: from the host, from another container, from itself.
-pub(super) fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
+pub(crate) fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
     let _server = Server::tcp(web, "[::]:80", "web");
     assert_eq!(assert_tcp(lab, &format!("127.0.0.1:{port}")).server, "web");
     for family in ["-4", "-6"] {

@@ -1,0 +1,118 @@
+//! The units in `deploy/systemd`, started by systemd as an administrator does it, and their services at work within them.
+
+mod dhcp;
+mod docker;
+mod looks;
+mod pods;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use testkit::{Lab, Place};
+
+use crate::system::install;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd")
+}
+
+/// A host with systemd, plugins and units.
+struct Host<'l> {
+    lab: &'l Lab,
+}
+
+impl<'l> Host<'l> {
+    /// Installs plugins, and units as their first lines say, in a lab with systemd.
+    fn new(lab: &'l Lab, units: &str) -> Self {
+        install(lab);
+        lab.sh(&format!(
+            "cd {} && cp {units} /etc/systemd/system/ && systemctl daemon-reload",
+            folder().display()
+        ));
+        Host { lab }
+    }
+
+    /// Adds settings to a unit, as `systemctl edit` does.
+    fn edit(&self, unit: &str, settings: &str) {
+        self.lab.sh(&format!(
+            "mkdir -p /etc/systemd/system/{unit}.d && \
+             printf '[Service]\n{settings}\n' >/etc/systemd/system/{unit}.d/override.conf"
+        ));
+        self.systemctl("daemon-reload");
+    }
+
+    /// Has a service do its work with other flags, so that the test need not wait.
+    fn exec(&self, unit: &str, arguments: &str) {
+        let settings = format!("ExecStart=\nExecStart=/opt/cni/bin/netwrightd {arguments}");
+        self.edit(unit, &settings);
+    }
+
+    /// Asks systemd for something; what the services said is shown if it fails.
+    #[track_caller]
+    fn systemctl(&self, words: &str) -> String {
+        let output = self.lab.try_sh(&format!("systemctl --no-pager {words}"));
+        assert!(
+            output.status.success(),
+            "systemctl {words}: {}{}",
+            String::from_utf8_lossy(&output.stderr),
+            self.said()
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What a service has said.
+    fn log(&self, unit: &str) -> String {
+        fs::read_to_string(self.lab.path(format!("/var/log/{unit}.log"))).unwrap_or_default()
+    }
+
+    fn said(&self) -> String {
+        self.lab.sh("systemctl --no-pager status '*.service' '*.socket' 2>&1; tail -n 40 /var/log/systemd.log /var/log/*.service.log 2>&1; true")
+    }
+
+    /// Asserts that a service runs within what its unit says, and has not been denied anything.
+    #[track_caller]
+    fn assert_confined(&self, unit: &str) {
+        let status = self.main_process(unit);
+        let of = |key: &str| status.get(key).map_or("", String::as_str);
+        assert_eq!(of("Seccomp"), "2", "{unit} has no filter of system calls");
+        assert_eq!(of("NoNewPrivs"), "1", "{unit}");
+        let bits = u64::from_str_radix(of("CapBnd"), 16).unwrap();
+        let wanted = setting(unit, "CapabilityBoundingSet").len();
+        assert_eq!(bits.count_ones(), u32::try_from(wanted).unwrap(), "{unit}: {bits:x}");
+        let log = self.log(unit);
+        let denied = |line: &&str| {
+            ["not permitted", "ermission denied", "EPERM", "EACCES", "ead-only file system"]
+                .iter()
+                .any(|words| line.contains(words))
+        };
+        let denied: Vec<&str> = log.lines().filter(denied).collect();
+        assert!(denied.is_empty(), "{unit}: {denied:#?}");
+    }
+
+    /// What the kernel says of a service's main process.
+    fn main_process(&self, unit: &str) -> BTreeMap<String, String> {
+        let pid = self.systemctl(&format!("show --property MainPID --value {unit}"));
+        let status = self.lab.sh(&format!("cat /proc/{}/status", pid.trim()));
+        let lines = status.lines().filter_map(|line| line.split_once(':'));
+        lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect()
+    }
+}
+
+impl Drop for Host<'_> {
+    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.said());
+        }
+    }
+}
+
+/// The words of a unit's setting.
+fn setting(unit: &str, key: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder().join(unit)).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
+    let line = line.unwrap_or_else(|| panic!("{unit} has no {key}"));
+    line.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,132 @@
+//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with one and with etcd.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::real::Etcd;
+use testkit::traffic::assert_pings;
+use testkit::{Lab, Place, feature, require, wait_until};
+
+use super::Host;
+use crate::multinet::{CONFLIST, Cluster, links};
+
+#[test]
+fn pods_get_and_lose_networks_within_the_unit() {
+    const UNIT: &str = "netwright-multinet.service";
+    require!("root", "file:/lib/systemd/systemd");
+    let cluster = Cluster::new(Lab::with_systemd("unit-multinet"));
+    cluster.define_all();
+    let lab = &cluster.lab;
+    let host = Host::new(lab, UNIT);
+    let kubeconfig = cluster.api.kubeconfig(lab.dir());
+    lab.sh(&format!(
+        "mkdir -p /etc/default && echo 'FLAGS=-node n1 -cluster-network cluster -label-node -conflist {CONFLIST} -kubeconfig {}' \
+         >/etc/default/netwright-multinet",
+        kubeconfig.display()
+    ));
+    // As the unit says of -conflist.
+    host.edit(UNIT, "ReadWritePaths=/etc/cni/net.d");
+    host.systemctl(&format!("enable --now {UNIT}"));
+    wait_until("pods to be answered", || lab.path(CONFLIST).exists());
+
+    let networks =
+        json!([{"name": "lan", "interface": "data0", "ips": ["10.71.0.99/16"]}, {"name": "pair"}]);
+    cluster.pod("web", "uid-web", &networks.to_string());
+    let web = lab.container("web");
+    cluster.succeeds("ADD", "web", "uid-web");
+    assert_eq!(links(&web), ["data0", "eth0", "net2"]);
+    wait_until("the status", || cluster.interfaces("web").len() == 3);
+
+    // What changes while it runs, the service's own children do.
+    if feature::available("tun") {
+        cluster.define("taps", &json!({"cniVersion": "1.0.0", "type": "tap"}));
+        cluster.annotate("web", "lan@data0,pair@pair0,taps@tap0");
+        wait_until("a tap", || links(&web).contains(&"tap0".to_owned()));
+    }
+    let more = json!([{"name": "lan", "interface": "data0"}, {"name": "mac", "interface": "mac0"}, {"name": "pair", "interface": "pair0"}]);
+    cluster.annotate("web", &more.to_string());
+    wait_until("the status with others", || links(&web) == ["data0", "eth0", "mac0", "pair0"]);
+    wait_until("the status", || cluster.interfaces("web").len() == 4);
+    assert_pings(&web, "10.97.0.1");
+    host.systemctl(&format!("restart {UNIT}"));
+    cluster.annotate("web", "pair@pair0");
+    wait_until("those to go", || links(&web) == ["eth0", "pair0"]);
+    wait_until("the status", || cluster.interfaces("web").len() == 2);
+    host.systemctl(&format!("kill --signal KILL {UNIT}"));
+    cluster.succeeds("DEL", "web", "uid-web");
+    assert_eq!(links(&web), Vec::<String>::new());
+    wait_until("it to be told", || lab.sh("ls /run/netwright/multinet/sandboxes").is_empty());
+    let node = cluster.api.object("nodes", "", "n1").unwrap();
+    assert_eq!(node["metadata"]["labels"]["networks.netwright/default.lan"], "true", "{node}");
+    host.assert_confined(UNIT);
+}
+
+/// Asks the address plugin as an interface plugin does.
+#[track_caller]
+fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "blue", "type": "bridge",
+        "ipam": {"type": "cluster-ipam", "ipRanges": [{"range": "10.66.0.0/24"}, {"range": "fd66::/64"}]},
+    });
+    let mut child = lab
+        .command("/opt/cni/bin/cluster-ipam")
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", format!("sandbox-{pod}"))
+        .env("CNI_NETNS", "/run/netns/c1")
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", "/opt/cni/bin")
+        .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={pod}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{verb}: {said}");
+    serde_json::from_str(&said).unwrap_or_default()
+}
+
+/// What is so whatever keeps the records.
+fn addresses_within_the_unit(lab: &Lab, records: &str) {
+    const UNIT: &str = "netwright-ipam.service";
+    let host = Host::new(lab, UNIT);
+    lab.sh(&format!(
+        "mkdir -p /etc/default && echo 'FLAGS=-node n1 {records}' >/etc/default/netwright-ipam"
+    ));
+    host.systemctl(&format!("enable --now {UNIT}"));
+    let _c1 = lab.container("c1");
+    let one = addresses(lab, "ADD", "one");
+    assert_eq!(one["ips"].as_array().unwrap().len(), 2, "{one}");
+    host.systemctl(&format!("restart {UNIT}"));
+    let two = addresses(lab, "ADD", "two");
+    assert_ne!(one["ips"], two["ips"]);
+    host.systemctl(&format!("stop {UNIT}"));
+    addresses(lab, "DEL", "one");
+    host.systemctl(&format!("start {UNIT}"));
+    addresses(lab, "DEL", "two");
+    host.assert_confined(UNIT);
+}
+
+#[test]
+fn addresses_are_given_within_the_unit_with_records_in_the_kubernetes_api() {
+    require!("root", "file:/lib/systemd/systemd");
+    let lab = Lab::with_systemd("unit-ipam-api");
+    let api = lab.enter(KubeApi::start);
+    api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+    // The service does not see what is in /tmp and /var/tmp.
+    let kubeconfig = fs::read(api.kubeconfig(lab.dir())).unwrap();
+    fs::write(lab.path("/etc/kubeconfig"), kubeconfig).unwrap();
+    addresses_within_the_unit(&lab, "-kubeconfig /etc/kubeconfig");
+}
+
+#[test]
+fn addresses_are_given_within_the_unit_with_records_in_etcd() {
+    require!("root", "program:etcd", "program:curl", "file:/lib/systemd/systemd");
+    let lab = Lab::with_systemd("unit-ipam-etcd");
+    let etcd = Etcd::start(&lab);
+    addresses_within_the_unit(&lab, &format!("-etcd {}", etcd.endpoints().join(",")));
+}
