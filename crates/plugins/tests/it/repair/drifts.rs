@@ -380,7 +380,7 @@ fn vm_vlans_of_a_port_are_put_back() {
 
 #[test]
 fn vm_a_vrf_is_put_back() {
-    testkit::require!("full", "root", "vrf");
+    testkit::require!("root", "vrf");
     let node = Node::new("drift-vrf");
     let c1 = node.container("c1");
     let ipam = json!({
