@@ -92,10 +92,11 @@ fn links() {
         vlan_filtering: Some(true),
         default_pvid: Some(0),
         multicast_snooping: Some(false),
+        stp: Some(true),
     };
     says(
         &Change::NewLink(NewLink::new("br0", LinkKind::Bridge(bridge))),
-        &["VlanFiltering(true)", "VlanDefaultPvid(0)", "MulticastSnooping(false)"],
+        &["VlanFiltering(true)", "VlanDefaultPvid(0)", "MulticastSnooping(false)", "StpState("],
     );
     let macvlan = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: Some(5) };
     let macvlan = NewLink { parent: Some(2), ..NewLink::new("m", LinkKind::Macvlan(macvlan)) };

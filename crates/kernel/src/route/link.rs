@@ -16,6 +16,7 @@ pub(crate) const RTM_SETLINK: u16 = 19;
 pub(crate) const IFINFOMSG: usize = 16;
 /// `linux include/uapi/linux/if_link.h`.
 const IN6_ADDR_GEN_MODE_EUI64: u8 = 0;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 /// `linux include/uapi/linux/if_link.h` IFLA_*.
 pub(crate) mod ifla {
@@ -55,6 +56,7 @@ pub(crate) mod ifla {
     pub(crate) const INFO_SLAVE_KIND: u16 = 4;
     pub(crate) const INFO_SLAVE_DATA: u16 = 5;
 
+    pub(crate) const BR_STP_STATE: u16 = 5;
     pub(crate) const BR_VLAN_FILTERING: u16 = 7;
     pub(crate) const BR_MCAST_SNOOPING: u16 = 23;
     pub(crate) const BR_VLAN_DEFAULT_PVID: u16 = 39;
@@ -164,6 +166,8 @@ pub struct Link {
     /// Its link-local IPv6 address is made from its hardware address (sysctl `addr_gen_mode` 0, the kernel's default). Not so
     /// without IPv6.
     pub link_local_of_mac: bool,
+    /// It makes itself no link-local IPv6 address (sysctl `addr_gen_mode` 1).
+    pub no_own_ipv6: bool,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -217,6 +221,8 @@ pub struct BridgeInfo {
     pub default_pvid: Option<u16>,
     /// Multicast memberships are watched (IFLA_BR_MCAST_SNOOPING).
     pub multicast_snooping: bool,
+    /// It looks for loops by STP, here or in a program (IFLA_BR_STP_STATE).
+    pub stp: bool,
 }
 
 /// Settings of an 802.1Q link (IFLA_VLAN_*).
@@ -332,6 +338,7 @@ impl Link {
                     .find(AF_INET6.into())
                     .and_then(|v6| v6.find(ifla::INET6_ADDR_GEN_MODE)?.u8());
                 self.link_local_of_mac = mode == Some(IN6_ADDR_GEN_MODE_EUI64);
+                self.no_own_ipv6 = mode == Some(IN6_ADDR_GEN_MODE_NONE);
             }
             _ => {}
         }
@@ -389,6 +396,7 @@ fn bridge_info(data: &Attribute<'_>) -> BridgeInfo {
             ifla::BR_VLAN_FILTERING => info.vlan_filtering = flag(&attribute),
             ifla::BR_VLAN_DEFAULT_PVID => info.default_pvid = attribute.u16(),
             ifla::BR_MCAST_SNOOPING => info.multicast_snooping = flag(&attribute),
+            ifla::BR_STP_STATE => info.stp = attribute.u32().is_some_and(|state| state != 0),
             _ => {}
         }
     }

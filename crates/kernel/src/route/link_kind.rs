@@ -48,6 +48,8 @@ pub struct BridgeOptions {
     pub default_pvid: Option<u16>,
     /// Watches multicast memberships (IFLA_BR_MCAST_SNOOPING).
     pub multicast_snooping: Option<bool>,
+    /// Looks for loops by STP; a new port carries nothing for twice the forward delay (IFLA_BR_STP_STATE).
+    pub stp: Option<bool>,
 }
 
 /// The other end of a new veth pair. It is down: the kernel knows the two as a pair only after it has made both.
@@ -235,6 +237,9 @@ impl BridgeOptions {
         }
         if let Some(on) = self.multicast_snooping {
             writer.put_u8(ifla::BR_MCAST_SNOOPING, on.into());
+        }
+        if let Some(on) = self.stp {
+            writer.put_u32(ifla::BR_STP_STATE, on.into());
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::wire::Writer;
 const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 /// `linux include/uapi/linux/if_link.h`.
 const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+/// `linux include/uapi/linux/if_bridge.h`.
+const BR_STATE_FORWARDING: u8 = 3;
 
 /// Settings of a link to be changed; `None` stays as it is.
 ///
@@ -59,6 +61,8 @@ pub struct LinkSet {
     pub learning: Option<bool>,
     /// As port of a bridge: unknown unicast is sent here.
     pub unicast_flood: Option<bool>,
+    /// As port of a bridge that is up and has no STP: it carries frames, whatever it was told before.
+    pub forwarding: bool,
     /// Settings of a bridge itself.
     pub bridge: BridgeOptions,
     /// Neighbours are told of its IPv4 addresses when it comes up (sysctl `arp_notify`).
@@ -75,15 +79,17 @@ impl LinkSet {
         Self { up: Some(up), ..self }
     }
 
-    fn port(&self) -> impl Iterator<Item = (u16, bool)> {
-        [
+    fn port(&self) -> impl Iterator<Item = (u16, u8)> {
+        let switches = [
             (ifla::BRPORT_MODE, self.hairpin),
             (ifla::BRPORT_ISOLATED, self.isolated),
             (ifla::BRPORT_LEARNING, self.learning),
             (ifla::BRPORT_UNICAST_FLOOD, self.unicast_flood),
-        ]
-        .into_iter()
-        .filter_map(|(kind, on)| Some((kind, on?)))
+        ];
+        let state = self.forwarding.then_some((ifla::BRPORT_STATE, BR_STATE_FORWARDING));
+        state
+            .into_iter()
+            .chain(switches.into_iter().filter_map(|(kind, on)| Some((kind, on?.into()))))
     }
 
     fn flags(&self) -> (u32, u32) {
@@ -111,6 +117,7 @@ impl LinkSet {
             isolated: self.isolated,
             learning: self.learning,
             unicast_flood: self.unicast_flood,
+            forwarding: self.forwarding,
             ..Self::default()
         };
         let rest = Self {
@@ -118,6 +125,7 @@ impl LinkSet {
             isolated: None,
             learning: None,
             unicast_flood: None,
+            forwarding: false,
             ..self.clone()
         };
         Some((rest, port))
@@ -188,8 +196,8 @@ impl LinkSet {
             if port {
                 writer.put_text(ifla::INFO_SLAVE_KIND, "bridge");
                 writer.nest_plain(ifla::INFO_SLAVE_DATA, |writer| {
-                    for (kind, on) in self.port() {
-                        writer.put_u8(kind, on.into());
+                    for (kind, value) in self.port() {
+                        writer.put_u8(kind, value);
                     }
                 });
             }
@@ -214,6 +222,7 @@ impl fmt::Display for LinkSet {
             ("txqueuelen", number(self.tx_queue_len)),
             ("group", number(self.group)),
             ("default_pvid", self.bridge.default_pvid.map(|vlan| vlan.to_string())),
+            ("state", self.forwarding.then(|| "forwarding".to_owned())),
         ];
         let switches = [
             ("promisc", self.promiscuous),
@@ -226,6 +235,7 @@ impl fmt::Display for LinkSet {
             ("flood", self.unicast_flood),
             ("vlan_filtering", self.bridge.vlan_filtering),
             ("mcast_snooping", self.bridge.multicast_snooping),
+            ("stp", self.bridge.stp),
         ];
         let on_off = |on| if on { "on" } else { "off" };
         let values =

@@ -59,6 +59,57 @@ fn a_bridge_and_the_settings_of_its_ports() {
     });
 }
 
+/// With STP a new port listens for twice the forward delay; switching it off does not end that.
+#[test]
+fn a_port_that_listens_is_told_to_forward() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let bridge = route
+            .create_link(&NewLink {
+                up: true,
+                ..NewLink::new("br0", LinkKind::Bridge(BridgeOptions::default()))
+            })
+            .unwrap();
+        assert!(!bridge.bridge.unwrap().stp);
+        let mut stp = |on| {
+            let options = BridgeOptions { stp: Some(on), ..BridgeOptions::default() };
+            let set = LinkSet { bridge: options, ..LinkSet::default() };
+            route.apply_one(&Change::SetLink { ifindex: bridge.index, set }).unwrap();
+            assert_eq!(route.link_by_index(bridge.index).unwrap().unwrap().bridge.unwrap().stp, on);
+        };
+        stp(true);
+        sh("ip link add veth1 type veth peer name veth2 && ip link set veth2 up");
+        sh("ip link set veth1 up master br0");
+        let state = || {
+            let mut route = RouteSocket::open().unwrap();
+            route.link_by_name("veth1").unwrap().unwrap().port.unwrap().state
+        };
+        assert_ne!(state(), 3);
+        stp(false);
+        assert_ne!(state(), 3);
+        let port = route.link_by_name("veth1").unwrap().unwrap().index;
+        let set = LinkSet { forwarding: true, ..LinkSet::default() };
+        route.apply_one(&Change::SetLink { ifindex: port, set }).unwrap();
+        assert_eq!(state(), 3);
+    });
+}
+
+#[test]
+fn link_local_addresses_are_made_or_not() {
+    in_netns(|| {
+        sh("ip link add veth1 type veth peer name veth2");
+        let mut route = RouteSocket::open().unwrap();
+        let mut made = |mode| {
+            sh(&format!("ip link set veth1 addrgenmode {mode}"));
+            let link = route.link_by_name("veth1").unwrap().unwrap();
+            (link.link_local_of_mac, link.no_own_ipv6)
+        };
+        assert_eq!(made("eui64"), (true, false));
+        assert_eq!(made("none"), (false, true));
+        assert_eq!(made("random"), (false, false));
+    });
+}
+
 #[test]
 fn forwarding_entries() {
     in_netns(|| {
