@@ -7,6 +7,7 @@ pub mod dns;
 pub mod failures;
 pub mod filter;
 pub mod forwarding;
+pub mod host_side;
 pub mod mac;
 pub mod netns_lock;
 pub mod owner;

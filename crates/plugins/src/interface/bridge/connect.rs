@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::{Config, Vlans};
+use super::gateway::{self, Others};
 use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
@@ -73,7 +74,7 @@ fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Pla
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER_POSITION);
         if config.gateway {
-            let gateway = switch::gateway_of(&ip.address, ip.gateway)?;
+            let gateway = gateway::of(&ip.address, ip.gateway)?;
             ip.gateway = Some(gateway.addr());
             if !gateways.contains(&gateway) {
                 gateways.push(gateway);
@@ -148,7 +149,8 @@ fn attach<'a>(
     };
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns.id())?;
-    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &plan.gateways)?;
+    let vlan_gateway =
+        switch::give_gateways(host, &index, config, &bridge, &plan.gateways, Others::of(config))?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {

@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `config` | what may be asked for |
 //! | `switch` | the bridge itself |
+//! | `gateway` | the addresses of gateways |
+//! | `vlan_gateway` | the link with the gateway of a VLAN |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
@@ -18,10 +20,12 @@
 mod config;
 mod connect;
 mod filter;
+mod gateway;
 mod remove;
 mod repair;
 mod switch;
 mod verify;
+mod vlan_gateway;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};

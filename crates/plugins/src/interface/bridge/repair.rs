@@ -8,10 +8,11 @@ use state::Index;
 
 use super::config::Config;
 use super::connect::{Facts, plan_vlans};
-use super::{NAME, filter, switch, verify};
+use super::gateway::{self, Others};
+use super::{NAME, filter, switch, verify, vlan_gateway};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{forwarding, kernel_error as kernel, owner};
+use crate::shared::{forwarding, host_side, kernel_error as kernel, owner};
 
 /// Runs the repair. The bridge comes first, which ports need, the addresses' reservation before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -43,6 +44,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         let port = port.filter(|port| ends(port) && is_reported(port, &result));
         if let (Some(port), Some(bridge)) = (&port, &bridge) {
             put_port_back(&mut host, call, &config, &result, port, bridge, repair)?;
+            put_mtu_back(&mut host, index, bridge, port, repair)?;
         }
         if port.is_some() && !config.leave_down {
             repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
@@ -87,6 +89,8 @@ fn put_port_back(
         alias: (port.alias.as_ref() != Some(&alias)).then(|| alias.clone()),
         hairpin: differs(config.hairpin, has.hairpin),
         isolated: differs(config.isolated, has.isolated),
+        // A new port does as soon as it may.
+        forwarding: attached && verify::holds_back(port, bridge),
         mtu,
         ..LinkSet::default()
     };
@@ -119,10 +123,68 @@ fn described(set: &LinkSet, bridge: &Link) -> String {
             parts.push(format!("{what} {}", if on { "on" } else { "off" }));
         }
     }
+    if set.forwarding {
+        parts.push("forwards".to_owned());
+    }
     if let Some(mtu) = set.mtu {
         parts.push(format!("MTU {mtu}"));
     }
     parts.join(", ")
+}
+
+/// The bridge's, if it is ours; what its ports have counts, and has been put back.
+fn put_mtu_back(
+    host: &mut RouteSocket,
+    index: &Index,
+    bridge: &Link,
+    port: &Link,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let [bridge, port] = [bridge.index, port.index].map(|link| host.link_by_index(link));
+    let (Some(bridge), Some(port)) = (bridge.map_err(kernel)?, port.map_err(kernel)?) else {
+        return Ok(());
+    };
+    if let Some(mtu) = switch::wrong_mtu(host, index, &bridge, &port)? {
+        let set = LinkSet { mtu: Some(mtu), ..LinkSet::default() };
+        let what = format!("bridge {:?}: MTU {mtu}", bridge.name);
+        repair.apply(host, what, &Change::SetLink { ifindex: bridge.index, set });
+    }
+    Ok(())
+}
+
+/// The gateways, and what they need to reach the containers.
+fn put_gateways_back(
+    index: &Index,
+    config: &Config,
+    ips: &[IpConfig],
+    host: &mut RouteSocket,
+    bridge: &Link,
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    // An address that is in the way by now is somebody else's. On a link of ours it has room beside ours.
+    let ours = match config.vlans.access {
+        None => switch::is_made_by_us(index, bridge)?.then(|| bridge.clone()),
+        Some(vlan) => vlan_gateway::find(host, config, vlan)?,
+    };
+    if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
+        vlan_gateway::put_back(host, link, bridge, vlan, repair)?;
+    }
+    if let Some(link) = &ours {
+        host_side::put_ipv6_back(host, &link.name, ips, repair)?;
+    }
+    if let Err(drift) = verify::check_gateway_addresses(host, config, ips) {
+        let gateways = ips.iter().map(|ip| gateway::of(&ip.address, ip.gateway));
+        let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
+        let others = if ours.is_some() { Others::Stay } else { Others::Refuse };
+        let given = switch::give_gateways(host, index, config, bridge, &gateways, others);
+        repair.note(repair::told(&drift), given.map(drop));
+    }
+    let Some(link) = &ours else { return Ok(()) };
+    for way in host_side::missing_ways(host, link, &verify::ways(ips))? {
+        let what = host_side::way_name(&way, &link.name);
+        repair.apply(host, what, &host_side::way_back(&way, link.index));
+    }
+    Ok(())
 }
 
 /// What the container needs of the host beyond its port: the gateways' addresses, forwarding, and neighbours that are who
@@ -140,14 +202,7 @@ fn around(
 ) -> Result<(), Error> {
     let ips: Vec<IpConfig> = result.container_ips(call.ifname().as_str()).cloned().collect();
     if config.gateway && call.ipam().is_some() {
-        if let Err(drift) = verify::check_gateway(host, config, result) {
-            let gateways = ips.iter().map(|ip| switch::gateway_of(&ip.address, ip.gateway));
-            let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
-            // An address that is in the way by now is somebody else's.
-            let config = Config { force_address: false, ..config.clone() };
-            let given = switch::give_gateways(host, index, &config, bridge, &gateways);
-            repair.note(repair::told(&drift), given.map(drop));
-        }
+        put_gateways_back(index, config, &ips, host, bridge, repair)?;
         if let Err(drift) = forwarding::check(&ips) {
             repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
         }

@@ -1,24 +1,21 @@
 //! The bridge itself: an object shared by attachments, made by the first and removed by the last.
 
-use std::net::IpAddr;
-
-use cni::{AddResult, AttachmentKey, Error, code};
+use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use kernel::route::{
-    AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet,
-    NewLink, RouteSocket, VethPeer,
-};
+use kernel::route::{BridgeOptions, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 
-use super::config::{Config, gateway_name};
+use super::config::Config;
+use super::gateway::{self, Others};
+use super::vlan_gateway;
 use crate::shared::kernel_error as kernel;
+use crate::shared::owner;
 use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::repair::Repair;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
-use crate::shared::{container, owner};
 
 /// What we changed to make the bridge serve, kept until the last attachment leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +30,10 @@ pub(super) struct Made {
     /// Addresses we added.
     addresses: Vec<IpNet>,
     /// Links that carry VLAN gateways.
-    vlan_links: Vec<String>,
+    pub(super) vlan_links: Vec<String>,
+    /// The MTU that a configuration asked for; without, it is the kernel's to choose: the least of the ports'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
 }
 
 /// Returns the name under which the bridge is shared.
@@ -73,16 +73,21 @@ pub(super) fn ensure(
     let name = config.bridge.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
-    let mut created = read_made(index, &object)?.created;
+    let before = read_made(index, &object)?;
+    let mut created = before.created;
     let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) => {
             require_bridge(&link)?;
+            if created && config.mtu.is_some_and(|mtu| before.mtu != Some(mtu)) {
+                write_made(index, &object, &Made { mtu: config.mtu, ..before })?;
+            }
             link
         }
         None => {
             // A bridge without an address of its own takes the lowest of its ports', and changes with them.
             let mac = MacAddr::random();
-            let made = Made { created: true, mac: mac.to_string(), ..Made::default() };
+            let made =
+                Made { created: true, mac: mac.to_string(), mtu: config.mtu, ..Made::default() };
             write_made(index, &object, &made)?;
             created = true;
             create(host, config, mac)?
@@ -97,7 +102,7 @@ pub(super) fn ensure(
 }
 
 /// Gives a bridge that the attachment holds the addresses of the gateways. Those of a VLAN go to a link of its own,
-/// whose name and hardware address are returned.
+/// whose name and hardware address are returned. `others`: what becomes of addresses that are in the way.
 ///
 /// # Errors
 /// As [`ensure`].
@@ -107,12 +112,13 @@ pub(super) fn give_gateways(
     config: &Config,
     bridge: &Link,
     gateways: &[IpNet],
+    others: Others,
 ) -> Result<Option<(String, Option<MacAddr>)>, Error> {
     if gateways.is_empty() {
         return Ok(None);
     }
     if config.vlans.access.is_none() {
-        let present = addresses(host, bridge.index)?;
+        let present = gateway::present(host, bridge.index)?;
         if gateways.iter().all(|gateway| present.contains(gateway)) {
             return Ok(None);
         }
@@ -122,9 +128,11 @@ pub(super) fn give_gateways(
     let before = read_made(index, &object)?;
     let mut made = before.clone();
     let vlan_gateway = match config.vlans.access {
-        Some(vlan) => Some(ensure_vlan_gateway(host, config, bridge, vlan, gateways, &mut made)?),
+        Some(vlan) => {
+            Some(vlan_gateway::ensure(host, config, bridge, vlan, (gateways, others), &mut made)?)
+        }
         None => {
-            add_addresses(host, bridge, gateways, config.force_address, &mut made.addresses)?;
+            gateway::add(host, bridge, gateways, others, &mut made.addresses)?;
             None
         }
     };
@@ -171,6 +179,7 @@ pub(super) fn put_back(
         return Ok(None);
     }
     let ours = made.created && is_ours(&link, &made);
+    let no_stp = ours && has_unwanted_stp(host, &link)?;
     let set = LinkSet {
         up: (!link.up()).then_some(true),
         promiscuous: (config.promisc != link.promiscuous() && (ours || config.promisc))
@@ -178,6 +187,7 @@ pub(super) fn put_back(
         mac: mac.filter(|mac| ours && link.mac != Some(*mac)),
         bridge: BridgeOptions {
             vlan_filtering: (config.vlans.wanted && !filters_vlans(&link)).then_some(true),
+            stp: no_stp.then_some(false),
             ..BridgeOptions::default()
         },
         ..LinkSet::default()
@@ -189,11 +199,63 @@ pub(super) fn put_back(
     );
     parts.extend(set.mac.map(|mac| format!("MAC address {mac}")));
     parts.extend(set.bridge.vlan_filtering.map(|_| "VLAN filtering on".to_owned()));
+    parts.extend(set.bridge.stp.map(|_| "STP off".to_owned()));
     if set != LinkSet::default() {
         let what = format!("bridge {name:?}: {}", parts.join(", "));
         repair.apply(host, what, &Change::SetLink { ifindex: link.index, set });
     }
-    Ok(Some(link))
+    // As it is now: what its ports may be told depends on it.
+    Ok(host.link_by_index(link.index).map_err(kernel)?.or(Some(link)))
+}
+
+/// Says whether a bridge is the one that we made.
+///
+/// # Errors
+/// When our note cannot be read.
+pub(super) fn is_made_by_us(index: &Index, link: &Link) -> Result<bool, Error> {
+    let made = read_made(index, &object(&link.name))?;
+    Ok(made.created && is_ours(link, &made))
+}
+
+/// Says whether a bridge of ours has STP on, with which a new port carries nothing for half a minute, for nobody's sake: where
+/// somebody has added a port that leads out it may keep loops away, and is his.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn has_unwanted_stp(host: &mut RouteSocket, link: &Link) -> Result<bool, Error> {
+    if !link.bridge.as_ref().is_some_and(|bridge| bridge.stp) {
+        return Ok(false);
+    }
+    let ports = host.links_of_master(link.index).map_err(kernel)?;
+    Ok(ports.iter().all(|port| port.is_kind("veth") || port.is_kind("tun")))
+}
+
+/// Returns the MTU that a bridge of ours should have and has not: packets to its containers would be cut or lost. `port` is one of
+/// its ports.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer; when our note cannot be read.
+pub(super) fn wrong_mtu(
+    host: &mut RouteSocket,
+    index: &Index,
+    link: &Link,
+    port: &Link,
+) -> Result<Option<u32>, Error> {
+    if link.mtu == port.mtu {
+        return Ok(None);
+    }
+    let made = read_made(index, &object(&link.name))?;
+    if !made.created || !is_ours(link, &made) {
+        return Ok(None);
+    }
+    let wanted = match made.mtu {
+        Some(mtu) => Some(mtu),
+        None => {
+            let ports = host.links_of_master(link.index).map_err(kernel)?;
+            ports.iter().map(|port| port.mtu).min()
+        }
+    };
+    Ok(wanted.filter(|mtu| *mtu != link.mtu))
 }
 
 fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link, Error> {
@@ -260,149 +322,6 @@ fn filters_vlans(link: &Link) -> bool {
     link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering)
 }
 
-fn addresses(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
-    let addresses = host.addresses(Some(ifindex)).map_err(kernel)?;
-    Ok(addresses.into_iter().map(|address| address.address).collect())
-}
-
-fn add_addresses(
-    host: &mut RouteSocket,
-    link: &Link,
-    gateways: &[IpNet],
-    force: bool,
-    made: &mut Vec<IpNet>,
-) -> Result<(), Error> {
-    if gateways.is_empty() {
-        return Ok(());
-    }
-    let present = addresses(host, link.index)?;
-    let plan = plan_addresses(&link.name, &present, gateways, force)?;
-    let options = |address| AddressOptions {
-        nodad: true,
-        broadcast: container::broadcast_of(address),
-        ..AddressOptions::default()
-    };
-    let changes: Vec<Change> = plan
-        .remove
-        .iter()
-        .map(|address| Change::DelAddress { ifindex: link.index, address: *address })
-        .chain(plan.add.iter().map(|address| Change::AddAddress {
-            ifindex: link.index,
-            address: *address,
-            options: options(*address),
-        }))
-        .collect();
-    if !changes.is_empty() {
-        host.apply(&changes).map_err(|error| kernel(error.source))?;
-    }
-    made.retain(|address| !plan.remove.contains(address));
-    made.extend(plan.add);
-    Ok(())
-}
-
-/// What to do about the addresses of a bridge.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct AddressPlan {
-    remove: Vec<IpNet>,
-    add: Vec<IpNet>,
-}
-
-/// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of an
-/// overlapping subnet, is in the way; link-local ones never are.
-fn plan_addresses(
-    bridge: &str,
-    present: &[IpNet],
-    wanted: &[IpNet],
-    force: bool,
-) -> Result<AddressPlan, Error> {
-    let mut plan = AddressPlan::default();
-    for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
-        let conflicts =
-            present.iter().filter(|other| !wanted.contains(other)).filter(|other| {
-                match (gateway, other) {
-                    (IpNet::V4(_), IpNet::V4(other)) => !other.addr().is_link_local(),
-                    (IpNet::V6(gateway), IpNet::V6(other)) => {
-                        !other.addr().is_unicast_link_local()
-                            && (gateway.contains(other) || other.contains(gateway))
-                    }
-                    _ => false,
-                }
-            });
-        for conflict in conflicts {
-            if !force {
-                return Err(Error::new(
-                    codes::CONFLICT,
-                    format!("{bridge:?} already has an IP address different from {gateway}"),
-                )
-                .with_details(format!(
-                    "it has {conflict}; remove that address, choose another bridge, or set forceAddress"
-                )));
-            }
-            if !plan.remove.contains(conflict) {
-                plan.remove.push(*conflict);
-            }
-        }
-        plan.add.push(*gateway);
-    }
-    Ok(plan)
-}
-
-/// Makes the link that carries the gateway of a VLAN: a veth pair whose other end is an access port.
-fn ensure_vlan_gateway(
-    host: &mut RouteSocket,
-    config: &Config,
-    bridge: &Link,
-    vlan: u16,
-    gateways: &[IpNet],
-    made: &mut Made,
-) -> Result<(String, Option<MacAddr>), Error> {
-    let name = gateway_name(&config.bridge, vlan)?;
-    let link = match host.link_by_name(name.as_str()).map_err(kernel)? {
-        Some(link) if link.kind.as_deref() == Some("veth") => link,
-        Some(_) => {
-            return Err(Error::new(
-                codes::CONFLICT,
-                format!("{:?} already exists but is not a veth link", name.as_str()),
-            ));
-        }
-        None => {
-            let port = format!("veth{}", cni::owner::sha512_hex(name.as_str(), 8));
-            made.vlan_links.push(name.to_string());
-            let new = NewLink {
-                mtu: Some(bridge.mtu),
-                alias: Some(format!("{}gateway", owner::PREFIX)),
-                ..NewLink::new(name.as_str(), LinkKind::Veth(VethPeer::new(&port)))
-            };
-            let link = host.create_link(&new).map_err(kernel)?;
-            refuse_router_advertisements(name.as_str());
-            let peer = link.peer_index.ok_or_else(|| {
-                Error::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
-            })?;
-            let up = LinkSet { up: Some(true), ..LinkSet::default() };
-            let enslave = LinkSet { master: Some(Some(bridge.index)), ..up.clone() };
-            let side = BridgeVlanSide::Port;
-            let mut changes = vec![Change::SetLink { ifindex: peer, set: enslave }];
-            if vlan != 1 {
-                changes.push(Change::DelBridgeVlan {
-                    ifindex: peer,
-                    side,
-                    vlan: BridgeVlan::tagged(1),
-                });
-            }
-            changes.push(Change::AddBridgeVlan {
-                ifindex: peer,
-                side,
-                vlan: BridgeVlan::access(vlan),
-            });
-            changes.push(Change::SetLink { ifindex: link.index, set: up });
-            host.apply(&changes).map_err(|error| kernel(error.source))?;
-            link
-        }
-    };
-    add_addresses(host, &link, gateways, config.force_address, &mut Vec::new())?;
-    Ok((link.name, link.mac))
-}
-
 /// Lets go of the bridge for an attachment. The last one removes what was made for it.
 ///
 /// # Errors
@@ -459,7 +378,7 @@ fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
         if made.created && is_ours(&link, &made) && !has_ports(&mut host, link.index)? {
             host.delete_link(link.index).map_err(kernel)?;
         } else {
-            let present = addresses(&mut host, link.index)?;
+            let present = gateway::present(&mut host, link.index)?;
             let changes: Vec<_> = made
                 .addresses
                 .iter()
@@ -494,80 +413,4 @@ fn read_made(index: &Index, object: &str) -> Result<Made, Error> {
 fn write_made(index: &Index, object: &str, made: &Made) -> Result<(), Error> {
     let note = serde_json::to_value(made).expect("a note has string keys only");
     index.note(object, &note).map_err(|error| file_error(&error))
-}
-
-/// Returns the address a subnet's gateway has on the bridge: IPAM's, or the first of the subnet.
-///
-/// # Errors
-/// Code 7 when the subnet has no room for a gateway.
-pub(super) fn gateway_of(address: &IpNet, gateway: Option<IpAddr>) -> Result<IpNet, Error> {
-    let ip = match gateway {
-        Some(ip) => ip,
-        None => first_of(address).ok_or_else(|| {
-            Error::new(code::INVALID_CONFIG, format!("no gateway can be found for {address}"))
-                .with_details("give the subnet a gateway")
-        })?,
-    };
-    IpNet::new(ip, address.prefix_len()).map_err(|_| {
-        Error::new(code::INVALID_CONFIG, format!("gateway {ip} is not of the family of {address}"))
-    })
-}
-
-fn first_of(address: &IpNet) -> Option<IpAddr> {
-    match address.network() {
-        IpAddr::V4(network) => u32::from(network).checked_add(1).map(|ip| IpAddr::V4(ip.into())),
-        IpAddr::V6(network) => u128::from(network).checked_add(1).map(|ip| IpAddr::V6(ip.into())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn nets(texts: &[&str]) -> Vec<IpNet> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    fn plan(present: &[&str], wanted: &[&str], force: bool) -> Result<AddressPlan, String> {
-        plan_addresses("br0", &nets(present), &nets(wanted), force).map_err(|error| error.msg)
-    }
-
-    #[test]
-    fn an_address_that_is_there_is_left_alone() {
-        assert_eq!(plan(&["192.0.2.1/24"], &["192.0.2.1/24"], false), Ok(AddressPlan::default()));
-    }
-
-    #[test]
-    fn another_v4_address_is_in_the_way_unless_forced() {
-        assert_eq!(
-            plan(&["192.0.2.1/24"], &["198.51.100.1/24"], false),
-            Err("\"br0\" already has an IP address different from 198.51.100.1/24".to_owned())
-        );
-        assert_eq!(
-            plan(&["192.0.2.1/24"], &["198.51.100.1/24"], true),
-            Ok(AddressPlan { remove: nets(&["192.0.2.1/24"]), add: nets(&["198.51.100.1/24"]) })
-        );
-    }
-
-    #[test]
-    fn two_v4_gateways_of_one_network_do_not_exclude_each_other() {
-        let both = ["192.0.2.1/24", "198.51.100.1/24"];
-        assert_eq!(plan(&[], &both, false), Ok(AddressPlan { remove: vec![], add: nets(&both) }));
-        assert_eq!(
-            plan(&["192.0.2.1/24"], &both, false),
-            Ok(AddressPlan { remove: vec![], add: nets(&["198.51.100.1/24"]) })
-        );
-    }
-
-    #[test]
-    fn only_overlapping_v6_subnets_are_in_the_way() {
-        assert!(plan(&["2001:db8:1::1/64", "fe80::1/64"], &["2001:db8:2::1/64"], false).is_ok());
-        assert!(plan(&["2001:db8::9/64"], &["2001:db8::1/64"], false).is_err());
-    }
-
-    #[test]
-    fn the_first_address_is_the_gateway_when_ipam_names_none() {
-        let gateway = gateway_of(&"192.0.2.7/24".parse().unwrap(), None).unwrap();
-        assert_eq!(gateway.to_string(), "192.0.2.1/24");
-    }
 }

@@ -3,13 +3,18 @@
 use cni::{AddResult, Error, IpConfig};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
-use kernel::route::{Link, Neighbour, RouteSocket};
+use kernel::route::{Link, Neighbour, OperState, RouteSocket};
 use state::Index;
 
 use super::config::Config;
 use super::connect::Facts;
+use super::{gateway, switch, vlan_gateway};
 use crate::shared::attachment::unavailable;
+use crate::shared::host_side::{self, Way};
 use crate::shared::{container, drift, forwarding, kernel_error as kernel, owner, pair, repair};
+
+/// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
+const FORWARDING: u8 = 3;
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -22,7 +27,8 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
 
-    let bridge = check_bridge(&mut host, &config, &result)?;
+    let index = Index::new(call.roots());
+    let bridge = check_bridge(&mut host, &index, &config, &result)?;
     let container = container::reported_link(&mut inside, call, &result, &["veth"])?;
     if !config.leave_down {
         container::require_up(&container)?;
@@ -30,9 +36,12 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let port = check_port(&mut host, call, &config, &result, &bridge, &container)?;
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
     container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
+    if let Some(mtu) = switch::wrong_mtu(&mut host, &index, &bridge, &port)? {
+        return Err(drift(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu)));
+    }
     if config.gateway && call.ipam().is_some() {
-        check_gateway(&mut host, &config, &result)?;
         let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
+        check_gateway(&mut host, &index, &config, &ips, &bridge)?;
         forwarding::check(&ips)?;
     }
     let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, &config, &result)?;
@@ -47,6 +56,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
 
 fn check_bridge(
     host: &mut RouteSocket,
+    index: &Index,
     config: &Config,
     result: &AddResult,
 ) -> Result<Link, Error> {
@@ -76,6 +86,9 @@ fn check_bridge(
     }
     if config.vlans.wanted && !bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
         return Err(drift(format!("bridge {name:?} does not filter VLANs any more")));
+    }
+    if switch::has_unwanted_stp(host, &bridge)? && switch::is_made_by_us(index, &bridge)? {
+        return Err(drift(format!("bridge {name:?} has STP on, and new ports wait for it")));
     }
     Ok(bridge)
 }
@@ -111,8 +124,21 @@ fn check_port(
             )));
         }
     }
+    if holds_back(&port, bridge) {
+        return Err(drift(format!(
+            "port {:?} of bridge {:?} forwards nothing",
+            port.name, bridge.name
+        )));
+    }
     check_vlans(host, config, &port)?;
     Ok(port)
+}
+
+/// Says whether a port that could carries no frames. With STP that is the protocol's affair.
+pub(super) fn holds_back(port: &Link, bridge: &Link) -> bool {
+    let stp = bridge.bridge.as_ref().is_some_and(|bridge| bridge.stp);
+    let forwards = port.port.is_none_or(|port| port.state == FORWARDING);
+    !forwards && !stp && bridge.up() && port.up() && port.oper_state == OperState::Up
 }
 
 /// What we wrote down is found by its mark when the record is lost. What others made has no mark.
@@ -148,10 +174,48 @@ pub(super) fn check_vlans(
     Ok(())
 }
 
-pub(super) fn check_gateway(
+/// Verifies that the gateways are there and reach the containers.
+fn check_gateway(
+    host: &mut RouteSocket,
+    index: &Index,
+    config: &Config,
+    ips: &[IpConfig],
+    bridge: &Link,
+) -> Result<(), Error> {
+    let ours = match config.vlans.access {
+        None => switch::is_made_by_us(index, bridge)?.then(|| bridge.clone()),
+        Some(vlan) => {
+            let link = vlan_gateway::find(host, config, vlan)?;
+            link.iter().try_for_each(|link| vlan_gateway::check(host, link, bridge, vlan))?;
+            link
+        }
+    };
+    if let Some(link) = &ours {
+        let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
+        host_side::must_not_lack(lack, &link.name)?;
+    }
+    check_gateway_addresses(host, config, ips)?;
+    if let Some(link) = &ours
+        && let Some(way) = host_side::missing_ways(host, link, &ways(ips))?.first()
+    {
+        return Err(drift(format!("{} is gone", host_side::way_name(way, &link.name))));
+    }
+    Ok(())
+}
+
+/// Returns what is to be behind the link with the gateways.
+pub(super) fn ways(ips: &[IpConfig]) -> Vec<Way> {
+    let of = |ip: &IpConfig| {
+        let gateway = gateway::of(&ip.address, ip.gateway).ok()?;
+        Some(Way { gateway, to: ip.address.addr() })
+    };
+    ips.iter().filter_map(of).collect()
+}
+
+pub(super) fn check_gateway_addresses(
     host: &mut RouteSocket,
     config: &Config,
-    result: &AddResult,
+    ips: &[IpConfig],
 ) -> Result<(), Error> {
     let name = match config.vlans.access {
         Some(vlan) => super::config::gateway_name(&config.bridge, vlan)?,
@@ -162,7 +226,7 @@ pub(super) fn check_gateway(
         .map_err(kernel)?
         .ok_or_else(|| drift(format!("link {:?} with the gateway is gone", name.as_str())))?;
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
-    for gateway in result.ips.iter().filter_map(|ip| ip.gateway) {
+    for gateway in ips.iter().filter_map(|ip| ip.gateway) {
         if !present.iter().any(|address| address.address.addr() == gateway) {
             return Err(drift(format!(
                 "gateway address {gateway} is gone from {:?}",
@@ -220,5 +284,5 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     }
     let config = Config::of(call)?;
     let mut host = RouteSocket::open().map_err(kernel).map_err(unavailable)?;
-    super::switch::observe(&mut host, &config).map_err(unavailable)
+    switch::observe(&mut host, &config).map_err(unavailable)
 }

@@ -8,7 +8,7 @@ use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::{NAME, plan, verify};
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{container, forwarding, kernel_error as kernel, owner, rules};
+use crate::shared::{container, forwarding, host_side, kernel_error as kernel, owner, rules};
 
 /// Runs the repair; the addresses' reservation comes before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -97,6 +97,7 @@ fn put_host_back(
     ips: &[IpConfig],
     repair: &mut Repair,
 ) -> Result<(), Error> {
+    host_side::put_ipv6_back(host, &peer.name, ips, repair)?;
     let present = host.addresses(Some(peer.index)).map_err(kernel)?;
     for change in plan::host_addresses(peer.index, ips) {
         if let Change::AddAddress { address, .. } = &change

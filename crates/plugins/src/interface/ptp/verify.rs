@@ -9,7 +9,7 @@ use state::Index;
 use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::plan;
-use crate::shared::{container, drift, forwarding, kernel_error as kernel, pair, rules};
+use crate::shared::{container, drift, forwarding, host_side, kernel_error as kernel, pair, rules};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -42,6 +42,8 @@ fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result
 }
 
 fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(), Error> {
+    let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
+    host_side::must_not_lack(lack, &link.name)?;
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
     for gateway in plan::gateways(ips) {
         if !present.iter().any(|address| address.address.addr() == gateway) {

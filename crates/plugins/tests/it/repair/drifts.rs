@@ -74,6 +74,47 @@ const BRIDGE: &[Drift] = &[
         "ip addr del fd00:1::1/64 dev cni0",
         "gateway address fd00:1::1",
     ),
+    Drift(
+        "bridge's link-local address gone",
+        Host,
+        "ip -6 addr flush dev cni0 scope link",
+        "link-local IPv6 address is gone",
+    ),
+    Drift(
+        "bridge makes no link-local address",
+        Host,
+        "ip link set cni0 addrgenmode none; ip -6 addr flush dev cni0 scope link",
+        "link-local IPv6 address is gone",
+    ),
+    Drift(
+        "IPv6 off on the bridge",
+        Host,
+        "sysctl -qw net.ipv6.conf.cni0.disable_ipv6=1",
+        "IPv6 is switched off on link \"cni0\"",
+    ),
+    Drift(
+        "host's route to the containers gone",
+        Host,
+        "ip route del 10.1.0.0/24 dev cni0",
+        "route to 10.1.0.0/24 by \"cni0\"",
+    ),
+    Drift(
+        "host's IPv6 route to the containers gone",
+        Host,
+        "ip -6 route del fd00:1::/64 dev cni0",
+        "route to fd00:1::/64 by \"cni0\"",
+    ),
+    Drift("STP on", Host, "ip link set cni0 type bridge stp_state 1", "has STP on"),
+    Drift(
+        "port listens since STP was on",
+        Host,
+        "ip link set cni0 type bridge stp_state 1; ip link set $port nomaster; ip link set $port master cni0; \
+         bridge link set dev $port hairpin on isolated on; ip link set cni0 type bridge stp_state 0",
+        "forwards nothing",
+    ),
+    Drift("port switched off", Host, "bridge link set dev $port state 0", "forwards nothing"),
+    Drift("bridge's MTU less", Host, "ip link set cni0 mtu 1300", "has MTU 1300, not 1500"),
+    Drift("bridge's MTU more", Host, "ip link set cni0 mtu 9000", "has MTU 9000, not 1500"),
     Drift("bridge gone", Host, "ip link del cni0", "bridge \"cni0\" is gone"),
     Drift(
         "IPv4 forwarding off",
@@ -143,6 +184,18 @@ const PTP: &[Drift] = &[
         "gateway address 10.1.0.1",
     ),
     Drift("host end down", Host, "ip link set $port down", "is down"),
+    Drift(
+        "host end's link-local address gone",
+        Host,
+        "ip link set $port addrgenmode none; ip -6 addr flush dev $port scope link",
+        "link-local IPv6 address is gone",
+    ),
+    Drift(
+        "IPv6 off on the host's end",
+        Host,
+        "sysctl -qw net.ipv6.conf.$port.disable_ipv6=1",
+        "IPv6 is switched off on link",
+    ),
     Drift(
         "host end's MAC changed",
         Host,
@@ -222,6 +275,26 @@ const VLANS: &[Drift] = &[
         "bridge vlan del dev $port vid 100; bridge vlan add dev $port vid 100",
         "VLAN 100 is not port",
     ),
+    Drift("gateway's link down", Host, "ip link set cni0.100 down", "link \"cni0.100\" is down"),
+    Drift(
+        "gateway's link off the bridge",
+        Host,
+        "ip link set $gateway nomaster",
+        "to the gateway is not a port of bridge",
+    ),
+    Drift(
+        "gateway's link in another VLAN",
+        Host,
+        "bridge vlan add dev $gateway vid 7 pvid untagged",
+        "VLAN 100 is not port",
+    ),
+    Drift(
+        "gateway's link without IPv6",
+        Host,
+        "sysctl -qw net.ipv6.conf.cni0/100.disable_ipv6=1",
+        "IPv6 is switched off on link \"cni0.100\"",
+    ),
+    Drift("gateway's link gone", Host, "ip link del cni0.100", "with the gateway is gone"),
     Drift(
         "filtering off",
         Host,
@@ -370,10 +443,14 @@ fn vm_vlans_of_a_port_are_put_back() {
     testkit::require!("root", "bridge-vlan-filtering");
     let node = Node::new("drift-vlan");
     let c1 = node.container("c1");
-    let trunk = json!({ "vlan": 100, "vlanTrunk": [{ "id": 101 }, { "id": 102 }] });
+    let trunk = json!({ "vlan": 100, "vlanTrunk": [{ "id": 101 }, { "id": 102 }], "isGateway": true,
+        "ipam": ptp(&node)[0].1["ipam"] });
     let chain = Chain::add(&node, &c1, vec![("bridge", trunk)]);
     let port = chain.result["interfaces"][1]["name"].as_str().unwrap().to_owned();
-    let named = run(&node, &chain, &[("$port", port)], VLANS);
+    let ports = node.sh("ip -br link show type veth master cni0");
+    let mut ports = ports.split_whitespace().filter_map(|word| word.split('@').next());
+    let gateway = ports.find(|name| name.starts_with("veth") && *name != port).unwrap().to_owned();
+    let named = run(&node, &chain, &[("$port", port), ("$gateway", gateway)], VLANS);
     eprintln!("MEASURED {named} drifts named and put back");
     chain.del();
 }

@@ -1,0 +1,192 @@
+//! The gateways' addresses on the link that carries them.
+
+use std::net::IpAddr;
+
+use cni::{Error, code};
+use cni_plugin::codes;
+use ipnet::IpNet;
+use kernel::route::{AddressOptions, Change, Link, RouteSocket};
+
+use super::config::Config;
+use crate::shared::{container, kernel_error as kernel};
+
+pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
+    let addresses = host.addresses(Some(ifindex)).map_err(kernel)?;
+    Ok(addresses.into_iter().map(|address| address.address).collect())
+}
+
+/// Adds those that are missing, and notes them in `made`.
+///
+/// # Errors
+/// Code 108 for an address that is in the way; code 100 with the kernel's words.
+pub(super) fn add(
+    host: &mut RouteSocket,
+    link: &Link,
+    gateways: &[IpNet],
+    others: Others,
+    made: &mut Vec<IpNet>,
+) -> Result<(), Error> {
+    if gateways.is_empty() {
+        return Ok(());
+    }
+    let present = present(host, link.index)?;
+    let plan = plan(&link.name, &present, gateways, others)?;
+    let options = |address| AddressOptions {
+        nodad: true,
+        broadcast: container::broadcast_of(address),
+        ..AddressOptions::default()
+    };
+    let changes: Vec<Change> = plan
+        .remove
+        .iter()
+        .map(|address| Change::DelAddress { ifindex: link.index, address: *address })
+        .chain(plan.add.iter().map(|address| Change::AddAddress {
+            ifindex: link.index,
+            address: *address,
+            options: options(*address),
+        }))
+        .collect();
+    if !changes.is_empty() {
+        host.apply(&changes).map_err(|error| kernel(error.source))?;
+    }
+    made.retain(|address| !plan.remove.contains(address));
+    made.extend(plan.add);
+    Ok(())
+}
+
+/// What to do about the addresses of a bridge.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    remove: Vec<IpNet>,
+    add: Vec<IpNet>,
+}
+
+/// What becomes of addresses that are in the way of a gateway's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    /// They stay, and ours is not added.
+    Refuse,
+    /// They are removed.
+    Remove,
+    /// They stay beside ours.
+    Stay,
+}
+
+impl Others {
+    /// As the configuration has it.
+    pub(super) fn of(config: &Config) -> Self {
+        if config.force_address { Others::Remove } else { Others::Refuse }
+    }
+}
+
+/// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of an
+/// overlapping subnet, is in the way; link-local ones never are.
+fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: Others) -> Result<Plan, Error> {
+    let mut plan = Plan::default();
+    for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
+        let conflicts =
+            present.iter().filter(|other| !wanted.contains(other)).filter(|other| {
+                match (gateway, other) {
+                    (IpNet::V4(_), IpNet::V4(other)) => !other.addr().is_link_local(),
+                    (IpNet::V6(gateway), IpNet::V6(other)) => {
+                        !other.addr().is_unicast_link_local()
+                            && (gateway.contains(other) || other.contains(gateway))
+                    }
+                    _ => false,
+                }
+            });
+        for conflict in conflicts.filter(|_| others != Others::Stay) {
+            if others == Others::Refuse {
+                return Err(Error::new(
+                    codes::CONFLICT,
+                    format!("{bridge:?} already has an IP address different from {gateway}"),
+                )
+                .with_details(format!(
+                    "it has {conflict}; remove that address, choose another bridge, or set forceAddress"
+                )));
+            }
+            if !plan.remove.contains(conflict) {
+                plan.remove.push(*conflict);
+            }
+        }
+        plan.add.push(*gateway);
+    }
+    Ok(plan)
+}
+
+/// Returns the address a subnet's gateway has on the bridge: IPAM's, or the first of the subnet.
+///
+/// # Errors
+/// Code 7 when the subnet has no room for a gateway.
+pub(super) fn of(address: &IpNet, gateway: Option<IpAddr>) -> Result<IpNet, Error> {
+    let ip = match gateway {
+        Some(ip) => ip,
+        None => first_of(address).ok_or_else(|| {
+            Error::new(code::INVALID_CONFIG, format!("no gateway can be found for {address}"))
+                .with_details("give the subnet a gateway")
+        })?,
+    };
+    IpNet::new(ip, address.prefix_len()).map_err(|_| {
+        Error::new(code::INVALID_CONFIG, format!("gateway {ip} is not of the family of {address}"))
+    })
+}
+
+fn first_of(address: &IpNet) -> Option<IpAddr> {
+    match address.network() {
+        IpAddr::V4(network) => u32::from(network).checked_add(1).map(|ip| IpAddr::V4(ip.into())),
+        IpAddr::V6(network) => u128::from(network).checked_add(1).map(|ip| IpAddr::V6(ip.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn plan(present: &[&str], wanted: &[&str], force: bool) -> Result<Plan, String> {
+        let others = if force { Others::Remove } else { Others::Refuse };
+        super::plan("br0", &nets(present), &nets(wanted), others).map_err(|error| error.msg)
+    }
+
+    #[test]
+    fn an_address_that_is_there_is_left_alone() {
+        assert_eq!(plan(&["192.0.2.1/24"], &["192.0.2.1/24"], false), Ok(Plan::default()));
+    }
+
+    #[test]
+    fn another_v4_address_is_in_the_way_unless_forced() {
+        assert_eq!(
+            plan(&["192.0.2.1/24"], &["198.51.100.1/24"], false),
+            Err("\"br0\" already has an IP address different from 198.51.100.1/24".to_owned())
+        );
+        assert_eq!(
+            plan(&["192.0.2.1/24"], &["198.51.100.1/24"], true),
+            Ok(Plan { remove: nets(&["192.0.2.1/24"]), add: nets(&["198.51.100.1/24"]) })
+        );
+    }
+
+    #[test]
+    fn two_v4_gateways_of_one_network_do_not_exclude_each_other() {
+        let both = ["192.0.2.1/24", "198.51.100.1/24"];
+        assert_eq!(plan(&[], &both, false), Ok(Plan { remove: vec![], add: nets(&both) }));
+        assert_eq!(
+            plan(&["192.0.2.1/24"], &both, false),
+            Ok(Plan { remove: vec![], add: nets(&["198.51.100.1/24"]) })
+        );
+    }
+
+    #[test]
+    fn only_overlapping_v6_subnets_are_in_the_way() {
+        assert!(plan(&["2001:db8:1::1/64", "fe80::1/64"], &["2001:db8:2::1/64"], false).is_ok());
+        assert!(plan(&["2001:db8::9/64"], &["2001:db8::1/64"], false).is_err());
+    }
+
+    #[test]
+    fn the_first_address_is_the_gateway_when_ipam_names_none() {
+        let gateway = of(&"192.0.2.7/24".parse().unwrap(), None).unwrap();
+        assert_eq!(gateway.to_string(), "192.0.2.1/24");
+    }
+}

@@ -1,0 +1,215 @@
+//! What the link with the gateways' addresses needs besides them for traffic to pass: IPv6 with a link-local address, from which the
+//! kernel asks for its neighbours, and routes to the containers.
+//!
+//! NetworkManager takes these from a link that it disconnects or has a connection for, and others may.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use cni::{Error, IpConfig};
+use cni_plugin::codes;
+use ipnet::IpNet;
+use kernel::route::{
+    Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket,
+    Scope,
+};
+use kernel::sysctl::{Sysctl, SysctlError};
+
+use super::repair::Repair;
+use super::{drift, kernel_error as kernel};
+
+/// How long the kernel may take to give a link that got its carrier a link-local address: it does so at once.
+const LINK_LOCAL_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The pause between looks.
+const LINK_LOCAL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Where the switches are, below `/proc/sys`.
+const SWITCHES: &str = "net/ipv6/conf";
+
+/// Value of the switch `addr_gen_mode` with which the kernel makes no link-local address.
+const NO_ADDRESS: &str = "1";
+
+/// The metric of the routes that the kernel makes for IPv6 addresses.
+const PREFIX_ROUTE_V6: u32 = 256;
+
+/// What a link lacks of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// All of it.
+    Switched,
+    /// A link-local address, which is its own affair again once it makes one.
+    LinkLocal,
+    /// A link-local address, which it was about to make a moment ago.
+    LinkLocalYet,
+}
+
+impl Lack {
+    fn told(self, ifname: &str) -> String {
+        match self {
+            Lack::Switched => format!("IPv6 is switched off on link {ifname:?}"),
+            Lack::LinkLocal | Lack::LinkLocalYet => {
+                format!("link-local IPv6 address is gone from {ifname:?}")
+            }
+        }
+    }
+}
+
+/// Finds what a link of ours lacks for containers with IPv6 addresses.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn lack_of_ipv6(
+    host: &mut RouteSocket,
+    ifname: &str,
+    ips: &[IpConfig],
+) -> Result<Option<Lack>, Error> {
+    if ips.iter().all(|ip| ip.address.addr().is_ipv4()) {
+        return Ok(None);
+    }
+    let deadline = Instant::now() + LINK_LOCAL_PATIENCE;
+    loop {
+        let Some(link) = host.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
+        let lack = lack(host, &link)?;
+        if lack != Some(Lack::LinkLocalYet) || deadline < Instant::now() {
+            return Ok(lack);
+        }
+        std::thread::sleep(LINK_LOCAL_PAUSE);
+    }
+}
+
+fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<Lack>, Error> {
+    let present = host.addresses(Some(link.index)).map_err(kernel)?;
+    let is_link_local = |address: IpAddr| match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    if present.iter().any(|found| is_link_local(found.address.addr())) {
+        return Ok(None);
+    }
+    let is = |ifname: &str, name: &str, value: &str| {
+        switch(ifname, name).and_then(|switch| switch.read()).is_ok_and(|found| found == value)
+    };
+    Ok(if is(&link.name, "disable_ipv6", "1") {
+        Some(Lack::Switched)
+    } else if is("default", "addr_gen_mode", NO_ADDRESS) {
+        // It never made one.
+        None
+    } else if link.no_own_ipv6 {
+        Some(Lack::LinkLocal)
+    } else {
+        // Without a carrier it makes none.
+        matches!(link.oper_state, OperState::Up | OperState::Unknown).then_some(Lack::LinkLocalYet)
+    })
+}
+
+fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
+    Sysctl::of_link(SWITCHES, ifname, name)
+}
+
+/// Says what is lacking as CHECK does.
+///
+/// # Errors
+/// Code 104 if something is.
+pub fn must_not_lack(lack: Option<Lack>, ifname: &str) -> Result<(), Error> {
+    lack.map_or(Ok(()), |lack| Err(drift(lack.told(ifname))))
+}
+
+/// Puts back what a link of ours lacks. Where all of IPv6 was off, what it lacks then comes next.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn put_ipv6_back(
+    host: &mut RouteSocket,
+    ifname: &str,
+    ips: &[IpConfig],
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let mut lack = lack_of_ipv6(host, ifname, ips)?;
+    if lack == Some(Lack::Switched) {
+        let done = switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0"));
+        repair.note(Lack::Switched.told(ifname), refused(done));
+        lack = lack_of_ipv6(host, ifname, ips)?;
+    }
+    if let Some(lack @ (Lack::LinkLocal | Lack::LinkLocalYet)) = lack {
+        repair.note(lack.told(ifname), refused(have_link_local_made(ifname)));
+    }
+    Ok(())
+}
+
+/// The kernel makes the address when the switch changes.
+fn have_link_local_made(ifname: &str) -> Result<(), SysctlError> {
+    let mode = switch("default", "addr_gen_mode")?.read()?;
+    let own = switch(ifname, "addr_gen_mode")?;
+    own.write_if_different(NO_ADDRESS)?;
+    // One that is made of a secret takes a secret.
+    own.write(&mode).or_else(|_| own.write("0"))
+}
+
+fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {
+    done.map_err(|error| Error::from_chain(codes::KERNEL, &error))
+}
+
+/// A subnet that is to be behind a link of ours, with the gateway's address there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// The gateway's address with the subnet's prefix length.
+    pub gateway: IpNet,
+    /// A container's address.
+    pub to: IpAddr,
+}
+
+/// Finds those to which no route leads by the link. Whatever route does is good enough.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn missing_ways(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result<Vec<Way>, Error> {
+    let mut missing = Vec::new();
+    for v4 in [true, false] {
+        // The addresses' own subnets: an address alone has no route of its own.
+        let wanted = ways.iter().filter(|way| way.to.is_ipv4() == v4);
+        let mut wanted: Vec<Way> =
+            wanted.filter(|way| way.gateway.contains(&way.to)).copied().collect();
+        // One question, whatever the number of routes. Rules of the host's may lead elsewhere what it sends itself.
+        wanted.retain(|way| {
+            let taken = host.route_to(way.to).ok().flatten();
+            taken.is_none_or(|route| route.oif != Some(link.index) || route.gateway.is_some())
+        });
+        if wanted.is_empty() {
+            continue;
+        }
+        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
+        let filter = RouteFilter { family, table: None, oif: Some(link.index) };
+        let present = host.routes(filter).map_err(kernel)?;
+        let leads = |route: &Route, way: &Way| {
+            route.kind == RouteKind::Unicast
+                && route.gateway.is_none()
+                && route.destination.prefix_len() != 0
+                && route.destination.contains(&way.to)
+        };
+        missing.extend(
+            wanted.into_iter().filter(|way| !present.iter().any(|route| leads(route, way))),
+        );
+    }
+    Ok(missing)
+}
+
+/// Names a route to a subnet, for messages.
+#[must_use]
+pub fn way_name(way: &Way, ifname: &str) -> String {
+    format!("the host's route to {} by {ifname:?}", way.gateway.trunc())
+}
+
+/// Returns the route to a subnet, as the kernel makes it with the gateway's address.
+#[must_use]
+pub fn way_back(way: &Way, ifindex: u32) -> Change {
+    let v4 = way.to.is_ipv4();
+    Change::AddRoute(Route {
+        oif: Some(ifindex),
+        protocol: Some(RouteProtocol::KERNEL),
+        scope: v4.then_some(Scope::LINK),
+        source: v4.then_some(way.gateway.addr()),
+        priority: (!v4).then_some(PREFIX_ROUTE_V6),
+        ..Route::new(way.gateway.trunc())
+    })
+}
