@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use cni::{Error, IpConfig};
 use cni_plugin::codes;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{
-    Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket,
-    Scope,
+    AddressOptions, Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind,
+    RouteProtocol, RouteSocket, Scope,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
@@ -27,8 +27,9 @@ const LINK_LOCAL_PAUSE: Duration = Duration::from_millis(1);
 /// Where the switches are, below `/proc/sys`.
 const SWITCHES: &str = "net/ipv6/conf";
 
-/// Value of the switch `addr_gen_mode` with which the kernel makes no link-local address.
+/// Value of the switch `addr_gen_mode` with which the kernel makes no link-local address, and the usual one.
 const NO_ADDRESS: &str = "1";
+const OF_HARDWARE: &str = "0";
 
 /// The metric of the routes that the kernel makes for IPv6 addresses.
 const PREFIX_ROUTE_V6: u32 = 256;
@@ -132,18 +133,32 @@ pub fn put_ipv6_back(
         lack = lack_of_ipv6(host, ifname, ips)?;
     }
     if let Some(lack @ (Lack::LinkLocal | Lack::LinkLocalYet)) = lack {
-        repair.note(lack.told(ifname), refused(have_link_local_made(ifname)));
+        repair.note(lack.told(ifname), have_link_local_made(host, ifname));
     }
     Ok(())
 }
 
-/// The kernel makes the address when the switch changes.
-fn have_link_local_made(ifname: &str) -> Result<(), SysctlError> {
+/// The kernel makes the address when the switch changes. One of the hardware address is given before, usable at once: the link had it,
+/// and looking for duplicates takes a second or two.
+fn have_link_local_made(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
+    let link = host.link_by_name(ifname).map_err(kernel)?;
+    let had = link.and_then(|link| Some((link.index, link.mac?)));
+    let give = |mode: &str| {
+        let (true, Some((ifindex, mac))) = (mode == OF_HARDWARE, had) else { return };
+        let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return };
+        let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+        let _ = host.apply_one(&Change::AddAddress { ifindex, address: net.into(), options });
+    };
+    refused(switch_on(ifname, give))
+}
+
+fn switch_on(ifname: &str, give: impl FnOnce(&str)) -> Result<(), SysctlError> {
     let mode = switch("default", "addr_gen_mode")?.read()?;
     let own = switch(ifname, "addr_gen_mode")?;
     own.write_if_different(NO_ADDRESS)?;
+    give(&mode);
     // One that is made of a secret takes a secret.
-    own.write(&mode).or_else(|_| own.write("0"))
+    own.write(&mode).or_else(|_| own.write(OF_HARDWARE))
 }
 
 fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {

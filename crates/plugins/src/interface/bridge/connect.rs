@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::{Config, Vlans};
-use super::gateway::{self, Others};
+use super::gateway::{self, Others, Wanted};
 use super::{NAME, filter, switch};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
@@ -149,8 +149,8 @@ fn attach<'a>(
     };
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns.id())?;
-    let vlan_gateway =
-        switch::give_gateways(host, &index, config, &bridge, &plan.gateways, Others::of(config))?;
+    let gateways = Wanted { addresses: &plan.gateways, others: Others::of(config), vlan_mac: None };
+    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &gateways)?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use cni::{Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
+use kernel::mac::MacAddr;
 use kernel::route::{AddressOptions, Change, Link, RouteSocket};
 
 use super::config::Config;
@@ -59,6 +60,17 @@ pub(super) fn add(
 struct Plan {
     remove: Vec<IpNet>,
     add: Vec<IpNet>,
+}
+
+/// What is wanted of gateways.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Their addresses.
+    pub(super) addresses: &'a [IpNet],
+    /// What becomes of addresses that are in the way.
+    pub(super) others: Others,
+    /// The hardware address of a VLAN's link, should it be made; `None`: random.
+    pub(super) vlan_mac: Option<MacAddr>,
 }
 
 /// What becomes of addresses that are in the way of a gateway's.

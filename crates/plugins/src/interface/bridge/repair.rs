@@ -6,9 +6,9 @@ use ipnet::IpNet;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use state::Index;
 
-use super::config::Config;
+use super::config::{Config, gateway_name};
 use super::connect::{Facts, plan_vlans};
-use super::gateway::{self, Others};
+use super::gateway::{self, Others, Wanted};
 use super::{NAME, filter, switch, verify, vlan_gateway};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
@@ -156,7 +156,7 @@ fn put_mtu_back(
 fn put_gateways_back(
     index: &Index,
     config: &Config,
-    ips: &[IpConfig],
+    (result, ips): (&AddResult, &[IpConfig]),
     host: &mut RouteSocket,
     bridge: &Link,
     repair: &mut Repair,
@@ -176,7 +176,13 @@ fn put_gateways_back(
         let gateways = ips.iter().map(|ip| gateway::of(&ip.address, ip.gateway));
         let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
         let others = if ours.is_some() { Others::Stay } else { Others::Refuse };
-        let given = switch::give_gateways(host, index, config, bridge, &gateways, others);
+        // Containers know it by the hardware address it had.
+        let vlan =
+            config.vlans.access.map(|vlan| gateway_name(&config.bridge, vlan)).transpose()?;
+        let known = |name: &str| result.interfaces.iter().find(|link| link.name == name);
+        let vlan_mac = vlan.and_then(|name| known(name.as_str())?.mac.parse().ok());
+        let wanted = Wanted { addresses: &gateways, others, vlan_mac };
+        let given = switch::give_gateways(host, index, config, bridge, &wanted);
         repair.note(repair::told(&drift), given.map(drop));
     }
     let Some(link) = &ours else { return Ok(()) };
@@ -202,7 +208,7 @@ fn around(
 ) -> Result<(), Error> {
     let ips: Vec<IpConfig> = result.container_ips(call.ifname().as_str()).cloned().collect();
     if config.gateway && call.ipam().is_some() {
-        put_gateways_back(index, config, &ips, host, bridge, repair)?;
+        put_gateways_back(index, config, (result, &ips), host, bridge, repair)?;
         if let Err(drift) = forwarding::check(&ips) {
             repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
         }

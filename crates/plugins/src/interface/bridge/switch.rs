@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 
 use super::config::Config;
-use super::gateway::{self, Others};
+use super::gateway::{self, Wanted};
 use super::vlan_gateway;
 use crate::shared::kernel_error as kernel;
 use crate::shared::owner;
@@ -102,7 +102,7 @@ pub(super) fn ensure(
 }
 
 /// Gives a bridge that the attachment holds the addresses of the gateways. Those of a VLAN go to a link of its own,
-/// whose name and hardware address are returned. `others`: what becomes of addresses that are in the way.
+/// whose name and hardware address are returned.
 ///
 /// # Errors
 /// As [`ensure`].
@@ -111,9 +111,9 @@ pub(super) fn give_gateways(
     index: &Index,
     config: &Config,
     bridge: &Link,
-    gateways: &[IpNet],
-    others: Others,
+    wanted: &Wanted<'_>,
 ) -> Result<Option<(String, Option<MacAddr>)>, Error> {
+    let gateways = wanted.addresses;
     if gateways.is_empty() {
         return Ok(None);
     }
@@ -128,11 +128,9 @@ pub(super) fn give_gateways(
     let before = read_made(index, &object)?;
     let mut made = before.clone();
     let vlan_gateway = match config.vlans.access {
-        Some(vlan) => {
-            Some(vlan_gateway::ensure(host, config, bridge, vlan, (gateways, others), &mut made)?)
-        }
+        Some(vlan) => Some(vlan_gateway::ensure(host, config, bridge, vlan, wanted, &mut made)?),
         None => {
-            gateway::add(host, bridge, gateways, others, &mut made.addresses)?;
+            gateway::add(host, bridge, gateways, wanted.others, &mut made.addresses)?;
             None
         }
     };

@@ -226,15 +226,21 @@ pub(super) fn check_gateway_addresses(
         .map_err(kernel)?
         .ok_or_else(|| drift(format!("link {:?} with the gateway is gone", name.as_str())))?;
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
-    for gateway in ips.iter().filter_map(|ip| ip.gateway) {
-        if !present.iter().any(|address| address.address.addr() == gateway) {
-            return Err(drift(format!(
-                "gateway address {gateway} is gone from {:?}",
-                name.as_str()
-            )));
+    let missing = ips.iter().filter_map(|ip| ip.gateway);
+    let missing =
+        missing.filter(|gateway| !present.iter().any(|found| found.address.addr() == *gateway));
+    let missing: Vec<String> = missing.map(|gateway| gateway.to_string()).collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        [gateway] => {
+            Err(drift(format!("gateway address {gateway} is gone from {:?}", name.as_str())))
         }
+        several => Err(drift(format!(
+            "gateway addresses {} are gone from {:?}",
+            several.join(", "),
+            name.as_str()
+        ))),
     }
-    Ok(())
 }
 
 /// Finds entries that say that the container is somebody else, on the host, and the gateway, in the container.

@@ -2,14 +2,13 @@
 
 use cni::Error;
 use cni_plugin::codes;
-use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{
     BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer,
 };
 
 use super::config::{Config, gateway_name};
-use super::gateway::{self, Others};
+use super::gateway::{self, Wanted};
 use super::switch::Made;
 use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::repair::Repair;
@@ -24,7 +23,7 @@ pub(super) fn ensure(
     config: &Config,
     bridge: &Link,
     vlan: u16,
-    (gateways, others): (&[IpNet], Others),
+    wanted: &Wanted<'_>,
     made: &mut Made,
 ) -> Result<(String, Option<MacAddr>), Error> {
     let name = gateway_name(&config.bridge, vlan)?;
@@ -42,6 +41,7 @@ pub(super) fn ensure(
                 made.vlan_links.push(name.to_string());
             }
             let new = NewLink {
+                mac: wanted.vlan_mac,
                 mtu: Some(bridge.mtu),
                 alias: Some(format!("{}gateway", owner::PREFIX)),
                 ..NewLink::new(name.as_str(), LinkKind::Veth(VethPeer::new(&port)))
@@ -56,7 +56,7 @@ pub(super) fn ensure(
             link
         }
     };
-    gateway::add(host, &link, gateways, others, &mut Vec::new())?;
+    gateway::add(host, &link, wanted.addresses, wanted.others, &mut Vec::new())?;
     Ok((link.name, link.mac))
 }
 
