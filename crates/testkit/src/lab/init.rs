@@ -56,17 +56,16 @@ exec unshare --mount --cgroup --uts --ipc --propagation unchanged sh -ec '
 "#;
 
 impl Init {
-    /// A process that does nothing.
+    /// A process that does nothing but say once what it is told, by which we know that it runs.
     ///
     /// It must reap what daemons leave: with SIGCHLD ignored (which `exec` keeps) the kernel does.
     pub(super) fn start(keeper: i32) -> Self {
-        let script =
-            format!("{PROC} && echo ready && exec env --ignore-signal=CHLD cat >/dev/null");
+        let script = format!("{PROC} && exec env --ignore-signal=CHLD cat");
         let mut child = spawn(keeper, &[&UNSHARE[..], &["sh", "-c", &script]].concat());
+        let stdin = tell(&mut child, READY);
         wait_until_ready(&mut child);
         let children = children(child.id());
         let pid = *children.first().unwrap_or_else(|| panic!("{} has no child", child.id()));
-        let stdin = child.stdin.take();
         Self { child, pid, stdin, _cgroup: None }
     }
 
@@ -83,9 +82,7 @@ impl Init {
         let mut child = spawn(keeper, &words);
         fs::write(group.join("cgroup.procs"), child.id().to_string())
             .unwrap_or_else(|error| panic!("enter {}: {error}", group.display()));
-        let mut stdin = child.stdin.take();
-        let told = stdin.as_mut().map(|stdin| stdin.write_all(b"go\n"));
-        assert!(matches!(told, Some(Ok(()))), "the lab's first process did not start");
+        let stdin = tell(&mut child, "go\n");
         wait_until_ready(&mut child);
         let pid = beside(child.id()).unwrap_or_else(|| panic!("nothing runs beside systemd"));
         Self { child, pid, stdin, _cgroup: Some(cgroup) }
@@ -117,11 +114,22 @@ fn spawn(keeper: i32, words: &[&str]) -> Child {
     child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"))
 }
 
+/// What a first process says once it is one.
+const READY: &str = "ready\n";
+
+/// Writes to a process that goes on as long as what is returned is open.
+fn tell(child: &mut Child, what: &str) -> Option<ChildStdin> {
+    let mut stdin = child.stdin.take();
+    // One that has ended is told of by `wait_until_ready`.
+    let _ = stdin.as_mut().map(|stdin| stdin.write_all(what.as_bytes()));
+    stdin
+}
+
 fn wait_until_ready(child: &mut Child) {
-    let mut ready = [0_u8; 6];
-    let stdout = child.stdout.as_mut().map(|out| out.read_exact(&mut ready));
+    let mut said = [0_u8; READY.len()];
+    let stdout = child.stdout.as_mut().map(|out| out.read_exact(&mut said));
     assert!(
-        matches!(stdout, Some(Ok(()))) && &ready == b"ready\n",
+        matches!(stdout, Some(Ok(()))) && said == READY.as_bytes(),
         "the lab's first process did not start: its error is above"
     );
 }
