@@ -164,7 +164,7 @@ fn hint_for(code: u32) -> Option<&'static str> {
         codes::FIREWALL => "see whether `nft list ruleset` works and names a rule in the way",
         codes::ADDRESS => "enlarge the range, or run `netwright gc`",
         codes::HOST_PORT => "choose another port, or detach its holder (`netwright list`)",
-        codes::DRIFT => "detach and attach it again",
+        codes::DRIFT => "put it back with `netwright repair`, or detach and attach it again",
         codes::STATE => "check space and permissions of the named path",
         codes::EXISTS => "choose another interface name (`--ifname`)",
         codes::DELEGATE => "check `CNI_PATH` and the mode of the plugin's file",

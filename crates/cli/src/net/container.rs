@@ -74,8 +74,12 @@ impl ContainerName {
     pub(crate) fn require(&self) -> Result<(), Failure> {
         let Err(error) = kernel::netns::Netns::open(&self.netns) else { return Ok(()) };
         let failure = Failure::of(cni::code::INVALID_NETNS, &error);
+        // What is there and cannot be opened needs no other name.
+        let missing = std::fs::metadata(&self.netns)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         Err(match self.kind {
             Kind::Path => failure,
+            _ if !missing => failure,
             Kind::Pid => failure.hint(format!("there is no process {}", self.text)),
             Kind::Name => failure.hint(format!(
                 "create it with `ip netns add {}`, or name the container by the path of its namespace or a process ID",

@@ -133,13 +133,14 @@ impl Session {
             Err(error) => {
                 let mut failure = load_failure(&error);
                 if let LoadError::Empty { .. } | LoadError::NotFound { .. } = error {
-                    let mut names: Vec<&str> =
-                        folder.networks().map(|list| list.name.as_str()).collect();
-                    names.push(default::NAME);
-                    failure = failure.hint(match nearest(name, names.iter().copied()) {
-                        Some(near) => format!("did you mean {near:?}?"),
-                        None => format!("there are: {}", names.join(", ")),
-                    });
+                    let known = self.networks(&folder);
+                    let names: Vec<&str> =
+                        known.iter().map(|network| network.list.name.as_str()).collect();
+                    failure = match nearest(name, names.iter().copied()) {
+                        Some(near) => failure.hint(format!("did you mean {near:?}?")),
+                        None if names.is_empty() => failure,
+                        None => failure.hint(format!("there are: {}", names.join(", "))),
+                    };
                 }
                 Err(failure)
             }

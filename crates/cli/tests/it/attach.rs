@@ -142,6 +142,11 @@ fn a_missing_container_is_explained() {
         hint: create it with `ip netns add nobody`, or name the container by the path of its namespace or a process ID
     "#]]
     .assert_eq(&said.stderr);
+    // One that is there need not be created.
+    lab.sh("mkdir -p /run/netns && touch /run/netns/file");
+    let said = call_in(&lab, &["add", "netwright", "file"]).failed(1);
+    assert!(said.stderr.contains("unknown FS magic"), "{said:#?}");
+    assert!(!said.stderr.contains("hint: create it"), "{said:#?}");
 }
 
 #[test]

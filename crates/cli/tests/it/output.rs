@@ -93,6 +93,13 @@ fn a_missing_network_is_told_with_what_there_is() {
     .assert_eq(&scratch.plain(&said.stderr));
     let said = scratch.call(&["status", "blu"]).failed(1);
     assert!(said.stderr.contains("hint: did you mean \"blue\"?\n"), "{said:#?}");
+    // The default network is one, whether it has a file or not.
+    scratch.write(
+        "net.d/99-netwright.conflist",
+        r#"{"cniVersion": "1.1.0", "name": "netwright", "plugins": [{"type": "loopback"}]}"#,
+    );
+    let said = scratch.call(&["status", "other"]).failed(1);
+    assert!(said.stderr.contains("hint: there are: blue, netwright\n"), "{said:#?}");
 }
 
 #[test]
