@@ -30,7 +30,8 @@ pub(super) struct Signals {
 #[derive(Default)]
 struct Shared {
     child: Option<OwnedFd>,
-    fatal: Option<i32>,
+    /// What came before the command was known, each number once and in order: the command may be running by then.
+    early: Vec<i32>,
 }
 
 impl Signals {
@@ -43,7 +44,7 @@ impl Signals {
         let seen = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for info in caught.forever() {
-                receive(&seen, info.si_signo, info.si_code);
+                lock(&seen).receive(info.si_signo, info.si_code);
             }
         })?;
         Ok(Signals { shared, handle, thread: Some(thread) })
@@ -51,7 +52,7 @@ impl Signals {
 
     /// Returns a signal that asked us to end before there was a command.
     pub(super) fn fatal(&self) -> Option<i32> {
-        lock(&self.shared).fatal
+        lock(&self.shared).early.iter().copied().find(|signal| FATAL.contains(signal))
     }
 
     /// Passes on what came and what will come.
@@ -59,11 +60,7 @@ impl Signals {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         // By descriptor: once the command has ended its number may be another's.
         let Some(Ok(pidfd)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
-        let mut shared = lock(&self.shared);
-        if let Some(signal) = shared.fatal.and_then(Signal::from_named_raw) {
-            let _ = pidfd_send_signal(&pidfd, signal);
-        }
-        shared.child = Some(pidfd);
+        lock(&self.shared).forward_to(pidfd);
     }
 }
 
@@ -76,18 +73,29 @@ impl Drop for Signals {
     }
 }
 
-fn receive(shared: &Mutex<Shared>, number: i32, code: i32) {
-    let mut shared = lock(shared);
-    match &shared.child {
-        // The terminal sends to the whole foreground process group, to which the command belongs.
-        Some(_) if code == SI_KERNEL => {}
-        Some(child) => {
-            if let Some(signal) = Signal::from_named_raw(number) {
-                let _ = pidfd_send_signal(child, signal);
-            }
+impl Shared {
+    fn receive(&mut self, number: i32, code: i32) {
+        match &self.child {
+            // The terminal sends to the whole foreground process group, to which the command belongs.
+            Some(_) if code == SI_KERNEL => {}
+            Some(child) => pass_on(child, number),
+            None if self.early.contains(&number) => {}
+            None => self.early.push(number),
         }
-        None if FATAL.contains(&number) => shared.fatal = Some(number),
-        None => {}
+    }
+
+    fn forward_to(&mut self, child: OwnedFd) {
+        for number in std::mem::take(&mut self.early) {
+            pass_on(&child, number);
+        }
+        self.child = Some(child);
+    }
+}
+
+fn pass_on(child: &OwnedFd, number: i32) {
+    if let Some(signal) = Signal::from_named_raw(number) {
+        // It has ended: `wait` tells how.
+        let _ = pidfd_send_signal(child, signal);
     }
 }
 
@@ -102,4 +110,33 @@ fn ignored() -> Vec<i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     FORWARDED.into_iter().filter(|signal| mask & (1 << (signal - 1)) != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "somebody has to get the signals")]
+    fn what_comes_between_the_commands_start_and_our_knowing_it_is_passed_on() {
+        let script = "trap 'echo usr1' USR1; trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.01; done";
+        let mut child =
+            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+
+        let mut shared = Shared::default();
+        shared.receive(SIGUSR1, 0);
+        shared.receive(SIGUSR1, 0);
+        let pid = Pid::from_child(&child);
+        shared.forward_to(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        assert_eq!(lines.next().as_deref(), Some("usr1"));
+        shared.receive(SIGINT, SI_KERNEL);
+        shared.receive(SIGTERM, 0);
+        assert_eq!(lines.next().as_deref(), Some("term"));
+        assert!(child.wait().unwrap().success());
+    }
 }
