@@ -5,10 +5,11 @@
 //! before it is done, and forgotten when the answer has left. The driver that comes next finds in the notes what an empty call is
 //! about, and does what was to be removed by itself.
 //!
-//! Notes are of use for a minute, and to the same boot: nothing is flushed.
+//! Notes are of use for a minute, and to the same boot: nothing is flushed. A driver that was killed after its answer had left and
+//! before it forgot leaves a note that nobody asks for; it goes with the first call after that minute.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cni::{Error, code};
 use cnm::method::Method;
@@ -26,6 +27,8 @@ pub(super) struct Intents {
     count: AtomicU64,
     /// Notes from here on are of this driver's time.
     began_ms: u64,
+    /// Nothing of drivers before this one is here any more.
+    is_swept: AtomicBool,
 }
 
 /// A note; it is forgotten when this is dropped.
@@ -47,13 +50,22 @@ impl Intents {
         state::create_directory(dir, 0o700)?;
         state::remove_abandoned(dir);
         let began_ms = clock::now().at.as_millis();
-        Ok(Intents { dir: dir.to_owned(), count: AtomicU64::new(0), began_ms })
+        Ok(Intents {
+            dir: dir.to_owned(),
+            count: AtomicU64::new(0),
+            began_ms,
+            is_swept: AtomicBool::new(false),
+        })
     }
 
     /// Notes a call.
     pub(super) fn note(&self, method: Method, body: &[u8]) -> Intent {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (pid, now_ms) = (std::process::id(), clock::now().at.as_millis());
+        let is_over = LIFETIME_MS <= now_ms.saturating_sub(self.began_ms);
+        if is_over && !self.is_swept.swap(true, Ordering::Relaxed) {
+            self.left();
+        }
         let path = self.dir.join(format!("{method}-{now_ms}-{pid}-{number}"));
         match state::write_atomic(&path, body, 0o600, Durability::Volatile) {
             Ok(()) => Intent { path: Some(path) },
@@ -149,4 +161,44 @@ pub(super) fn removes(method: Method) -> bool {
             | Method::DiscoverNew
             | Method::DiscoverDelete
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_nobody_asked_for_goes_with_the_first_call_after_a_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = Intents::open(dir.path()).unwrap();
+        // Killed when it had answered: nothing is dropped.
+        std::mem::forget(before.note(Method::Join, b"{}"));
+        let [ref left] = names(dir.path())[..] else { panic!() };
+
+        // Notes carry milliseconds: the next driver begins in a later one.
+        let mut intents = Intents::open(dir.path()).unwrap();
+        intents.began_ms += 1;
+        drop(intents.note(Method::Leave, b"{}"));
+        assert_eq!(names(dir.path()), [left.as_str()], "it may be asked for yet");
+
+        // A minute later and a moment, as far as the names say.
+        let noted_ms: u64 = left.split('-').nth(1).unwrap().parse().unwrap();
+        let old = left.replace(&noted_ms.to_string(), &(noted_ms - LIFETIME_MS - 1).to_string());
+        std::fs::rename(dir.path().join(left), dir.path().join(old)).unwrap();
+        intents.began_ms -= LIFETIME_MS + 1;
+        let under_way = intents.note(Method::Leave, b"{}");
+        let [ref only] = names(dir.path())[..] else { panic!("{:?}", names(dir.path())) };
+        assert!(only.starts_with("NetworkDriver.Leave-"), "{only}");
+        drop(under_way);
+        assert!(names(dir.path()).is_empty());
+    }
 }
