@@ -7,9 +7,12 @@ mod pods;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread;
 
+use serde_json::Value;
 use testkit::{Lab, Place};
 
 use crate::system::install;
@@ -107,6 +110,32 @@ impl Drop for Host<'_> {
             eprintln!("{}", self.said());
         }
     }
+}
+
+/// Calls an installed plugin for container `c1` as a runtime does; `environment` adds to what it is told, or replaces it.
+#[track_caller]
+fn call(
+    lab: &Lab,
+    plugin: &str,
+    verb: &str,
+    environment: &[(&str, &str)],
+    config: &Value,
+) -> Value {
+    let mut child = lab
+        .command(&format!("/opt/cni/bin/{plugin}"))
+        .envs([("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c1"), ("CNI_NETNS", "/run/netns/c1")])
+        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/opt/cni/bin")])
+        .envs(environment.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{verb}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&said).unwrap_or_default()
 }
 
 /// The words of a unit's setting.

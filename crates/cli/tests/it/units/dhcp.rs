@@ -1,13 +1,11 @@
 //! `cni-dhcp.service`, with a real server.
 
 use std::fs;
-use std::io::Write as _;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
 use testkit::{Lab, Place, traffic, wait_until};
 
-use super::Host;
+use super::{Host, call};
 
 const UNIT: &str = "cni-dhcp.service";
 
@@ -21,23 +19,7 @@ fn bridge(lab: &Lab, verb: &str, prev: &Value) -> Value {
     if !prev.is_null() {
         config["prevResult"] = prev.clone();
     }
-    let mut child = lab
-        .command("/opt/cni/bin/bridge")
-        .env("CNI_COMMAND", verb)
-        .env("CNI_CONTAINERID", "c1")
-        .env("CNI_NETNS", "/run/netns/c1")
-        .env("CNI_IFNAME", "eth0")
-        .env("CNI_PATH", "/opt/cni/bin")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{verb}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_str(&said).unwrap_or_default()
+    call(lab, "bridge", verb, &[], &config)
 }
 
 #[test]

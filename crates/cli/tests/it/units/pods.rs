@@ -1,8 +1,6 @@
 //! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with one and with etcd.
 
 use std::fs;
-use std::io::Write as _;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
@@ -10,7 +8,7 @@ use testkit::real::Etcd;
 use testkit::traffic::assert_pings;
 use testkit::{Lab, Place, feature, require, wait_until};
 
-use super::Host;
+use super::{Host, call};
 use crate::multinet::{CONFLIST, Cluster, links};
 
 #[test]
@@ -71,23 +69,9 @@ fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
         "cniVersion": "1.0.0", "name": "blue", "type": "bridge",
         "ipam": {"type": "cluster-ipam", "ipRanges": [{"range": "10.66.0.0/24"}, {"range": "fd66::/64"}]},
     });
-    let mut child = lab
-        .command("/opt/cni/bin/cluster-ipam")
-        .env("CNI_COMMAND", verb)
-        .env("CNI_CONTAINERID", format!("sandbox-{pod}"))
-        .env("CNI_NETNS", "/run/netns/c1")
-        .env("CNI_IFNAME", "eth0")
-        .env("CNI_PATH", "/opt/cni/bin")
-        .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={pod}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{verb}: {said}");
-    serde_json::from_str(&said).unwrap_or_default()
+    let sandbox = format!("sandbox-{pod}");
+    let pod = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={pod}");
+    call(lab, "cluster-ipam", verb, &[("CNI_CONTAINERID", &sandbox), ("CNI_ARGS", &pod)], &config)
 }
 
 /// What is so whatever keeps the records.

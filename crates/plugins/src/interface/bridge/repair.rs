@@ -161,11 +161,7 @@ fn put_gateways_back(
     bridge: &Link,
     repair: &mut Repair,
 ) -> Result<(), Error> {
-    // An address that is in the way by now is somebody else's. On a link of ours it has room beside ours.
-    let ours = match config.vlans.access {
-        None => switch::is_made_by_us(index, bridge)?.then(|| bridge.clone()),
-        Some(vlan) => vlan_gateway::find(host, config, vlan)?,
-    };
+    let ours = switch::own_gateway_link(host, index, config, bridge)?;
     if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
         vlan_gateway::put_back(host, link, bridge, vlan, repair)?;
     }
@@ -175,6 +171,7 @@ fn put_gateways_back(
     if let Err(drift) = verify::check_gateway_addresses(host, config, ips) {
         let gateways = ips.iter().map(|ip| gateway::of(&ip.address, ip.gateway));
         let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
+        // An address that is in the way by now is somebody else's. On a link of ours it has room beside ours.
         let others = if ours.is_some() { Others::Stay } else { Others::Refuse };
         // Containers know it by the hardware address it had.
         let vlan =

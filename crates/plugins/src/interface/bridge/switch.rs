@@ -215,6 +215,22 @@ pub(super) fn is_made_by_us(index: &Index, link: &Link) -> Result<bool, Error> {
     Ok(made.created && is_ours(link, &made))
 }
 
+/// Finds the link that carries the gateways, if it is there and of ours: the bridge, or the link of its VLAN.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer; when our note cannot be read.
+pub(super) fn own_gateway_link(
+    host: &mut RouteSocket,
+    index: &Index,
+    config: &Config,
+    bridge: &Link,
+) -> Result<Option<Link>, Error> {
+    match config.vlans.access {
+        None => Ok(is_made_by_us(index, bridge)?.then(|| bridge.clone())),
+        Some(vlan) => vlan_gateway::find(host, config, vlan),
+    }
+}
+
 /// Says whether a bridge of ours has STP on, with which a new port carries nothing for half a minute, for nobody's sake: where
 /// somebody has added a port that leads out it may keep loops away, and is his.
 ///

@@ -182,14 +182,10 @@ fn check_gateway(
     ips: &[IpConfig],
     bridge: &Link,
 ) -> Result<(), Error> {
-    let ours = match config.vlans.access {
-        None => switch::is_made_by_us(index, bridge)?.then(|| bridge.clone()),
-        Some(vlan) => {
-            let link = vlan_gateway::find(host, config, vlan)?;
-            link.iter().try_for_each(|link| vlan_gateway::check(host, link, bridge, vlan))?;
-            link
-        }
-    };
+    let ours = switch::own_gateway_link(host, index, config, bridge)?;
+    if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
+        vlan_gateway::check(host, link, bridge, vlan)?;
+    }
     if let Some(link) = &ours {
         let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
         host_side::must_not_lack(lack, &link.name)?;
