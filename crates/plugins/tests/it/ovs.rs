@@ -25,11 +25,29 @@ macro_rules! require_switch {
 }
 pub(crate) use require_switch;
 
+/// Who moves a switch's frames.
+#[derive(Clone, Copy)]
+enum Datapath {
+    UserSpace,
+    /// In the virtual machine.
+    Kernel,
+}
+
+impl Datapath {
+    /// A switch with bridge `br0`.
+    fn switch(self, node: &Node) -> Ovs<'_> {
+        let ovs = Ovs::start(&node.lab);
+        match self {
+            Datapath::UserSpace => ovs.add_bridge("br0"),
+            Datapath::Kernel => drop(ovs.vsctl(&["add-br", "br0"])),
+        }
+        ovs
+    }
+}
+
 /// A switch with bridge `br0`.
 fn switch(node: &Node) -> Ovs<'_> {
-    let ovs = Ovs::start(&node.lab);
-    ovs.add_bridge("br0");
-    ovs
+    Datapath::UserSpace.switch(node)
 }
 
 /// A configuration for bridge `br0` with addresses of 10.1.0.0/24 and more keys.

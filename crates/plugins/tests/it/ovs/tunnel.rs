@@ -2,22 +2,26 @@
 
 use serde_json::json;
 
-use super::{add, address, assert_reaches, keys, require_switch, switch};
+use super::{Datapath, add, address, assert_reaches, keys, require_switch};
 use crate::support::Node;
 
-fn over(kind: &str, vlan: u16) {
+pub(super) fn over(datapath: Datapath, kind: &str, vlan: u16) {
     let (one, two) = (Node::new("ovs-tunnel1"), Node::new("ovs-tunnel2"));
     // The cable between both hosts: its ends' namespaces are named by what the labs keep open.
     one.sh(&format!("ip link add up0 type veth peer name up0 netns {}", namespace_of(&two)));
-    let (ovs1, ovs2) = (switch(&one), switch(&two));
-    // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+    let (ovs1, ovs2) = (datapath.switch(&one), datapath.switch(&two));
     for (node, ovs, end) in [(&one, &ovs1, 1), (&two, &ovs2, 2)] {
-        ovs.add_bridge("br-up");
-        ovs.vsctl(&["add-port", "br-up", "up0"]);
-        node.sh(&format!(
-            "ip link set up0 addrgenmode none && ip link set up0 up && \
-             ip addr add 192.0.2.{end}/24 dev br-up && ip link set br-up up"
-        ));
+        node.sh("ip link set up0 addrgenmode none && ip link set up0 up");
+        let uplink = match datapath {
+            // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+            Datapath::UserSpace => {
+                ovs.add_bridge("br-up");
+                ovs.vsctl(&["add-port", "br-up", "up0"]);
+                "br-up"
+            }
+            Datapath::Kernel => "up0",
+        };
+        node.sh(&format!("ip addr add 192.0.2.{end}/24 dev {uplink} && ip link set {uplink} up"));
     }
     let before = ovs1.content();
     let hosts = ["192.0.2.1", "192.0.2.2"];
@@ -36,6 +40,10 @@ fn over(kind: &str, vlan: u16) {
     let second = add(&two, &c2, &network(&two, &ovs2, 2)).call().ok();
     assert_reaches(&c1, &c2, &address(&second));
     assert_reaches(&c2, &c1, &address(&first));
+    if let Datapath::Kernel = datapath {
+        let shown = one.sh(&format!("ip -o link show type {kind}"));
+        assert_eq!(shown.lines().count(), 1, "it is not the kernel that wraps: {shown}");
+    }
     // A second container of the host shares the tunnel, which goes with the last.
     add(&one, &c3, &network(&one, &ovs1, 1)).call().ok();
     assert_reaches(&c3, &c2, &address(&second));
@@ -59,11 +67,11 @@ fn namespace_of(node: &Node) -> String {
 #[test]
 fn vxlan_joins_two_hosts() {
     require_switch!();
-    over("vxlan", 100);
+    over(Datapath::UserSpace, "vxlan", 100);
 }
 
 #[test]
 fn geneve_joins_two_hosts() {
     require_switch!();
-    over("geneve", 200);
+    over(Datapath::UserSpace, "geneve", 200);
 }

@@ -4,14 +4,12 @@ use serde_json::{Value, json};
 use testkit::real::Ovs;
 use testkit::{Place as _, traffic};
 
-use super::{add, address, assert_reaches, keys};
+use super::{Datapath, add, address, assert_reaches, keys, tunnel};
 use crate::support::Node;
 
 /// A switch whose bridge `br0` has the kernel's datapath.
 fn switch(node: &Node) -> Ovs<'_> {
-    let ovs = Ovs::start(&node.lab);
-    ovs.vsctl(&["add-br", "br0"]);
-    ovs
+    Datapath::Kernel.switch(node)
 }
 
 /// Pairs, ports that the switch makes, and VLANs, without any help for checksums.
@@ -40,6 +38,62 @@ fn vm_the_kernels_datapath() {
         assert_eq!(container.sh("ip -o link | wc -l").trim(), "1");
     }
     assert_eq!(before, ovs.content());
+}
+
+/// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and nobody else.
+#[test]
+fn vm_a_trunk_of_the_kernels_datapath() {
+    testkit::require!(
+        "root",
+        "program:ovs-vswitchd",
+        "program:ovsdb-server",
+        "openvswitch",
+        "vlan"
+    );
+    let node = Node::new("ovs-kernel-trunk");
+    let ovs = switch(&node);
+    let before = ovs.content();
+    let trunk = json!({ "trunk": [{ "id": 42 }, { "minID": 1000, "maxID": 1010 }], "ipam": {} });
+    let router = node.container("router");
+    let trunk = keys(&node, &ovs, trunk);
+    add(&node, &router, &trunk).call().ok();
+    // 43 is none of the trunk's.
+    let vlans = [42, 1005, 43];
+    let containers = vlans.map(|vlan| node.container(&format!("c{vlan}")));
+    let keys = vlans.map(|vlan| keys(&node, &ovs, json!({ "vlan": vlan })));
+    let mut addresses = Vec::new();
+    for (place, (container, keys)) in containers.iter().zip(&keys).enumerate() {
+        addresses.push(address(&add(&node, container, keys).call().ok()));
+        let vlan = vlans[place];
+        router.sh(&format!(
+            "ip link add v{vlan} link eth0 type vlan id {vlan} && ip link set v{vlan} up && \
+             ip addr add 10.1.0.10{place}/32 dev v{vlan} && \
+             ip route add {} dev v{vlan} src 10.1.0.10{place}",
+            addresses[place]
+        ));
+    }
+    for place in [0, 1] {
+        assert_reaches(&router, &containers[place], &addresses[place]);
+        assert_reaches(&containers[place], &router, &format!("10.1.0.10{place}"));
+    }
+    traffic::assert_no_ping(&router, &addresses[2]);
+    traffic::assert_no_ping(&containers[0], &addresses[1]);
+    for (container, keys) in containers.iter().zip(&keys).chain([(&router, &trunk)]) {
+        node.run("ovs", "DEL").to(container).config(keys.clone()).call().silent();
+    }
+    assert_eq!(before, ovs.content());
+}
+
+#[test]
+fn vm_vxlan_of_the_kernels_datapath() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    tunnel::over(Datapath::Kernel, "vxlan", 100);
+}
+
+#[test]
+fn vm_geneve_of_the_kernels_datapath() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    tunnel::over(Datapath::Kernel, "geneve", 200);
 }
 
 /// A port that the switch makes keeps its name in the container, and the interface is over it: so it outlives changes of the bridge and
