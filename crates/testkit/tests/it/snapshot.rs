@@ -149,3 +149,26 @@ fn a_carrier_is_no_change_of_routes() {
     let of_v0 = |line: &&String| line.starts_with("routes") && line.contains("dev v0");
     assert_eq!(lines.iter().find(of_v0), None, "{lines:#?}");
 }
+
+#[test]
+fn what_a_bridge_gets_by_itself_is_waited_for() {
+    testkit::require!("root");
+    let lab = Lab::new("snapshot-bridge");
+    lab.sh(
+        "ip link add b0 type bridge && ip link set b0 up && ip link add p0 type veth peer q0 && \
+         ip link set q0 addrgenmode none up && ip link set p0 addrgenmode none master b0 up",
+    );
+    let before = Snapshot::take(&lab);
+    // The kernel takes its time.
+    lab.sh("ip -6 addr flush dev b0");
+    let late = std::thread::scope(|scope| {
+        scope.spawn(|| lab.sh("sleep 0.5; ip addr add fe80::7/64 dev b0 nodad"));
+        Snapshot::take(&lab)
+    });
+    let changed = before.diff(&late);
+    assert!(changed.iter().any(|line| line.contains("b0 fe80::7/64 is new")), "{changed:?}");
+    // Where somebody took it, a snapshot is made all the same.
+    lab.sh("ip -6 addr flush dev b0");
+    let changed = before.diff(&Snapshot::take(&lab));
+    assert!(!changed.iter().any(|line| line.contains("fe80::7")), "{changed:?}");
+}
