@@ -67,9 +67,7 @@ const STAGES: [&[&[Step]]; 2] = [
     &[
         &[("vm", vm::tests)],
         &[
-            ("executable", |_| {
-                executable::build().and_then(|path| executable::check(&path)).map(Report::check)
-            }),
+            ("executable", executable::ship),
             ("docs", |_| docs()),
             ("doctests", suite::doctests),
             ("fuzz", fuzz::run),

@@ -10,7 +10,7 @@ use crate::executable;
 /// When the build fails or the container cannot be connected; what went wrong has been shown.
 pub(crate) fn run() -> Result<(), String> {
     println!("building target/dist/netwright, a minute or two the first time …");
-    let netwright = executable::build()?;
+    let netwright = executable::NETWRIGHT.build()?;
     println!("# {} run\n", netwright.display());
     let status = Command::new(&netwright).arg("run").status();
     let status = status.map_err(|error| format!("{}: {error}", netwright.display()))?;

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::ci::{Extent, Report};
 use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
 use crate::sbom;
+use crate::skips::Skip;
 
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(1200);
@@ -14,63 +16,101 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 /// Program header types (linux include/uapi/linux/elf.h).
 const PT_INTERP: u32 = 3;
 
-/// The executables that are shipped, each with its package and the most bytes it may have. Plugins are started for each call, and the
-/// daemon once; a third of it is TLS and the Kubernetes API's types.
-pub(crate) const SHIPPED: [(&str, &str, u64); 2] =
-    [("netwright", "netwright", 10_000_000), ("netwright-daemon", "netwrightd", 12_000_000)];
+/// An executable that is shipped.
+#[derive(Debug)]
+pub(crate) struct Shipped {
+    pub(crate) package: &'static str,
+    pub(crate) name: &'static str,
+    /// How large it may be.
+    most_bytes: u64,
+}
 
-/// Builds the static executables and copies them to `target/dist`, each with its bill of materials; returns the first.
-///
-/// Each package is built by itself: what one asks of a crate is not to get into the other.
-pub(crate) fn build() -> Result<PathBuf, String> {
-    let linked = Linked::prepare()?;
-    for (package, name, _) in SHIPPED {
-        // Niced: an emulated machine beside it that loses a processor for a moment loses more than that moment.
-        let line = format!("nice cargo build --release --locked --package {package}");
-        linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
-        let to = dist().join(name);
-        place(&linked.target_dir().join("release").join(name), &to)?;
-        sbom::write(package, &to)?;
+/// The command line and every plugin, which are started for each call.
+pub(crate) const NETWRIGHT: Shipped =
+    Shipped { package: "netwright", name: "netwright", most_bytes: 10_000_000 };
+
+/// The daemon, which is started once; a third of it is TLS and the Kubernetes API's types.
+pub(crate) const NETWRIGHTD: Shipped =
+    Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 12_000_000 };
+
+pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
+
+/// What every change builds; the tests link the daemon in the same way, and optimising it as a whole takes as long as all tests' build.
+pub(crate) fn shipped_in(extent: Extent) -> &'static [Shipped] {
+    match extent {
+        Extent::EveryChange => &[NETWRIGHT],
+        Extent::Full => &SHIPPED,
     }
-    Ok(path())
+}
+
+impl Shipped {
+    /// Builds the static executable and copies it to `target/dist`, with its bill of materials.
+    ///
+    /// Each package is built by itself: what one asks of a crate is not to get into the other.
+    pub(crate) fn build(&self) -> Result<PathBuf, String> {
+        let linked = Linked::prepare()?;
+        // Niced: an emulated machine beside it that loses a processor for a moment loses more than that moment.
+        let line = format!("nice cargo build --release --locked --package {}", self.package);
+        linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
+        let to = self.path();
+        place(&linked.target_dir().join("release").join(self.name), &to)?;
+        sbom::write(self.package, &to)?;
+        Ok(to)
+    }
+
+    /// Where it is once it was built.
+    pub(crate) fn path(&self) -> PathBuf {
+        target_dir().join("dist").join(self.name)
+    }
+
+    /// Checks that what was built is static and small.
+    pub(crate) fn check(&self) -> Result<String, String> {
+        let path = self.path();
+        let bytes = fs::read(&path).map_err(|error| format!("read {}: {error}", path.display()))?;
+        let size = u64::try_from(bytes.len()).map_err(|error| error.to_string())?;
+        if program_headers(&bytes)?.contains(&PT_INTERP) {
+            return Err(format!("{} needs a dynamic loader", path.display()));
+        }
+        if self.most_bytes < size {
+            return Err(format!(
+                "{} has {size} bytes, more than {}",
+                path.display(),
+                self.most_bytes
+            ));
+        }
+        let (whole, hundredths) = (size / 1_000_000, size % 1_000_000 / 10_000);
+        Ok(format!("{} static, {whole}.{hundredths:02} MB", self.name))
+    }
+}
+
+/// Builds and checks what a run builds.
+pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
+    let mut notes = Vec::new();
+    for shipped in shipped_in(extent) {
+        shipped.build()?;
+        notes.push(shipped.check()?);
+    }
+    let left_out = SHIPPED.iter().skip(notes.len());
+    let skips = left_out
+        .map(|shipped| {
+            println!("    SKIP executable::{}: only with --full", shipped.name);
+            Skip {
+                name: format!("executable::{}", shipped.name),
+                reason: "only with --full".to_owned(),
+            }
+        })
+        .collect();
+    Ok(Report { passed: 1, note: notes.join("; "), skips, ..Report::default() })
 }
 
 /// Copies a file over another. Renamed: that one may be running.
 fn place(built: &Path, to: &Path) -> Result<(), String> {
     let new = to.with_extension("new");
-    let dist = dist();
-    fs::create_dir_all(&dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
+    if let Some(dist) = to.parent() {
+        fs::create_dir_all(dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
+    }
     fs::copy(built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
     fs::rename(&new, to).map_err(|error| format!("rename to {}: {error}", to.display()))
-}
-
-fn dist() -> PathBuf {
-    target_dir().join("dist")
-}
-
-/// Where the static executable is once it was built.
-pub(crate) fn path() -> PathBuf {
-    dist().join("netwright")
-}
-
-/// Checks that what was built is static and small; `path` is the first of them.
-pub(crate) fn check(path: &Path) -> Result<String, String> {
-    let texts = SHIPPED.map(|(_, name, most)| {
-        check_one(&path.with_file_name(name), most).map(|text| format!("{name} {text}"))
-    });
-    Ok(texts.into_iter().collect::<Result<Vec<_>, _>>()?.join("; "))
-}
-
-fn check_one(path: &Path, most: u64) -> Result<String, String> {
-    let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
-    let size = u64::try_from(bytes.len()).map_err(|error| error.to_string())?;
-    if program_headers(&bytes)?.contains(&PT_INTERP) {
-        return Err(format!("{} needs a dynamic loader", path.display()));
-    }
-    if most < size {
-        return Err(format!("{} has {size} bytes, more than {most}", path.display()));
-    }
-    Ok(format!("static, {}.{:02} MB", size / 1_000_000, size % 1_000_000 / 10_000))
 }
 
 /// The types of an ELF64 little-endian file's program headers.

@@ -57,7 +57,9 @@ fn main() -> ExitCode {
         ["matrix"] => matrix::from_logs(),
         ["torture"] => torture::from_logs(),
         ["runtimes"] => runtimes::from_logs(),
-        ["dist"] => executable::build().map(|path| println!("{}", path.display())),
+        ["dist"] => executable::SHIPPED
+            .iter()
+            .try_for_each(|shipped| shipped.build().map(|path| println!("{}", path.display()))),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),
         ["vm", "--sh", script] => vm::shell(script),

@@ -98,7 +98,7 @@ pub(crate) fn check(tests: &BTreeMap<&str, Outcome>) -> Result<String, String> {
 
 /// The executable's own list.
 fn plugins() -> Result<Vec<String>, String> {
-    let netwright = executable::path();
+    let netwright = executable::NETWRIGHT.path();
     let listed = Program::new(&netwright.display().to_string()).arg("--list").output()?;
     Ok(listed.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect())
 }

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_bills_of_what_ships_are_valid_and_whole() {
-        for (package, ..) in crate::executable::SHIPPED {
+        for crate::executable::Shipped { package, .. } in crate::executable::SHIPPED {
             let mut graph = crates_of(package).unwrap();
             let root = graph.components.get_mut(&graph.root).unwrap();
             assert_eq!(root.name, package);

@@ -23,7 +23,7 @@ const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After
 const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
 
 /// How many moments of a verb are struck in every run, of those that there are; with `--full` all.
-const SOME: usize = 24;
+const SOME: usize = 16;
 
 /// How many system calls into a DEL the second blow falls.
 const DEEP: usize = 120;

@@ -159,10 +159,10 @@ fn differences(step: &str, theirs: &Observation, ours: &Observation) -> Vec<Stri
         .collect()
 }
 
-/// Makes a plugin's two tests from its cases.
+/// Makes a plugin's two tests from its cases. The installed release is older, and for full runs.
 macro_rules! tests {
     ($cases:expr) => {
-        super::one_test!(as_the_installed_release, $cases, Installed);
+        super::one_test!(as_the_installed_release, $cases, Installed, "full");
         super::one_test!(as_the_unstable_release, $cases, Unstable);
     };
 }
