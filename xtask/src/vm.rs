@@ -201,8 +201,9 @@ fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
         .arg("-initrd")
         .arg(initramfs.display().to_string())
         .arg("-append")
-        // An emulated timer that comes late is no broken one, for which the kernel would take it (`no_timer_check`).
-        .arg("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check")
+        // An emulated timer that comes late is no broken one, for which the kernel would take it (`no_timer_check`). Code at another
+        // address each time is translated each time: without `norandmaps` a dynamic program takes twice as long to start.
+        .arg("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check norandmaps")
         .arg("-fsdev")
         .arg("local,id=root,path=/,security_model=none,readonly=on,multidevs=remap")
         .arg("-device")
