@@ -134,6 +134,7 @@ impl Held {
         let place = Place {
             netns: path,
             netns_id: found,
+            netns_cookie: opened.cookie(),
             ifindex: link.index,
             mac: dhcp::MacAddr(mac.0),
             way: Way::of(&mut world.host, &link),
@@ -159,6 +160,7 @@ impl Held {
         let place = Place {
             netns: saved.netns,
             netns_id: saved.netns_id,
+            netns_cookie: saved.netns_cookie,
             ifindex: saved.ifindex,
             mac: saved.mac,
             way: saved.way,
@@ -201,9 +203,10 @@ impl Held {
         self.stage == Stage::HandedOver
     }
 
-    /// Says whether a namespace is this lease's.
-    pub(crate) fn is_in(&self, netns_id: Option<NetnsIdentity>) -> bool {
-        netns_id.is_none_or(|id| id == self.place.netns_id)
+    /// Says whether a namespace that somebody asks for is this lease's.
+    pub(crate) fn is_in(&self, world: &World, ask: &Acquire) -> bool {
+        ask.netns_id.is_none_or(|id| id == self.place.netns_id)
+            && !world.is_another(&ask.netns, &self.place)
     }
 
     /// The container has it from now on.

@@ -341,7 +341,7 @@ impl Service {
         self.work_off_notes();
         if let Some(&id) = self.by_key.get(&ask.attachment) {
             let held = self.held.get_mut(&id).expect("every key's number is a lease's");
-            let replaced = !held.is_in(ask.netns_id) || held.client != ask.client;
+            let replaced = !held.is_in(&self.world, &ask) || held.client != ask.client;
             if !replaced && held.is_handed_over() && held.result().is_some() {
                 return Ok(Some(lease_answer(held)));
             }

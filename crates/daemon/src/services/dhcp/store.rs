@@ -26,6 +26,9 @@ pub(crate) struct Saved {
     /// Where the interface is, as the host sees it.
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsIdentity,
+    /// The namespace's cookie, where the kernel tells it: another may have its inode once it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) netns_cookie: Option<u64>,
     /// The interface's number there.
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
@@ -43,6 +46,7 @@ pub(crate) struct Saved {
 pub(crate) struct Place {
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsIdentity,
+    pub(crate) netns_cookie: Option<u64>,
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
     pub(crate) way: Way,
@@ -61,6 +65,7 @@ impl Saved {
             attachment,
             netns: place.netns.clone(),
             netns_id: place.netns_id,
+            netns_cookie: place.netns_cookie,
             ifindex: place.ifindex,
             mac: place.mac,
             way: place.way.clone(),

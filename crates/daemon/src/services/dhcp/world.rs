@@ -1,5 +1,6 @@
 //! What every lease needs of its surroundings.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cni::AttachmentKey;
@@ -55,6 +56,11 @@ impl World {
         }
     }
 
+    /// Says whether a path is known to lead to another namespace than a lease's.
+    pub(crate) fn is_another(&self, path: &Path, place: &Place) -> bool {
+        Netns::open(&self.flags.on_host(path)).is_ok_and(|netns| !same(&netns, place))
+    }
+
     /// How a DHCPv4 client is told to behave. A lease that a container has is looked for without end.
     pub(crate) fn v4_config(
         &self,
@@ -95,9 +101,13 @@ impl World {
     }
 }
 
+/// Device and inode may be those of a namespace that is gone; the cookie, where it is known, is not.
 fn same(netns: &Netns, place: &Place) -> bool {
     let id = netns.id();
     (id.dev, id.ino) == (place.netns_id.dev, place.netns_id.ino)
+        && place
+            .netns_cookie
+            .is_none_or(|noted| netns.cookie().is_none_or(|cookie| cookie == noted))
 }
 
 /// Who the client is, as the reference has it.
