@@ -131,3 +131,29 @@ fn requested(client: &Client) -> Vec<u8> {
 pub(crate) fn kernel_error(error: &kernel::NetlinkError) -> cni::Error {
     cni::Error::from_chain(codes::KERNEL, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use state::NetnsIdentity;
+
+    use super::super::way::Way;
+    use super::*;
+
+    #[test]
+    fn a_namespace_with_the_inode_of_one_that_is_gone_is_another() {
+        testkit::require!("root");
+        let netns = Netns::open(Path::new("/proc/self/ns/net")).unwrap();
+        let cookie = netns.cookie().unwrap();
+        let noted = |netns_cookie| Place {
+            netns: "/proc/self/ns/net".into(),
+            netns_id: NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino },
+            netns_cookie,
+            ifindex: 2,
+            mac: dhcp::MacAddr([2, 0, 0, 0, 0, 1]),
+            way: Way::Unknown,
+        };
+        assert!(same(&netns, &noted(Some(cookie))));
+        assert!(!same(&netns, &noted(Some(cookie + 1))));
+        assert!(same(&netns, &noted(None)), "an earlier daemon noted none");
+    }
+}
