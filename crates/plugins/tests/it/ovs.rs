@@ -17,10 +17,10 @@ use testkit::{Container, traffic};
 
 use crate::support::{Node, Run};
 
-/// What a test needs that wants a switch.
+/// What a test needs that wants a switch, and more that it names.
 macro_rules! require_switch {
-    () => {
-        testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server")
+    ($($feature:expr),*) => {
+        testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server" $(, $feature)*)
     };
 }
 pub(crate) use require_switch;

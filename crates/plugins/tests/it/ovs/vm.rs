@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::real::Ovs;
 use testkit::{Place as _, traffic};
 
-use super::{Datapath, add, address, assert_reaches, keys, tunnel};
+use super::{Datapath, add, address, assert_reaches, keys, require_switch, tunnel};
 use crate::support::Node;
 
 /// A switch whose bridge `br0` has the kernel's datapath.
@@ -15,7 +15,7 @@ fn switch(node: &Node) -> Ovs<'_> {
 /// Pairs, ports that the switch makes, and VLANs, without any help for checksums.
 #[test]
 fn vm_the_kernels_datapath() {
-    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    require_switch!("openvswitch");
     let node = Node::new("ovs-kernel");
     let ovs = switch(&node);
     let before = ovs.content();
@@ -43,13 +43,7 @@ fn vm_the_kernels_datapath() {
 /// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and nobody else.
 #[test]
 fn vm_a_trunk_of_the_kernels_datapath() {
-    testkit::require!(
-        "root",
-        "program:ovs-vswitchd",
-        "program:ovsdb-server",
-        "openvswitch",
-        "vlan"
-    );
+    require_switch!("openvswitch", "vlan");
     let node = Node::new("ovs-kernel-trunk");
     let ovs = switch(&node);
     let before = ovs.content();
@@ -86,13 +80,13 @@ fn vm_a_trunk_of_the_kernels_datapath() {
 
 #[test]
 fn vm_vxlan_of_the_kernels_datapath() {
-    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    require_switch!("openvswitch");
     tunnel::over(Datapath::Kernel, "vxlan", 100);
 }
 
 #[test]
 fn vm_geneve_of_the_kernels_datapath() {
-    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    require_switch!("openvswitch");
     tunnel::over(Datapath::Kernel, "geneve", 200);
 }
 
@@ -100,7 +94,7 @@ fn vm_geneve_of_the_kernels_datapath() {
 /// the switch itself, and comes back when the database is wiped.
 #[test]
 fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
-    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    require_switch!("openvswitch");
     let node = Node::new("ovs-kernel-internal");
     let mut ovs = switch(&node);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
@@ -151,7 +145,7 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
 /// What the database says of rates is what the kernel does.
 #[test]
 fn vm_rates_are_the_kernels() {
-    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server", "openvswitch");
+    require_switch!("openvswitch");
     let node = Node::new("ovs-kernel-rates");
     let ovs = switch(&node);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
