@@ -12,7 +12,7 @@ use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What every change passes: some 20 minutes on two cores, 26 where everything has to be built.
+    /// What every change passes: 26 minutes on two cores, everything built from nothing.
     EveryChange,
     /// Soaks, large counts and fuzzing too.
     Full,

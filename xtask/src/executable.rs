@@ -36,7 +36,7 @@ pub(crate) const NETWRIGHTD: Shipped =
 pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
 
 /// What every change builds; the tests link the daemon in the same way, and optimising it as a whole takes as long as all tests' build.
-pub(crate) fn shipped_in(extent: Extent) -> &'static [Shipped] {
+fn shipped_in(extent: Extent) -> &'static [Shipped] {
     match extent {
         Extent::EveryChange => &[NETWRIGHT],
         Extent::Full => &SHIPPED,
