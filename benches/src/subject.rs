@@ -168,8 +168,7 @@ impl<'a> Bench<'a> {
         let injection = Injection {
             capability_args: Some(&capabilities),
             prev_result: previous,
-            valid_attachments: None,
-            repair: false,
+            ..Injection::default()
         };
         let env = CallEnv {
             command: verb.to_owned(),

@@ -902,3 +902,43 @@ if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERS
 else
     complete -F _netwright -o bashdefault -o default netwright
 fi
+
+_netwright_names() {
+    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" place=0 verb="" word i
+    COMPREPLY=()
+    case "${prev}" in
+        --net|--network) kind=networks ;;
+        -*) ;;
+    esac
+    if [[ -z "${kind}" && "${cur}" != -* && ( "${prev}" != -* || "${prev}" == --*=* ) ]]; then
+        for ((i = 1; i < COMP_CWORD; i++)); do
+            word="${COMP_WORDS[i]}"
+            case "${word}" in
+                --all|--dry-run|--default|--help|--version) ;;
+                --) return 0 ;;
+                -*) i=$((i + 1)) ;;
+                *) if [[ -z "${verb}" ]]; then verb="${word}"; else place=$((place + 1)); fi ;;
+            esac
+        done
+        case "${verb},${place}" in
+            add,0|del,0|check,0|status,0|gc,0) kind=networks ;;
+            add,1|del,1|check,1|list,0|repair,0) kind=containers ;;
+            inspect,0) kind="networks containers" ;;
+        esac
+    fi
+    if [[ -n "${kind}" ]]; then
+        # No files where there are no names.
+        compopt +o default +o bashdefault 2>/dev/null
+        for word in ${kind}; do
+            COMPREPLY+=( $(compgen -W "$("${COMP_WORDS[0]}" __names "${word}" 2>/dev/null)" -- "${cur}") )
+        done
+        return 0
+    fi
+    _netwright "$@"
+}
+
+if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
+    complete -F _netwright_names -o nosort -o bashdefault -o default netwright
+else
+    complete -F _netwright_names -o bashdefault -o default netwright
+fi

@@ -141,8 +141,8 @@ json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l strict -d 'Fail on warnings too'
-complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help'
-complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins, such as /opt/cni/bin' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins [default: where the container runtimes of this machine take them from, by their configurations; /opt/cni/bin where there is none]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -151,7 +151,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand install" -l conf-dir
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l no-config -d 'Do not write the default network\'s configuration'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l allow-downgrade -d 'Replace a newer version, too'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder given to `install`' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder that `install` put the plugins into [default: the one where it did, of those that runtimes look at]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -193,3 +193,9 @@ complete -c netwright -n "__fish_netwright_using_subcommand man" -l timeout -d '
 complete -c netwright -n "__fish_netwright_using_subcommand man" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand man" -l markdown -d 'Write one Markdown page with every command\'s help instead: the file DIR/cli.md'
 complete -c netwright -n "__fish_netwright_using_subcommand man" -s h -l help -d 'Print help'
+
+complete -c netwright -n "__fish_seen_subcommand_from add del check" -f -a "(netwright __names networks; netwright __names containers)"
+complete -c netwright -n "__fish_seen_subcommand_from inspect" -f -a "(netwright __names networks; netwright __names containers)"
+complete -c netwright -n "__fish_seen_subcommand_from status gc" -f -a "(netwright __names networks)"
+complete -c netwright -n "__fish_seen_subcommand_from list repair" -f -a "(netwright __names containers)"
+complete -c netwright -n "__fish_seen_subcommand_from run" -l net -x -a "(netwright __names networks)"

@@ -55,8 +55,10 @@ fn addresses(spec: NetworkSpec) {
             assert_eq!(number(address), found);
             at = found.checked_add(1).and_then(|next| range.next(next));
         }
-        let block = network.block_prefix(range);
-        assert!(range.subnet().prefix_len() <= block && block <= range.family().bits());
+        for nodes in [0, 1, 3, 5_000, usize::MAX] {
+            let block = network.block_prefix(range, nodes);
+            assert!(range.subnet().prefix_len() <= block && block <= range.family().bits());
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Everything a change must pass, in one table.
 
 use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::musl::Linked;
 use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
@@ -12,9 +14,9 @@ use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What every change passes: 26 minutes on two cores, everything built from nothing.
+    /// What every change passes.
     EveryChange,
-    /// Soaks, large counts and fuzzing too.
+    /// Soaks, large counts, the executables as they ship, and fuzzing too.
     Full,
 }
 
@@ -51,26 +53,29 @@ type Work = fn(Extent) -> Result<Report, String>;
 /// A step's name, and what it does.
 type Step = (&'static str, Work);
 
-/// The stages in order, each with lanes that run side by side, each with its steps in order. The virtual machine has two processors, of which
-/// it uses one and a half, and the build of the executable takes what is left.
+/// The stages in order, each with lanes that run side by side, each with its steps in order.
+///
+/// The tests wait for half of their time and bear it when they are slow; the virtual machine uses one and a half processors,
+/// and goes first ([`vm`]). What compiles takes the rest, niced, once both have begun ([`begun`]).
 const STAGES: [&[&[Step]]; 2] = [
     &[&[
         ("setup", |_| setup::install().map(Report::check)),
         ("format", |_| cargo("cargo fmt --all --check", "fmt")),
-        ("clippy", |_| {
-            cargo("cargo clippy --workspace --all-targets --locked -- --deny warnings", "clippy")
-        }),
         ("spec", |_| spec::check().map(Report::check)),
         ("dependencies", |_| dependencies::check().map(Report::check)),
-        ("tests", suite::unit_and_integration),
+        ("build", |_| suite::build()),
     ]],
     &[
+        &[("tests", suite::unit_and_integration), ("fuzz", fuzz::run)],
         &[("vm", vm::tests)],
         &[
-            ("executable", executable::ship),
+            ("clippy", |_| {
+                wait_for_both();
+                clippy()
+            }),
             ("docs", |_| docs()),
             ("doctests", suite::doctests),
-            ("fuzz", fuzz::run),
+            ("executable", executable::ship),
         ],
     ],
 ];
@@ -81,6 +86,13 @@ const STAGES: [&[&[Step]]; 2] = [
 /// When something failed; all has been said then.
 pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let started = Instant::now();
+    if extent == Extent::Full {
+        println!(
+            "round {}, by which what is too much for one run is shared ({})",
+            suite::round(),
+            suite::ROUND_VARIABLE
+        );
+    }
     let mut lines: Vec<Line> = Vec::new();
     for lanes in STAGES {
         lines.extend(side_by_side(lanes, extent));
@@ -89,7 +101,7 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     lines.push(step("skips", || judge(&skipped)));
     let covered = step("plugins", || plugins(&lines));
     lines.push(covered);
-    let heard = step("runtimes", || heard(&lines));
+    let heard = step("runtimes", || heard(&lines, extent));
     lines.push(heard);
     let tortured = step("torture", || tortured(&lines, extent));
     lines.push(tortured);
@@ -109,6 +121,24 @@ fn side_by_side(lanes: &[&[Step]], extent: Extent) -> Vec<Line> {
     })
 }
 
+/// The steps that need cargo's lock for a moment, before what compiles takes it for minutes.
+const TESTING: [&str; 2] = ["tests", "vm"];
+
+/// Which of [`TESTING`] have begun or ended.
+static BEGUN: (Mutex<BTreeSet<&str>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
+
+/// Says that a step needs cargo no longer: its tests run.
+pub(crate) fn begun(step: &'static str) {
+    BEGUN.0.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
+    BEGUN.1.notify_all();
+}
+
+fn wait_for_both() {
+    let begun = BEGUN.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let missing = |begun: &mut BTreeSet<&str>| !TESTING.iter().all(|step| begun.contains(step));
+    drop(BEGUN.1.wait_while(begun, missing));
+}
+
 fn step(name: &'static str, work: impl FnOnce() -> Result<Report, String>) -> Line {
     println!("==> {name}");
     let started = Instant::now();
@@ -117,6 +147,7 @@ fn step(name: &'static str, work: impl FnOnce() -> Result<Report, String>) -> Li
         let note = message.lines().next().unwrap_or_default().to_owned();
         Report { failed: 1, note, ..Report::default() }
     });
+    begun(name);
     let took = started.elapsed();
     println!("    {name}: {} in {}", result(&report), seconds(took));
     Line { name, took, report }
@@ -156,9 +187,10 @@ fn plugins(lines: &[Line]) -> Result<Report, String> {
 }
 
 /// Shows what real runtimes said, and fails if one was not heard.
-fn heard(lines: &[Line]) -> Result<Report, String> {
+fn heard(lines: &[Line], extent: Extent) -> Result<Report, String> {
     let tests = lines.iter().find(|line| line.name == "tests");
-    runtimes::check(tests.map_or(&[], |line| &line.report.runtimes)).map(Report::check)
+    let said = tests.map_or(&[][..], |line| &line.report.runtimes);
+    runtimes::check(said, extent).map(Report::check)
 }
 
 /// Shows what was tried, and fails if it was too little or left something.
@@ -200,8 +232,22 @@ fn cargo(line: &str, log: &str) -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
+/// How long clippy or rustdoc may take. Niced, they may get nothing until the tests beside them have ended.
+const LINT_DEADLINE: Duration = Duration::from_secs(2700);
+
+/// For the tests' target: what runs while cargo builds (build scripts, procedural macros) is there from their build.
+/// Niced, since tests run beside it.
+pub(crate) fn clippy() -> Result<Report, String> {
+    let line = "nice -n 5 cargo clippy --workspace --all-targets --locked -- --deny warnings";
+    let program = Linked::prepare()?.program(line);
+    program.deadline(LINT_DEADLINE).logged("clippy", quiet)?;
+    Ok(Report::check(String::new()))
+}
+
+/// Of what clippy has checked: the same target and flags.
 fn docs() -> Result<Report, String> {
-    let program = Program::new("cargo doc --workspace --no-deps --document-private-items --locked");
-    program.variable("RUSTDOCFLAGS", "--deny warnings").logged("docs", quiet)?;
+    let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
+    let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);
+    program.variable("CARGO_ENCODED_RUSTDOCFLAGS", "--deny\u{1f}warnings").logged("docs", quiet)?;
     Ok(Report::check(String::new()))
 }

@@ -13,7 +13,7 @@ use crate::run::{Program, exists, quiet, root};
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Our lock files: the workspace's, and the fuzz targets'.
-const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
+const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
 
 /// It reads manifests, and a database.
 const DEADLINE: Duration = Duration::from_secs(120);

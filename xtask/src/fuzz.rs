@@ -5,10 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::ci::{Extent, Report};
+use crate::matrix::read_log;
 use crate::run::{Program, exists, quiet, root};
-
-/// Inputs a target for every change, fewer where they take files: some seconds for all of them.
-const ITERATIONS: u64 = 100_000;
+use crate::suite;
 
 /// Inputs a target, and seconds a target of the fuzzer that is guided by coverage, when everything is run.
 const FULL_ITERATIONS: u64 = 2_000_000;
@@ -17,39 +16,62 @@ const FULL_SECONDS: u64 = 30;
 /// Building the fuzzer and its targets on a small machine.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// Random changes of the seeds; when everything is run also libFuzzer, if this machine has it.
+/// libFuzzer's targets, a package outside the workspace.
+const LIBFUZZER: &str = "fuzz/libfuzzer";
+
+/// What their tests, which every change runs with all others, have before their names.
+const TESTS: &str = "smoke::";
+
+/// Random changes of the seeds, more than every change's tests try; also libFuzzer, if this machine has it.
 pub(crate) fn run(extent: Extent) -> Result<Report, String> {
-    // A few inputs are run sooner than an optimised build is made; both have their assertions.
-    let (iterations, profile) = match extent {
-        Extent::EveryChange => (ITERATIONS, "dev"),
-        Extent::Full => (FULL_ITERATIONS, "release"),
-    };
+    if extent == Extent::EveryChange {
+        return tried_in_tests();
+    }
     let line = format!(
-        "cargo run --profile {profile} --locked --manifest-path fuzz/Cargo.toml --no-default-features --bin smoke -- \
-         --iterations {iterations}"
+        "cargo run --profile fuzz --locked --package netwright-fuzz --bin smoke -- --iterations {FULL_ITERATIONS}"
     );
     Program::new(&line).deadline(DEADLINE).logged("fuzz", quiet)?;
-    let mut report =
-        Report { passed: 1, note: format!("{iterations} inputs a target"), ..Report::default() };
-    if extent == Extent::Full {
-        if exists("cargo-fuzz") && exists("c++") {
-            guided(&mut report)?;
-        } else {
-            report.note.push_str(", no cargo-fuzz or c++ here");
-        }
+    let note = format!("{FULL_ITERATIONS} inputs a target");
+    let mut report = Report { passed: 1, note, ..Report::default() };
+    if exists("cargo-fuzz") && exists("c++") {
+        guided(&mut report)?;
+    } else {
+        report.note.push_str(", no cargo-fuzz or c++ here");
     }
     Ok(report)
 }
 
+/// Looks whether the tests of this run have tried every target.
+fn tried_in_tests() -> Result<Report, String> {
+    let tests = suite::report(&read_log("tests")?).tests;
+    let targets = targets(&root().join(LIBFUZZER).join("fuzz_targets"))?;
+    let missing: Vec<&str> = targets
+        .iter()
+        .map(String::as_str)
+        .filter(|target| {
+            let name = format!("{TESTS}{target}");
+            !tests.iter().any(|(test, passed)| *passed && *test == name)
+        })
+        .collect();
+    if !missing.is_empty() {
+        return Err(format!("not tried by any test that passed: {}", missing.join(", ")));
+    }
+    Ok(Report {
+        passed: 1,
+        note: format!("{} targets, in the tests", targets.len()),
+        ..Report::default()
+    })
+}
+
 /// Without sanitizers: those take a nightly compiler, and the parsers hold no unsafe code to watch.
 fn guided(report: &mut Report) -> Result<(), String> {
-    let fuzz = root().join("fuzz");
+    let fuzz = root().join(LIBFUZZER);
     for target in targets(&fuzz.join("fuzz_targets"))? {
         let corpus = fuzz.join("corpus").join(&target);
         fs::create_dir_all(&corpus)
             .map_err(|error| format!("create {}: {error}", corpus.display()))?;
         let line = format!(
-            "cargo fuzz run --fuzz-dir fuzz --sanitizer none {target} fuzz/corpus/{target} fuzz/seeds/{target} -- \
+            "cargo fuzz run --fuzz-dir {LIBFUZZER} --sanitizer none {target} {LIBFUZZER}/corpus/{target} fuzz/seeds/{target} -- \
              -max_total_time={FULL_SECONDS} -max_len=4096 -verbosity=0"
         );
         match Program::new(&line).deadline(DEADLINE).logged(&format!("fuzz-{target}"), quiet) {

@@ -15,6 +15,7 @@ mod executable;
 mod fuzz;
 mod matrix;
 mod musl;
+mod place;
 mod reference;
 mod run;
 mod runtimes;
@@ -34,6 +35,9 @@ cargo xtask COMMAND
   setup             install the Debian packages that tests need (xtask/debian-packages.txt), only those missing
   test [--full]     setup, then everything that ci does: what the README promises
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
+  only [--full] FILTER…
+                    run the tests that FILTER chooses, as ci runs them: names, or options of cargo-nextest
+  clippy            what ci asks of clippy
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
   runtimes          show again what real runtimes said in the last ci's tests
@@ -49,10 +53,17 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let result = match args.as_slice() {
+    let placed = match args.first() {
+        Some(&("setup" | "test" | "ci" | "only" | "clippy" | "vm")) => place::enter(),
+        _ => Ok(()),
+    };
+    let result = placed.and_then(|()| match args.as_slice() {
         ["setup"] => setup::install().map(|note| println!("{note}")),
         ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
+        ["only", "--full", chosen @ ..] => suite::command(ci::Extent::Full, chosen),
+        ["only", chosen @ ..] => suite::command(ci::Extent::EveryChange, chosen),
+        ["clippy"] => ci::clippy().map(|_| ()),
         ["demo"] => demo::run(),
         ["matrix"] => matrix::from_logs(),
         ["torture"] => torture::from_logs(),
@@ -67,10 +78,10 @@ fn main() -> ExitCode {
         ["vm", chosen @ ..] => vm::command(ci::Extent::EveryChange, chosen),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
-            return ExitCode::SUCCESS;
+            Ok(())
         }
         other => Err(format!("unknown command: {}\n\n{HELP}", other.join(" "))),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

@@ -25,7 +25,22 @@ const QUICKER: &str = include_str!("musl_quicker.c");
 /// Without position independence: it saves relocations at every start, and a plugin starts often. Segments
 /// share pages, which are fewer to fault in then. Hashes of a few dozen bytes
 /// are not worth asking the processor what it can: three questions that trap in a virtual machine.
-const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static -C link-arg=-Wl,-z,noseparate-code --cfg sha2_backend=\"soft\"";
+const STATIC: [&str; 8] = [
+    "-C",
+    "target-feature=+crt-static",
+    "-C",
+    "relocation-model=static",
+    "-C",
+    "link-arg=-Wl,-z,noseparate-code",
+    "--cfg",
+    "sha2_backend=\"soft\"",
+];
+
+/// Of others' crates no line numbers: every test binary would be linked with those of all.
+const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
+
+/// What stands between flags in cargo's variables: a space may be in a path.
+const BETWEEN: &str = "\u{1f}";
 
 /// What programs of cargo need so that the result is linked so.
 #[derive(Debug)]
@@ -44,14 +59,7 @@ impl Linked {
         fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
         let [lacking, quicker] =
             [compile(&dir, "lacking", LACKING)?, compile(&dir, "quicker", QUICKER)?];
-        let wrapped: String =
-            WRAPPED.iter().map(|name| format!(" -C link-arg=-Wl,--wrap={name}")).collect();
-        let flags = format!(
-            "{STATIC} -C linker={LINKER}{wrapped} -C link-arg={} -C link-arg={} -C link-arg=-l:libc.a",
-            lacking.display(),
-            quicker.display()
-        );
-        Ok(Self { triple: host_triple()?, flags })
+        Ok(Self { triple: host_triple()?, flags: flags(&[lacking, quicker]) })
     }
 
     /// A program of cargo that links so. The flags are given here and not in `.cargo/config.toml`, so that nobody's
@@ -60,15 +68,30 @@ impl Linked {
     pub(crate) fn program(&self, line: &str) -> Program {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
-        Program::new(&format!("{cargo} --target {}{rest}", self.triple))
-            .variable("RUSTFLAGS", self.flags.clone())
-            .variable("RUSTDOCFLAGS", self.flags.clone())
+        Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple))
+            .variable("CARGO_ENCODED_RUSTFLAGS", self.flags.clone())
+            .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.clone())
     }
 
     /// Where such programs build.
     pub(crate) fn target_dir(&self) -> PathBuf {
         target_dir().join(&self.triple)
     }
+}
+
+/// The compiler's flags, as cargo's variables have them.
+fn flags(objects: &[PathBuf]) -> String {
+    let mut flags = STATIC.map(str::to_owned).to_vec();
+    let mut codegen = |flag: String| flags.extend(["-C".to_owned(), flag]);
+    codegen(format!("linker={LINKER}"));
+    for name in WRAPPED {
+        codegen(format!("link-arg=-Wl,--wrap={name}"));
+    }
+    for object in objects {
+        codegen(format!("link-arg={}", object.display()));
+    }
+    codegen("link-arg=-l:libc.a".to_owned());
+    flags.join(BETWEEN)
 }
 
 /// Compiles a source once. Cargo looks at the flags alone: another content has another name.
@@ -86,4 +109,17 @@ fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
             .logged("musl", quiet)?;
     }
     Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BETWEEN, flags};
+
+    #[test]
+    fn an_object_in_a_folder_with_a_space_is_one_flag() {
+        let flags = flags(&["/tmp/my checkout/target/musl/a.o".into()]);
+        let flags: Vec<&str> = flags.split(BETWEEN).collect();
+        assert!(flags.contains(&"link-arg=/tmp/my checkout/target/musl/a.o"), "{flags:?}");
+        assert!(flags.iter().all(|flag| !flag.is_empty()));
+    }
 }

@@ -1,9 +1,12 @@
 //! Running programs: with a deadline, their output in a log.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 /// How long a program may go on after it was asked to stop.
@@ -12,16 +15,35 @@ const GRACE: &str = "--kill-after=10";
 /// How much of a failed program's output is shown; the log has all of it.
 const TAIL_LINES: usize = 400;
 
-/// The workspace's root.
+/// Where the checkout is, for a run that sees it elsewhere ([`crate::place`]).
+pub(crate) const CHECKOUT: &str = "NETWRIGHT_CHECKOUT";
+
+/// Where cargo builds, for such a run.
+pub(crate) const TARGET: &str = "NETWRIGHT_TARGET";
+
+/// The workspace's root: cargo says where it is now. What was compiled in is where it was then.
 pub(crate) fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let own = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let own = own.filter(|own| own.ends_with("xtask")).unwrap_or_else(|| compiled.to_owned());
+    own.parent().unwrap_or(&own).to_owned()
+}
+
+/// A path as people find it outside this run.
+pub(crate) fn shown(path: &Path) -> String {
+    let outside = env::var_os(TARGET).map(PathBuf::from);
+    match (outside, path.strip_prefix(target_dir())) {
+        (Some(target), Ok(relative)) => target.join(relative),
+        _ => path.to_owned(),
+    }
+    .display()
+    .to_string()
 }
 
 /// Where cargo builds.
 pub(crate) fn target_dir() -> PathBuf {
     let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root().join(target)
 }
 
@@ -38,13 +60,26 @@ pub(crate) struct Program {
     words: Vec<String>,
     variables: Vec<(String, String)>,
     deadline: Duration,
+    silence: Option<Duration>,
+    appends: bool,
 }
 
 impl Program {
     /// A command line; words are split at spaces.
     pub(crate) fn new(line: &str) -> Self {
         let words = line.split_whitespace().map(str::to_owned).collect();
-        Self { words, variables: Vec::new(), deadline: Duration::from_secs(900) }
+        Self {
+            words,
+            variables: Vec::new(),
+            deadline: Duration::from_secs(900),
+            silence: None,
+            appends: false,
+        }
+    }
+
+    /// A program by its path, which may hold spaces.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self::new("").arg(path.display().to_string())
     }
 
     pub(crate) fn arg(mut self, arg: impl Into<String>) -> Self {
@@ -59,6 +94,18 @@ impl Program {
 
     pub(crate) fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Ends it when it writes no line for so long ([`Failed::is_silent`]).
+    pub(crate) fn silence(mut self, silence: Duration) -> Self {
+        self.silence = Some(silence);
+        self
+    }
+
+    /// Writes behind what its log has.
+    pub(crate) fn appending(mut self, appends: bool) -> Self {
+        self.appends = appends;
         self
     }
 
@@ -95,52 +142,81 @@ impl Program {
         show: impl Fn(&str) -> bool,
     ) -> Result<Vec<String>, Failed> {
         let path = log_dir().map_err(Failed::message)?.join(format!("{log}.log"));
-        let run = || -> std::io::Result<(Vec<String>, bool)> {
-            let mut file = File::create(&path)?;
+        let run = || -> std::io::Result<(Vec<String>, ExitStatus, bool)> {
+            let mut options = File::options();
+            let mut file = options
+                .create(true)
+                .write(true)
+                .append(self.appends)
+                .truncate(!self.appends)
+                .open(&path)?;
             let (reader, writer) = std::io::pipe()?;
             let mut command = self.command();
             command.stdout(writer.try_clone()?).stderr(writer);
             let mut child = command.spawn()?;
             drop(command); // with it our ends of the pipe
+            let (sender, receiver) = mpsc::channel();
+            let reading = thread::spawn(move || read_lines(reader, &sender));
             let mut lines = Vec::new();
-            let mut reader = BufReader::new(reader);
-            let mut bytes = Vec::new();
-            while reader.read_until(b'\n', &mut bytes)? > 0 {
-                let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-                bytes.clear();
+            let mut is_silent = false;
+            loop {
+                let limit = self.silence.filter(|_| !is_silent).unwrap_or(self.deadline * 2);
+                let line = match receiver.recv_timeout(limit) {
+                    Ok(line) => line,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        is_silent = true;
+                        // `timeout` passes it on, and sees to it that what does not obey is killed.
+                        Command::new("kill").arg(child.id().to_string()).status()?;
+                        continue;
+                    }
+                };
                 writeln!(file, "{line}")?;
                 if show(&line) {
                     println!("{line}");
                 }
                 lines.push(line);
             }
-            Ok((lines, child.wait()?.success()))
+            reading.join().expect("the reader does not panic")?;
+            Ok((lines, child.wait()?, is_silent))
         };
         match run() {
-            Ok((lines, true)) => Ok(lines),
-            Ok((lines, false)) => {
+            // One that was asked to end may say that all is well.
+            Ok((lines, status, false)) if status.success() => Ok(lines),
+            Ok((lines, status, is_silent)) => {
                 for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
                     println!("{line}");
                 }
+                let failed = match status.code() {
+                    Some(TIMED_OUT) if !is_silent => {
+                        format!("did not end in {} s", self.deadline.as_secs())
+                    }
+                    _ => "failed".to_owned(),
+                };
                 let message =
-                    format!("`{}` failed; its output is in {}", self.line(), path.display());
-                Err(Failed { message, lines })
+                    format!("`{}` {failed}; its output is in {}", self.line(), shown(&path));
+                Err(Failed { message, lines, is_silent })
             }
             Err(error) => Err(Failed::message(format!("{}: {error}", self.line()))),
         }
     }
 }
 
+/// What `timeout` ends with when its program did not end in time.
+const TIMED_OUT: i32 = 124;
+
 /// A program failed.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) message: String,
     pub(crate) lines: Vec<String>,
+    /// It was ended because it wrote nothing ([`Program::silence`]).
+    pub(crate) is_silent: bool,
 }
 
 impl Failed {
     pub(crate) fn message(message: String) -> Self {
-        Self { message, lines: Vec::new() }
+        Self { message, lines: Vec::new(), is_silent: false }
     }
 }
 
@@ -148,6 +224,20 @@ impl From<Failed> for String {
     fn from(failed: Failed) -> Self {
         failed.message
     }
+}
+
+/// Sends each line, until there is no more or nobody listens.
+fn read_lines(reader: impl std::io::Read, sender: &mpsc::Sender<String>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
+        let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        bytes.clear();
+        if sender.send(line).is_err() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Shows nothing: for [`Program::logged`].
@@ -164,6 +254,48 @@ pub(crate) fn host_triple() -> Result<String, String> {
 
 /// Whether a program is on the path.
 pub(crate) fn exists(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, Duration, Program, env, fs, log_dir, quiet, root};
+
+    /// Set in the process that asks where the checkout is.
+    const MOVED: &str = "NWT_TEST_MOVED";
+
+    /// Built in one place, run in another: cargo does not build this program again for that.
+    #[test]
+    fn a_checkout_that_was_moved_is_found_where_it_is() {
+        if env::var_os(MOVED).is_some() {
+            return assert_eq!(root().to_str(), Some("/somewhere/else"));
+        }
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "run::tests::a_checkout_that_was_moved_is_found_where_it_is"])
+            .env(MOVED, "1")
+            .env("CARGO_MANIFEST_DIR", "/somewhere/else/xtask")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    fn what_writes_nothing_is_ended_and_its_log_goes_on() {
+        let log = format!("silence-{}", std::process::id());
+        let program =
+            |script: &str| Program::new("sh -c").arg(script).silence(Duration::from_secs(1));
+        let failed = program("echo one; sleep 60; echo two").logged(&log, quiet).unwrap_err();
+        assert!(failed.is_silent, "{failed:?}");
+        let obeys = program("trap 'exit 0' TERM; sleep 60 & wait").logged(&log, quiet);
+        assert!(obeys.unwrap_err().is_silent, "as a virtual machine ends");
+        let failed = program("echo one; sleep 60; echo two").logged(&log, quiet).unwrap_err();
+        assert_eq!(failed.lines, ["one"]);
+        let more = program("echo three").appending(true).logged(&log, quiet).unwrap();
+        assert_eq!(more, ["three"]);
+        let path = log_dir().unwrap().join(format!("{log}.log"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\nthree\n");
+        fs::remove_file(path).unwrap();
+    }
 }

@@ -6,11 +6,14 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use crate::ci::Extent;
 use crate::matrix::read_log;
-use crate::run::target_dir;
+use crate::run::{shown, target_dir};
 
-/// The runtimes that must have been heard.
-const RUNTIMES: [&str; 6] = ["podman", "containerd", "docker", "docker-unstable", "runc", "crun"];
+/// The runtimes that must have been heard: in every run, and with the last one in a full one.
+const RUNTIMES: [&str; 7] =
+    ["podman", "containerd", "docker", "docker-unstable", "runc", "crun", "containerd-unstable"];
+const IN_EVERY_RUN: usize = 6;
 
 /// What each of them must have told.
 const TOLD: [&str; 3] = ["version", "running", "answered"];
@@ -47,24 +50,32 @@ pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Words> {
 /// Makes the page again, of what the last run's log says.
 pub(crate) fn from_logs() -> Result<(), String> {
     let lines = read_log("tests")?;
-    check(&find(lines.iter().map(String::as_str))).map(|note| println!("{note}"))
+    let found = find(lines.iter().map(String::as_str));
+    check(&found, Extent::EveryChange).map(|note| println!("{note}"))
 }
 
 /// Writes `target/runtimes.md`, shows it, and fails with what was not told.
-pub(crate) fn check(found: &[Words]) -> Result<String, String> {
+pub(crate) fn check(found: &[Words], extent: Extent) -> Result<String, String> {
     let path = target_dir().join("runtimes.md");
     let page = page(found);
     fs::write(&path, &page).map_err(|error| format!("write {}: {error}", path.display()))?;
     print!("{page}");
-    let missing = missing(found);
+    let missing = missing(found, extent);
     if missing.is_empty() {
-        return Ok(format!("{}; {}", RUNTIMES.join(", "), path.display()));
+        return Ok(format!("{}; {}", wanted(extent).join(", "), shown(&path)));
     }
     Err(format!("not told by any test: {}", missing.join(", ")))
 }
 
-fn missing(found: &[Words]) -> Vec<String> {
-    let pairs = RUNTIMES.iter().flat_map(|runtime| TOLD.map(|what| (*runtime, what)));
+fn wanted(extent: Extent) -> &'static [&'static str] {
+    match extent {
+        Extent::EveryChange => &RUNTIMES[..IN_EVERY_RUN],
+        Extent::Full => &RUNTIMES,
+    }
+}
+
+fn missing(found: &[Words], extent: Extent) -> Vec<String> {
+    let pairs = wanted(extent).iter().flat_map(|runtime| TOLD.map(|what| (*runtime, what)));
     let told = |runtime: &str, what: &str| {
         found.iter().any(|words| words.runtime == runtime && words.what == what)
     };
@@ -78,11 +89,11 @@ fn page(found: &[Words]) -> String {
         "# What real runtimes said\n\nOn our plugins, while tests drove them.\n".to_owned();
     for runtime in RUNTIMES {
         let _ = writeln!(page, "\n## {runtime}\n");
-        for what in TOLD {
-            let of = |words: &&Words| words.runtime == runtime && words.what == what;
-            for words in found.iter().filter(of) {
-                let _ = writeln!(page, "- {what}: `{}`", words.words);
-            }
+        let mut told: Vec<&Words> = found.iter().filter(|words| words.runtime == runtime).collect();
+        let place = |what: &str| TOLD.iter().position(|told| *told == what).unwrap_or(TOLD.len());
+        told.sort_by_key(|words| place(&words.what));
+        for Words { what, words, .. } in told {
+            let _ = writeln!(page, "- {what}: `{words}`");
         }
     }
     page
@@ -90,7 +101,7 @@ fn page(found: &[Words]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RUNTIMES, TOLD, find, missing, page};
+    use super::{Extent, IN_EVERY_RUN, RUNTIMES, TOLD, Words, find, missing, page};
 
     #[test]
     fn words_are_found_in_any_output() {
@@ -111,8 +122,13 @@ mod tests {
             .iter()
             .flat_map(|runtime| TOLD.map(|what| format!("RUNTIME {runtime} | {what} | x")))
             .collect();
-        assert!(missing(&find(all.iter().map(String::as_str))).is_empty());
+        assert!(missing(&find(all.iter().map(String::as_str)), Extent::Full).is_empty());
         let some = all.iter().filter(|line| !line.contains("crun | answered"));
-        assert_eq!(missing(&find(some.map(String::as_str))), ["crun: answered"]);
+        let some = find(some.map(String::as_str));
+        assert_eq!(missing(&some, Extent::Full), ["crun: answered"]);
+        let of_every_run: Vec<Words> =
+            some.into_iter().filter(|words| words.runtime != RUNTIMES[IN_EVERY_RUN]).collect();
+        assert_eq!(missing(&of_every_run, Extent::EveryChange), ["crun: answered"]);
+        assert_eq!(missing(&of_every_run, Extent::Full).len(), 1 + TOLD.len());
     }
 }

@@ -47,7 +47,9 @@ impl Rule {
 pub(crate) fn check() -> Result<String, String> {
     let root = root();
     let mut tests = tests_below(&root.join("crates"), "")?;
-    tests.extend(tests_below(&root, "xtask")?);
+    for package in ["fuzz", "xtask"] {
+        tests.extend(tests_below(&root, package)?);
+    }
     let (mut problems, mut tested, mut reasoned) = (Vec::new(), 0, 0);
     for path in files_below(&root.join("docs/spec"), "toml")? {
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();

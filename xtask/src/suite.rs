@@ -1,33 +1,89 @@
 //! Running the tests on this machine, linked as what ships is.
 
-use std::time::Duration;
+use std::env;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::ci::{Extent, Report};
 use crate::musl::Linked;
-use crate::run::{Failed, Program, exists};
-use crate::{runtimes, skips, torture};
+use crate::run::{Failed, Program, exists, log_dir, quiet, shown};
+use crate::{ci, runtimes, skips, torture};
 
 /// How long all tests together may take, on a machine that is busy with other things; what hangs is ended by nextest long before.
 const DEADLINE: Duration = Duration::from_secs(2700);
-/// The same with soaks and large counts.
-const FULL_DEADLINE: Duration = Duration::from_secs(4 * 3600);
+/// The same with soaks and large counts; and with all that those are a share of.
+const FULL_DEADLINE: Duration = Duration::from_secs(9000);
+const EVERY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
 /// What tests that are too long for every change look at.
 pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
+
+/// Which share of what is too much for one run they try (`testkit::share`), and whether they try all of it.
+pub(crate) const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
+const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
+
+/// The round of a full run: the day's number, unless the caller says another.
+pub(crate) fn round() -> u64 {
+    let told = env::var(ROUND_VARIABLE).ok().and_then(|round| round.parse().ok());
+    told.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_secs() / (24 * 3600)
+    })
+}
+
+/// What is built when no package is asked for.
+const WHOLE: &str = "--workspace";
+
+/// Builds the tests, of which this machine and the virtual one run theirs then.
+pub(crate) fn build() -> Result<Report, String> {
+    let line = if exists("cargo-nextest") {
+        "cargo nextest run --profile ci --workspace --locked --no-run"
+    } else {
+        "cargo test --workspace --locked --no-run"
+    };
+    Linked::prepare()?.program(line).deadline(DEADLINE).logged("build", quiet)?;
+    Ok(Report { passed: 1, ..Report::default() })
+}
 
 /// Unit and integration tests of the whole workspace.
 pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
     let linked = Linked::prepare()?;
     let program = if exists("cargo-nextest") {
-        linked.program("cargo nextest run --profile ci --workspace --locked")
+        linked.program(&nextest_line(extent, WHOLE))
     } else {
         linked.program(
             "cargo test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- --nocapture",
         )
     };
-    let deadline = if extent == Extent::Full { FULL_DEADLINE } else { DEADLINE };
-    let program = with_extent(program, extent).deadline(deadline);
-    count(program.logged("tests", is_news), |lines| nextest(lines).or_else(|| libtest(lines)))
+    let program = with_extent(program, extent).deadline(deadline(extent));
+    let show = |line: &str| {
+        // `Starting 2742 tests across 30 binaries`, or libtest's `running 12 tests`.
+        if ["Starting ", "running "].iter().any(|start| line.trim_start().starts_with(start)) {
+            ci::begun("tests");
+        }
+        is_news(line)
+    };
+    count(program.logged("tests", show), |lines| nextest(lines).or_else(|| libtest(lines)))
+}
+
+/// `cargo xtask only [--full] FILTER…`: some of the tests, as [`unit_and_integration`] runs all.
+pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
+    if chosen.is_empty() {
+        return Err("only needs a part of a test's name, or options of cargo-nextest".to_owned());
+    }
+    let is_package = |word: &&str| word.starts_with("-p") || word.starts_with("--package");
+    let what = if chosen.iter().any(is_package) { "" } else { WHOLE };
+    let program = Linked::prepare()?.program(&nextest_line(extent, what));
+    let program = chosen.iter().fold(program, |program, word| program.arg(*word));
+    let program = with_extent(program, extent).deadline(deadline(Extent::Full));
+    let (passed, failed) = match program.logged("only", is_news) {
+        Ok(lines) => nextest(&lines).unwrap_or_default(),
+        Err(failed) => nextest(&failed.lines).ok_or(failed.message)?,
+    };
+    println!(
+        "{passed} passed, {failed} failed; the output is in {}",
+        shown(&log_dir()?.join("only.log"))
+    );
+    if failed == 0 { Ok(()) } else { Err(String::new()) }
 }
 
 /// The examples in the documentation.
@@ -41,8 +97,33 @@ pub(crate) fn doctests(extent: Extent) -> Result<Report, String> {
 fn with_extent(program: Program, extent: Extent) -> Program {
     match extent {
         Extent::EveryChange => program,
-        Extent::Full => program.variable(FULL_VARIABLE, "1"),
+        Extent::Full => {
+            program.variable(FULL_VARIABLE, "1").variable(ROUND_VARIABLE, round().to_string())
+        }
     }
+}
+
+/// The profiles differ in how long one test may take (`.config/nextest.toml`).
+fn nextest_line(extent: Extent, what: &str) -> String {
+    let profile = match extent {
+        Extent::EveryChange => "ci",
+        Extent::Full if is_every() => "every",
+        Extent::Full => "full",
+    };
+    format!("cargo nextest run --profile {profile} --locked {what}")
+}
+
+fn deadline(extent: Extent) -> Duration {
+    match extent {
+        Extent::EveryChange => DEADLINE,
+        Extent::Full if is_every() => EVERY_DEADLINE,
+        Extent::Full => FULL_DEADLINE,
+    }
+}
+
+/// Whether a full run is to try all, however long it takes.
+pub(crate) fn is_every() -> bool {
+    env::var_os(EVERY_VARIABLE).is_some()
 }
 
 fn is_news(line: &str) -> bool {

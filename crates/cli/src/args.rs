@@ -77,7 +77,7 @@ pub(crate) struct Common {
         help_heading = COMMON,
         default_value_t = 60,
         value_name = "SECONDS",
-        value_parser = clap::value_parser!(u64).range(1..=86_400)
+        value_parser = seconds
     )]
     pub(crate) timeout: u64,
     /// Folder of network configurations, in place of NETCONFPATH.
@@ -127,6 +127,9 @@ pub(crate) enum Command {
     /// Show a network, or the attachments of a container, with all that is known.
     Inspect(Inspect),
     /// Find mistakes in network configurations before a container does.
+    ///
+    /// An error is what ADD refuses on every host, or a plugin that cannot be called. A warning is what is allowed and probably not
+    /// meant, or what stands in the way on this host.
     Lint(Lint),
     /// Put this executable and a link for every plugin into a folder that runtimes look at.
     ///
@@ -144,7 +147,7 @@ pub(crate) enum Command {
     ///
     /// Networks are chosen by the annotation dev.netwright.networks: a list of
     /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. Ports are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
-    /// container without these is left alone.
+    /// container without these is left alone; an annotation whose name is one of these but for a slip is refused.
     OciHook(OciHook),
     /// Write a completion script for a shell to standard output.
     Completions(Completions),
@@ -200,7 +203,7 @@ pub(crate) struct Attach {
     #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) args: Vec<(String, String)>,
     /// A capability argument for the plugins that have the capability; may be repeated.
-    #[arg(long = "cap", value_name = "NAME=JSON", value_parser = key_value)]
+    #[arg(long = "cap", value_name = "NAME=JSON", value_parser = capability)]
     pub(crate) capabilities: Vec<(String, String)>,
 }
 
@@ -301,9 +304,10 @@ pub(crate) struct Lint {
 
 #[derive(Debug, Args)]
 pub(crate) struct Install {
-    /// The folder for the plugins, such as /opt/cni/bin.
+    /// The folder for the plugins [default: where the container runtimes of this machine take them from, by their configurations;
+    /// /opt/cni/bin where there is none].
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) bin_dir: PathBuf,
+    pub(crate) bin_dir: Option<PathBuf>,
     /// Also answer to this name, by which configurations written for another project's plugin call ours: `multus`, `multus-shim`,
     /// `whereabouts`; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = alias)]
@@ -318,9 +322,9 @@ pub(crate) struct Install {
 
 #[derive(Debug, Args)]
 pub(crate) struct Uninstall {
-    /// The folder given to `install`.
+    /// The folder that `install` put the plugins into [default: the one where it did, of those that runtimes look at].
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) bin_dir: PathBuf,
+    pub(crate) bin_dir: Option<PathBuf>,
     /// Detach what is still attached, instead of refusing.
     #[arg(long)]
     pub(crate) force: bool,
@@ -358,7 +362,7 @@ pub(crate) struct Conformance {
     #[arg(long, short)]
     pub(crate) verbose: bool,
     /// How many cases are run beside each other [default: two a processor, at most 8].
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number)]
     pub(crate) workers: Option<usize>,
     /// How long a call of a plugin may take, for slow machines; a case may take six times that [default: 10].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -430,6 +434,24 @@ fn alias(text: &str) -> Result<&'static str, String> {
     names.find(|name| *name == text).ok_or_else(|| {
         let names: Vec<_> = plugins::aliases().map(|(name, _)| name).collect();
         format!("it is one of {}", names.join(", "))
+    })
+}
+
+/// The longest that the plugins of one operation may take: a day.
+const LONGEST: u64 = 86_400;
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds));
+    seconds.ok_or_else(|| format!("it must be a number of seconds from 1 to {LONGEST}"))
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it must be a number".to_owned())
+}
+
+fn capability(text: &str) -> Result<(String, String), String> {
+    key_value(text).map_err(|_| {
+        "it must be of the form NAME=JSON, such as mac=\"02:00:5e:00:53:01\"".to_owned()
     })
 }
 

@@ -3,9 +3,13 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use cni::text::{lines, one_line};
 use cni::{Error, code};
 use cni_plugin::codes;
+use kernel::remedy;
+use plugins::shared::host_side::COVERED_REMEDY;
 
+use crate::net::own_plugins;
 use crate::panic::EXIT_BUG;
 
 /// Wrong or impossible: trying again changes nothing.
@@ -96,9 +100,16 @@ impl Failure {
     pub(crate) fn to_cni(&self) -> Error {
         let mut error = self.0.error.clone();
         for hint in self.all_hints() {
-            error = error.with_details(hint);
+            if !error.details.contains(hint) {
+                error = error.with_details(hint);
+            }
         }
         error
+    }
+
+    /// Returns the error object without hints.
+    pub(crate) fn into_cni(self) -> Error {
+        self.0.error
     }
 
     /// Returns the exit code as a number.
@@ -113,26 +124,36 @@ impl Failure {
 
     /// Returns the lines for people.
     pub(crate) fn text(&self) -> String {
-        let mut text = format!("error: {}\n{}", self.0.error.msg, self.0.excerpt);
-        let causes = self.0.error.details.split("; ").filter(|cause| !cause.is_empty());
-        for cause in causes {
-            text.push_str(&format!("cause: {cause}\n"));
+        let mut text =
+            format!("error: {}\n{}", one_line(&self.0.error.msg), lines(&self.0.excerpt));
+        let hints = self.all_hints();
+        let causes = self.0.error.details.split("; ");
+        // A plugin ends its details with what to do.
+        for cause in causes.filter(|cause| !cause.is_empty() && !hints.contains(cause)) {
+            text.push_str(&format!("cause: {}\n", one_line(cause)));
         }
-        for hint in self.all_hints() {
-            text.push_str(&format!("hint: {hint}\n"));
+        for hint in hints {
+            text.push_str(&format!("hint: {}\n", one_line(hint)));
         }
         text
     }
 
+    /// What the system's answer asks for comes first: without it the rest does not help.
     fn all_hints(&self) -> Vec<&str> {
+        let remedy = remedy::of(&format!("{}; {}", self.0.error.msg, self.0.error.details));
+        // That a plugin's file cannot be run is a question of its mode, whoever asks.
+        let remedy = remedy.filter(|_| self.0.error.code != codes::DELEGATE);
         let own = self.0.hints.iter().map(String::as_str);
-        let general = hint_for(self.0.error.code).filter(|_| self.0.hints.is_empty());
-        own.chain(general).collect()
+        let alone = remedy.is_none() && self.0.hints.is_empty();
+        let general = if alone { hint_for(&self.0.error) } else { None };
+        remedy.into_iter().chain(own).chain(general).collect()
     }
 }
 
 impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
+    fn from(mut error: Error) -> Self {
+        error.msg = own_plugins::without_folder(&error.msg);
+        error.details = own_plugins::without_folder(&error.details);
         Failure(Box::new(Parts { error, hints: Vec::new(), exit: None, excerpt: String::new() }))
     }
 }
@@ -153,24 +174,32 @@ fn exit_for(code: u32) -> u8 {
     }
 }
 
-/// Returns what to do about an error whose maker had no better advice. `docs/errors.md` has the long form.
-fn hint_for(code: u32) -> Option<&'static str> {
-    Some(match code {
+/// Returns what to do about an error whose maker had no better advice, where it is true of every error of the code.
+/// `docs/errors.md` has the long form.
+fn hint_for(error: &Error) -> Option<&'static str> {
+    let says = |words| error.msg.contains(words) || error.details.contains(words);
+    Some(match error.code {
         code::INCOMPATIBLE_VERSION => {
             "use a `cniVersion` that every plugin of the network supports"
         }
         code::TRY_AGAIN_LATER => "try again",
-        code::INTERNAL => "this is a bug in the plugin: please report it",
-        codes::FIREWALL => "see whether `nft list ruleset` works and names a rule in the way",
-        codes::ADDRESS => "enlarge the range, or run `netwright gc`",
+        // Plugins of others use the code for whatever fails.
+        code::INTERNAL if !says("plugin type=") => "this is a bug: please report it",
+        // firewalld's troubles are told with their own advice.
+        codes::FIREWALL if !says("firewalld") => {
+            "see whether `nft list ruleset` works and names a rule in the way"
+        }
         codes::HOST_PORT => "choose another port, or detach its holder (`netwright list`)",
+        codes::DRIFT if says(COVERED_REMEDY) => COVERED_REMEDY,
         codes::DRIFT => "put it back with `netwright repair`, or detach and attach it again",
-        codes::STATE => "check space and permissions of the named path",
-        codes::EXISTS => "choose another interface name (`--ifname`)",
+        codes::EXISTS if says(TAKEN_IFNAME) => "choose another interface name (`--ifname`)",
         codes::DELEGATE => "check `CNI_PATH` and the mode of the plugin's file",
         _ => return None,
     })
 }
+
+/// How a plugin says that the container has an interface of the name that was asked for.
+const TAKEN_IFNAME: &str = "the container has an interface of that name";
 
 #[cfg(test)]
 mod tests {
@@ -185,6 +214,7 @@ mod tests {
         expect![[r#"
             error: write "/opt/cni/bin/bridge"
             cause: Read-only file system (os error 30)
+            hint: what the message names is mounted read-only: mount it writable
             hint: choose another folder with --bin-dir
         "#]]
         .assert_eq(&failure.text());

@@ -15,7 +15,7 @@ pub(crate) const VARIABLE: &str = "NETWRIGHT_LOG";
 pub(crate) fn start(value: Option<&OsStr>) {
     let Some(level) = value.filter(|value| !value.is_empty()).map(level) else { return };
     let subscriber = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| Shown)
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO))
@@ -24,6 +24,20 @@ pub(crate) fn start(value: Option<&OsStr>) {
     let _ = tracing::subscriber::set_global_default(subscriber);
     if level.is_none() {
         tracing::warn!("{VARIABLE} is error, warn, info, debug or trace; taken for info");
+    }
+}
+
+/// Standard error, to which a terminal that shows it obeys nothing of what others wrote.
+struct Shown;
+
+impl io::Write for Shown {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = cni::text::lines(String::from_utf8_lossy(event));
+        io::stderr().write_all(text.as_bytes()).map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         }
         Role::NotAPlugin => plugin_process::refuse(),
         Role::DhcpDaemon(name) => daemon_process::become_it("dhcp", &arguments[name..]),
-        Role::Enter => commands::run::enter(&arguments),
+        Role::Enter => commands::run::enter(&arguments, &mut shell()),
         Role::Cnitool => {
             panic::tell_person();
             commands::cnitool::main(&arguments, &world(), &mut shell())
@@ -85,7 +85,7 @@ fn shell() -> Shell {
     let terminal = io::stderr().is_terminal();
     Shell::new(Stdio {
         input: Box::new(io::stdin()),
-        output: Box::new(io::stdout()),
+        output: Box::new(kernel::stdout::Stdout),
         errors: Box::new(io::stderr()),
         terminal,
         colour: colour && terminal,

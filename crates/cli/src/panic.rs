@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
+use cni::text::lines;
 use cni::{Error, code};
 
 /// How a bug of ours ends the command line (sysexits.h `EX_SOFTWARE`).
@@ -16,8 +17,7 @@ pub(crate) fn answer_for_plugin(plugin: &'static str) {
             Error::new(code::INTERNAL, format!("plugin {plugin} has a bug: {}", describe(info)))
                 .with_details("please report it with the lines on standard error");
         let _ = writeln!(std::io::stderr(), "{plugin}: {}", describe(info));
-        let _ = std::io::stdout().write_all(&error.to_json());
-        let _ = std::io::stdout().flush();
+        let _ = kernel::stdout::Stdout.write_all(&error.to_json());
         std::process::exit(1);
     }));
 }
@@ -36,6 +36,7 @@ pub(crate) fn tell_person() {
     }));
 }
 
+/// Says where and why, as text for people: what panicked may quote what others wrote.
 fn describe(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let text = payload
@@ -43,15 +44,18 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("it panicked");
-    match info.location() {
+    lines(match info.location() {
         Some(at) => format!("{}:{}: {text}", at.file(), at.line()),
         None => text.to_owned(),
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a terminal would obey.
+    const HOSTILE: &str = "\u{1b}[2J\u{202e}";
 
     /// Set in the process that is to panic.
     const VARIABLE: &str = "NWT_TEST_PANIC";
@@ -70,7 +74,7 @@ mod tests {
     fn a_plugins_bug_is_answered_with_an_error_object() {
         if std::env::var_os(VARIABLE).is_some() {
             answer_for_plugin("bridge");
-            panic!("nobody expected this");
+            panic!("nobody {HOSTILE} expected this");
         }
         let output = panicking("panic::tests::a_plugins_bug_is_answered_with_an_error_object");
         assert_eq!(output.status.code(), Some(1));
@@ -80,19 +84,21 @@ mod tests {
         let error = Error::parse(object.as_bytes()).unwrap();
         assert_eq!(error.code, code::INTERNAL);
         assert!(error.msg.starts_with("plugin bridge has a bug: "), "{}", error.msg);
-        assert!(error.msg.ends_with(": nobody expected this"), "{}", error.msg);
+        assert!(error.msg.ends_with(": nobody \\u{1b}[2J\\u{202e} expected this"), "{}", error.msg);
+        assert!(!output.stderr.contains(&0x1b), "{:?}", String::from_utf8_lossy(&output.stderr));
     }
 
     #[test]
     fn a_bug_of_the_command_line_is_told() {
         if std::env::var_os(VARIABLE).is_some() {
             tell_person();
-            panic!("nobody expected this");
+            panic!("nobody {HOSTILE} expected this");
         }
         let output = panicking("panic::tests::a_bug_of_the_command_line_is_told");
         assert_eq!(output.status.code(), Some(i32::from(EXIT_BUG)));
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.starts_with("error: netwright has a bug: "), "{stderr}");
         assert!(stderr.contains("\nhint: please report it"), "{stderr}");
+        assert!(stderr.contains("nobody \\u{1b}[2J\\u{202e} expected this"), "{stderr}");
     }
 }

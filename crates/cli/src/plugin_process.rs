@@ -1,7 +1,7 @@
 //! Being a plugin: one call, then the end.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use cni::{Command, Error, code};
 use cni_invoke::{Exec, Executor, InvokeError, Mixed, Output, Request, Status};
-use cni_plugin::{Context, Plugin, Serve, respond};
+use cni_plugin::{Context, Plugin, Serve, answer};
 use kernel::linger;
+use kernel::stdout::Stdout;
 use plugins::Builtins;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -26,7 +27,7 @@ const VERSION_PATIENCE: Duration = Duration::from_millis(200);
 /// Answers one call and returns the exit code.
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let roots = world::roots(&environment);
-    let (mut stdout, mut stderr) = (Unbuffered, io::stderr());
+    let (mut stdout, mut stderr) = (Stdout, io::stderr());
     let mut world = Serve {
         environment,
         stdin: &mut io::empty(),
@@ -47,25 +48,11 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         _ => Box::new(io::stdin()),
     };
     linger::by_process();
-    let output = respond(plugin, &env, &mut stdin, &context);
-    let code = world.write(&output);
+    let code = answer(plugin, &env, &mut stdin, &context, &mut world);
     let asked = crate::HEAP.asked();
     tracing::debug!(blocks = asked.blocks, bytes = asked.bytes, "allocated");
     linger::end();
     code
-}
-
-/// Standard output that takes an answer in one piece: std's is written to line by line.
-struct Unbuffered;
-
-impl Write for Unbuffered {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::io::write(io::stdout(), bytes)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Standard input that ends when nobody writes to it: for VERSION, which many ask without input, some with standard
@@ -98,7 +85,7 @@ pub(crate) fn refuse() -> ExitCode {
     let error = Error::new(code::INVALID_CONFIG, "netwright is not the type of a plugin")
         .with_details(format!("the plugins it holds are: {}", names.join(", ")));
     let output = Output { stdout: error.to_json(), stderr: Vec::new(), status: Status::Exit(1) };
-    let (mut stdout, mut stderr) = (Unbuffered, io::stderr());
+    let (mut stdout, mut stderr) = (Stdout, io::stderr());
     Serve {
         environment: Vec::new(),
         stdin: &mut io::empty(),

@@ -2,7 +2,11 @@
 //!
 //! Data goes to standard output, as text for people or as one JSON document; everything else goes to
 //! standard error. A reader that has gone away ends the writing, not the work: an attachment half undone
-//! because somebody quit a pager would be worse than text that nobody reads.
+//! because somebody quit a pager would be worse than text that nobody reads. Only what an ADD answers must be read, or
+//! nobody knows what was made: who attaches asks [`Shell::unread`], and takes back.
+//!
+//! Names, paths and messages come from files and programs of others. Whatever is text for people passes [`cni::text::lines`] or
+//! [`cni::text::one_line`] here, so that a terminal obeys nothing of it; JSON has escapes of its own.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read, Write};
@@ -11,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cni::text::{lines, one_line};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -80,7 +85,7 @@ impl Shell {
     /// Writes a report, as text or as JSON.
     pub(crate) fn print<R: Report>(&mut self, report: &R) {
         match self.format {
-            Format::Text => self.raw(report.text().as_bytes()),
+            Format::Text => self.raw(lines(report.text()).as_bytes()),
             Format::Json => {
                 let mut document = Vec::new();
                 let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
@@ -118,14 +123,20 @@ impl Shell {
         self.lost
     }
 
+    /// Whether something was not written to standard output, for whatever reason: nobody has read it.
+    pub(crate) fn unread(&self) -> bool {
+        self.output.is_none()
+    }
+
     /// Writes a message to standard error.
     pub(crate) fn say(&self, message: impl Display) {
-        write(&self.errors, &format!("{message}\n"));
+        write(&self.errors, &format!("{}\n", lines(message)));
     }
 
     /// Writes something the user should know although the work went on.
     pub(crate) fn warn(&self, message: impl Display) {
-        self.say(format_args!("{} {message}", self.paint(Colour::Yellow, "warning:")));
+        let warning = self.paint(Colour::Yellow, "warning:");
+        write(&self.errors, &format!("{warning} {}\n", one_line(message)));
     }
 
     /// Writes why the command failed: as text on standard error, or as the error object on standard output.
@@ -158,7 +169,7 @@ impl Shell {
         if !self.terminal {
             return Waiting { stop: None, thread: None };
         }
-        let what = what.into();
+        let what = one_line(what.into());
         let errors = Arc::clone(&self.errors);
         let (stop, stopped) = channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -178,7 +189,7 @@ impl Shell {
     /// Returns a way to standard error for text that plugins wrote.
     pub(crate) fn sink(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let errors = Arc::clone(&self.errors);
-        move |text| write(&errors, text)
+        move |text| write(&errors, &lines(text))
     }
 
     fn paint(&self, colour: Colour, text: &str) -> String {
@@ -293,6 +304,7 @@ mod tests {
         let gone = Seen { closed: true, ..Seen::default() };
         let mut shell = shell(&gone, &gone, false, false);
         shell.raw(b"one");
+        assert!(shell.unread() && !shell.lost());
         shell.raw(b"two");
         shell.say("three");
         assert_eq!(gone.text(), "");

@@ -1,5 +1,7 @@
 //! Tables for people: columns as wide as they need to be.
 
+use cni::text::one_line;
+
 /// A table that is printed with two spaces between its columns.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -15,7 +17,8 @@ impl Table {
     /// Adds a row; what is empty is shown as a dash.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let cells = cells.into_iter().map(Into::into);
-        let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { cell };
+        // As wide as it is when it is shown.
+        let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { one_line(cell) };
         self.rows.push(cells.map(shown).collect());
     }
 }

@@ -392,6 +392,8 @@ fn one_address(space: &str, address: IpAddr, node: String, holder: Holder) -> Bl
 
 /// Cuts spaces so that each address that is taken is a block of its own, and everything else as ever.
 fn cut(taken: &Taken) -> Vec<SpaceRecord> {
+    let nodes: BTreeSet<&str> = taken.values().map(|(_, record)| record.node.as_str()).collect();
+    let usual_block = |subnet: &IpNet| usual_block(subnet, nodes.len());
     let mut spaces: BTreeMap<&str, (Vec<IpNet>, BTreeSet<IpNet>)> = BTreeMap::new();
     for ((space, address), (subnet, _)) in taken {
         let (fine, subnets) = spaces.entry(space).or_default();
@@ -407,18 +409,18 @@ fn cut(taken: &Taken) -> Vec<SpaceRecord> {
                 parts.push(Part { subnet, block: usual_block(&subnet) });
             }
         }
-        SpaceRecord { space: space.to_owned(), parts }
+        SpaceRecord { space: space.to_owned(), parts, wanted: Vec::new() }
     };
     spaces.into_iter().map(record).collect()
 }
 
 /// The prefix length of blocks of a range of which nobody says it.
-fn usual_block(subnet: &IpNet) -> u8 {
+fn usual_block(subnet: &IpNet, nodes: usize) -> u8 {
     let spec =
         RangeSpec { subnet: *subnet, first: None, last: None, exclude: Vec::new(), gateway: None };
     let network = Network::new(NetworkSpec { ranges: vec![spec], ..NetworkSpec::new("import") });
     match network {
-        Ok(network) => network.block_prefix(&network.ranges()[0]),
+        Ok(network) => network.block_prefix(&network.ranges()[0], nodes),
         Err(_) => subnet.max_prefix_len(),
     }
 }

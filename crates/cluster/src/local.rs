@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, file_name_of, object_of};
 
 use crate::record::BlockId;
+use crate::store::Moment;
 use crate::wire::Owner;
 
 /// The version of these files.
@@ -42,6 +43,11 @@ pub(crate) struct NodeFile {
     pub(crate) boot: String,
     /// Until when the lease holds, on the clock that counts from that boot.
     pub(crate) until: Duration,
+    /// The process that wrote the node's record last, or was about to, and the one before it.
+    pub(crate) run: String,
+    pub(crate) run_before: String,
+    /// How far the store was.
+    pub(crate) moment: Option<Moment>,
 }
 
 /// What a block's file says.

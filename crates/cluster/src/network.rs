@@ -24,9 +24,12 @@ pub const MAX_SPACE_NAME: usize = 63;
 pub const MAX_BLOCK_BITS: u8 = 10;
 /// A block has 2 to the power of this many addresses where the range is large enough and nobody says otherwise.
 pub const USUAL_BLOCK_BITS: u8 = 6;
-/// A subnet has at least 2 to the power of this many blocks, or its blocks have one address each, where nobody says otherwise: a range of
-/// Whereabouts' size then serves as many nodes as it did there.
-pub const USUAL_BLOCKS_BITS: u8 = 8;
+/// A range has at least this many blocks, or its blocks have one address each, where nobody says
+/// otherwise.
+pub const LEAST_BLOCKS: usize = 64;
+/// A range has at least this many blocks for each node, or its blocks have one address each, where
+/// nobody says otherwise.
+pub const BLOCKS_A_NODE: usize = 4;
 /// The space of networks that name none.
 pub const UNNAMED_SPACE: &str = "default";
 
@@ -339,17 +342,31 @@ impl Network {
         format!("{name}@{}-{}", range.subnet.addr(), range.subnet.prefix_len())
     }
 
-    /// Returns the prefix length of blocks in a range, unless the space has others already.
+    /// Returns the prefix length of a range's blocks that the configuration asks for.
     #[must_use]
-    pub fn block_prefix(&self, range: &Range) -> u8 {
-        let bits = range.family().bits();
-        let asked = match range.family() {
+    pub fn asked_block_prefix(&self, range: &Range) -> Option<u8> {
+        match range.family() {
             Family::V4 => self.spec.block_v4,
             Family::V6 => self.spec.block_v6,
-        };
-        let subnet = range.subnet.prefix_len();
-        let usual = (bits - USUAL_BLOCK_BITS).max(subnet.saturating_add(USUAL_BLOCKS_BITS));
-        asked.unwrap_or(usual).max(subnet).min(bits)
+        }
+    }
+
+    /// Returns the prefix length of blocks in a range, in a cluster of that many nodes, unless the
+    /// space has others already.
+    ///
+    /// A block has as many addresses as leave [`LEAST_BLOCKS`] blocks, and [`BLOCKS_A_NODE`] for
+    /// each node: a power of two, from 1 to 64. Large blocks need few questions to the store; what
+    /// a node does not use of a block that it began is nobody else's, so there must be many more
+    /// blocks than nodes.
+    #[must_use]
+    pub fn block_prefix(&self, range: &Range, nodes: usize) -> u8 {
+        let bits = range.family().bits();
+        let blocks = nodes.saturating_mul(BLOCKS_A_NODE).max(LEAST_BLOCKS);
+        let blocks = u128::try_from(blocks).unwrap_or(u128::MAX);
+        let in_block = ceil_log2(range.capacity()).saturating_sub(ceil_log2(blocks));
+        let usual = bits - in_block.min(USUAL_BLOCK_BITS);
+        let asked = self.asked_block_prefix(range).unwrap_or(usual);
+        asked.max(range.subnet.prefix_len()).min(bits)
     }
 }
 
@@ -442,6 +459,13 @@ impl Range {
         (self.first, self.last)
     }
 
+    /// Says whether a prefix has addresses between the first and the last.
+    #[must_use]
+    pub fn overlaps(&self, prefix: &IpNet) -> bool {
+        let (low, high) = bounds(prefix);
+        Family::of(prefix.addr()) == self.family() && low <= self.last && self.first <= high
+    }
+
     /// Says whether an address may be assigned.
     #[must_use]
     pub fn allows(&self, address: IpAddr) -> bool {
@@ -487,6 +511,12 @@ fn usable(subnet: &IpNet) -> (u128, u128) {
         (_, IpNet::V4(_)) => (first + 1, last - 1),
         (_, IpNet::V6(_)) => (first + 1, last),
     }
+}
+
+/// How many bits count so many things.
+fn ceil_log2(count: u128) -> u8 {
+    let bits = u128::BITS - count.saturating_sub(1).leading_zeros();
+    u8::try_from(bits).unwrap_or(u8::MAX)
 }
 
 fn merged(mut parts: Vec<(u128, u128)>) -> Vec<(u128, u128)> {

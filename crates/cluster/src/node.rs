@@ -57,6 +57,11 @@ const ATTEMPTS: u32 = 64;
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns how long it has run.
     fn now(&self) -> Duration;
+
+    /// Waits, on a thread that may wait: for other nodes, who look at the store now and then.
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// What a node is told about itself.
@@ -68,12 +73,12 @@ pub struct Settings {
     pub boot: String,
     /// Text that no other machine has; it is used when the disk says none.
     pub identity: String,
+    /// Text that no other process has.
+    pub run: String,
     /// How long the lease holds: how long addresses can be given from blocks that the node has while the store is away.
     pub lease: Duration,
-    /// How long a block stays empty before it is given back.
+    /// How long a block stays empty before it is given back, unless addresses are short.
     pub idle: Duration,
-    /// How many empty blocks of a space and family are kept.
-    pub spare: usize,
 }
 
 impl Settings {
@@ -84,9 +89,9 @@ impl Settings {
             node: node.to_owned(),
             boot: boot.to_owned(),
             identity: identity.to_owned(),
+            run: format!("{boot}/{identity}"),
             lease: Duration::from_secs(3600),
             idle: Duration::from_secs(600),
-            spare: 1,
         }
     }
 }
@@ -162,10 +167,18 @@ impl Node {
         let now = clock.now();
         match found.node.filter(|file| !file.identity.is_empty()) {
             Some(file) => {
+                if let Some(moment) = &file.moment {
+                    store.remember(moment);
+                }
+                if file.boot == settings.boot {
+                    table.runs_before = vec![file.run.clone(), file.run_before.clone()];
+                    table.runs_before.retain(|run| !run.is_empty());
+                }
                 // What this boot's disk says is so: nobody else could take a block while the lease holds.
                 if file.boot == settings.boot && now < file.until {
                     table.trusted = true;
-                    table.until = Some(file.until);
+                    // A shorter lease counts at once.
+                    table.until = Some(file.until.min(now + settings.lease));
                 }
                 (table.identity, table.epoch) = (file.identity, file.epoch);
             }
@@ -199,6 +212,7 @@ impl Node {
                 .push(format!("{dead} addresses of containers of an earlier boot are free"));
         }
         table.dirty_all();
+        table.went_back = store.went_back();
         let hash = cni::owner::sha512_hex(&format!("{}\0{}", settings.node, table.identity), 16);
         let seed = u64::from_str_radix(&hash, 16).unwrap_or_default();
         Ok(Node {
@@ -244,7 +258,8 @@ impl Node {
         let mut made = Vec::new();
         let assigned = self.assign_all(&network, &wanted, &ask.owner, &hash, &mut made);
         let assigned = assigned.and_then(|assigned| {
-            // The disk may have taken its time.
+            // The disk may have taken its time; and what the store said may have been old.
+            self.look_back();
             let table = self.lock();
             if made.iter().all(|name| table.may_give(name, self.clock.now())) {
                 return Ok(assigned);
@@ -333,6 +348,7 @@ impl Node {
         made: &mut Vec<HeldName>,
     ) -> Result<IpAddr, Refusal> {
         let space = network.space(range);
+        self.lock().note_capacity(&space, range);
         for _ in 0..ATTEMPTS {
             let taken = {
                 let mut table = self.lock();
@@ -458,18 +474,19 @@ impl Node {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Says whether an ADD could be answered now.
+    /// Says whether an ADD could be answered now. It takes nothing.
     ///
     /// # Errors
     /// A [`Refusal`] that says why not.
     pub fn status(&self, network: &Network) -> Result<(), Refusal> {
-        self.ensure_lease()?;
+        // Who asks waits for less than an ADD does.
+        self.lease_within(0)?;
         for range in network.ranges() {
             let space = network.space(range);
             if self.lock().has_room(&space, range, self.clock.now()) {
                 continue;
             }
-            self.claim(network, range, &space, None)?;
+            self.could_claim(network, range, &space)?;
         }
         Ok(())
     }

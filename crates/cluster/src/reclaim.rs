@@ -188,6 +188,8 @@ fn fence_unknown(store: &dyn Store, node: &str) -> Result<bool, StoreError> {
         lease_ms: 0,
         fenced: true,
         forgotten: true,
+        run: String::new(),
+        claim: String::new(),
     };
     match store.create(&node_key(node), &record::write(&fenced)) {
         Ok(_) => Ok(true),

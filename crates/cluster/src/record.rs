@@ -23,6 +23,21 @@ pub struct SpaceRecord {
     pub space: String,
     /// Its parts, in the order in which somebody asked for them.
     pub parts: Vec<Part>,
+    /// Who found a subnet full last, one of each subnet: other nodes give their empty blocks back
+    /// when they see it. An older daemon passes over it, and drops it when it adds a part.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<Want>,
+}
+
+/// A node found no address of a subnet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// The subnet.
+    pub subnet: IpNet,
+    /// The node.
+    pub node: String,
+    /// Another number each time, so that a new want is told from one that was seen.
+    pub turn: u64,
 }
 
 /// A part of a space.
@@ -41,6 +56,12 @@ impl SpaceRecord {
         let part = self.parts.iter().find(|part| part.subnet.contains(&address))?;
         let length = part.block.max(part.subnet.prefix_len());
         IpNet::new(address, length).ok().map(|block| block.trunc())
+    }
+
+    /// Returns the subnet of the part that an address is in.
+    #[must_use]
+    pub fn part_of(&self, address: IpAddr) -> Option<IpNet> {
+        self.parts.iter().map(|part| part.subnet).find(|subnet| subnet.contains(&address))
     }
 
     /// Says whether every address of a subnet is in a part.
@@ -125,6 +146,14 @@ pub struct NodeRecord {
     /// It was given up: its blocks may be taken. A node that is back takes a new epoch.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fenced: bool,
+    /// Which process wrote it: one that shares identity and disk with another machine is told by
+    /// it. Empty where the writer is of version 0.1.0.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
+    /// The process that wants to be this node, after another boot: who wrote the record answers if
+    /// it is there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub claim: String,
     /// An administrator says that it will not come back. A node that is there takes that away again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub forgotten: bool,

@@ -8,6 +8,7 @@
 //! write looks before he goes on.
 
 mod memory;
+mod moments;
 mod sure;
 
 use std::fmt;
@@ -15,7 +16,8 @@ use std::fmt;
 use serde_json::Value;
 use thiserror::Error;
 
-pub use memory::{Fault, Memory};
+pub use memory::{Copy, Fault, Memory};
+pub use moments::{Moment, Moments};
 pub use sure::Sure;
 
 /// A kind of records.
@@ -140,6 +142,21 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError>;
+
+    /// Returns how often its answers were seen to go back: it was put back from a copy.
+    fn went_back(&self) -> u64 {
+        0
+    }
+
+    /// Returns how far it was at its newest answer, where it says so.
+    fn moment(&self) -> Option<Moment> {
+        None
+    }
+
+    /// Takes over from an earlier process how far it was.
+    fn remember(&self, moment: &Moment) {
+        let _ = moment;
+    }
 
     /// Says whether a node is known to be gone, and will not come back by itself: its object was deleted. Where nobody tells, it is not.
     ///

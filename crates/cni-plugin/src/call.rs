@@ -1,5 +1,6 @@
 //! One call of a plugin, checked.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -8,8 +9,10 @@ use cni::{
     AddResult, Args, AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error,
     GcAttachment, IfName, NetworkName, Version, code,
 };
+use kernel::living::{Census, Life};
 use kernel::netns::{Netns, NetnsError};
 use serde::de::DeserializeOwned;
+use state::{Index, Record};
 
 use crate::{Context, Delegate};
 
@@ -24,8 +27,12 @@ pub struct Call<'a> {
     pub(crate) version: Version,
     pub(crate) network: NetworkName,
     pub(crate) attachment: Option<AttachmentKey>,
+    /// The interface's name in the container, which is another than the attachment's where somebody has moved it.
+    pub(crate) ifname: Option<IfName>,
     /// The container's namespace, where the guard has opened it.
     pub(crate) netns: Option<Netns>,
+    /// Whether the path is known to lead to another namespace than the one that was attached.
+    pub(crate) is_another: OnceCell<bool>,
     pub(crate) context: &'a Context<'a>,
     pub(crate) stderr: &'a Mutex<Vec<u8>>,
 }
@@ -82,10 +89,14 @@ impl<'a> Call<'a> {
         &self.attachment().container_id
     }
 
-    /// Returns the interface's name in the container. See [`Call::attachment`].
+    /// Returns the interface's name in the container: the attachment's, unless somebody has moved the interface
+    /// ([`cni::ATTACHED_AS`]). So this is for the namespace and for `prevResult`; what is written down goes by the attachment.
+    ///
+    /// # Panics
+    /// As [`Call::attachment`].
     #[must_use]
     pub fn ifname(&self) -> &IfName {
-        &self.attachment().ifname
+        self.ifname.as_ref().expect("ADD, DEL and CHECK name an interface")
     }
 
     /// Returns the path of the container's namespace, if one was given.
@@ -102,6 +113,18 @@ impl<'a> Call<'a> {
         if let Some(netns) = &self.netns {
             return Ok(netns.clone());
         }
+        let netns = self.open_path()?;
+        // Of an interface that was moved the caller knows where it is, and the records where it was.
+        let is_moved = self.config.attached_as.is_some();
+        if self.command == Command::Check && !is_moved && self.is_another(&netns) {
+            let path = &self.env.netns;
+            let text = format!("the container's namespace is gone, or {path:?} leads to another");
+            return Err(Error::new(code::INVALID_NETNS, text));
+        }
+        Ok(netns)
+    }
+
+    fn open_path(&self) -> Result<Netns, Error> {
         let path = self
             .netns_path()
             .ok_or_else(|| Error::new(code::INVALID_ENVIRONMENT, "CNI_NETNS is empty"))?;
@@ -109,20 +132,117 @@ impl<'a> Call<'a> {
     }
 
     /// Opens the container's namespace for removal: `None` when it was not given, is gone, or the path
-    /// has become something else (a file left behind after the mount vanished).
+    /// has become something else (a file left behind after the mount vanished, another namespace than the one that a record of the
+    /// attachment names).
     ///
     /// # Errors
-    /// Code 8 when it is there but cannot be opened.
+    /// As [`Call::open_any_netns`].
     pub fn open_netns_if_there(&self) -> Result<Option<Netns>, Error> {
+        let found = self.open_any_netns()?;
+        Ok(found.filter(|found| self.command != Command::Del || !self.is_another(found)))
+    }
+
+    /// Opens what the path leads to, for removal: it may be another namespace than the container's ([`Call::is_another`]). Where the
+    /// path cannot be followed, what the attachment's records tell of the namespace leads to it, wherever that may be; where there
+    /// are none, nothing was made in it.
+    ///
+    /// # Errors
+    /// Code 8 when the path cannot be followed and the namespace may be there.
+    pub fn open_any_netns(&self) -> Result<Option<Netns>, Error> {
         if let Some(netns) = &self.netns {
             return Ok(Some(netns.clone()));
         }
         let Some(path) = self.netns_path() else { return Ok(None) };
         match Netns::open(path) {
             Ok(netns) => Ok(Some(netns)),
-            Err(NetnsError::Missing { .. } | NetnsError::NotANamespace { .. }) => Ok(None),
-            Err(error) => Err(Error::from_chain(code::INVALID_NETNS, &error)),
+            Err(error) if error.leads_nowhere() => Ok(None),
+            Err(error) => self.open_recorded_netns(&error),
         }
+    }
+
+    /// Opens the namespace that the attachment's records tell of, for a path that cannot be followed.
+    fn open_recorded_netns(&self, why: &NetnsError) -> Result<Option<Netns>, Error> {
+        let records = Index::new(self.roots()).of_attachment(self.attachment()).found;
+        let (noted, census) = (state::noted_in(&records), Census::new());
+        if let Some(netns) = noted.iter().find_map(|noted| census.find(noted)) {
+            return Ok(Some(netns));
+        }
+        if noted.iter().all(|noted| census.life(noted) == Life::Gone) {
+            return Ok(None);
+        }
+        let hint = "the namespace may be there, and what is in it: try again once the path can be followed, or without CNI_NETNS \
+                    once the container is gone";
+        Err(Error::from_chain(code::INVALID_NETNS, why).with_details(hint))
+    }
+
+    /// Says whether the path that was given leads to another namespace than the one that was attached, as far as a record tells.
+    #[must_use]
+    pub fn leads_to_another(&self) -> bool {
+        self.open_any_netns().ok().flatten().is_some_and(|found| self.is_another(&found))
+    }
+
+    /// Says whether what was written down of the attachment names another namespace than this one: a process ID or a name was
+    /// given to another. The plugin's own record is asked, then those of the others; the answer is for the whole call.
+    ///
+    /// A DEL of an attachment of which nothing was written down looks at all records: a namespace in which another container
+    /// was attached is that one's.
+    #[must_use]
+    pub fn is_another(&self, found: &Netns) -> bool {
+        *self.is_another.get_or_init(|| {
+            let index = Index::new(self.roots());
+            let own = index.get(self.attachment(), self.plugin).found;
+            let tells = |record: &Record| record.noted().filter(|noted| noted.id.is_some());
+            if let Some(noted) = own.as_ref().and_then(tells) {
+                return !noted.is(found);
+            }
+            let others = index.of_attachment(self.attachment()).found;
+            let mut noted = others.iter().filter_map(tells).peekable();
+            if noted.peek().is_some() {
+                return !noted.any(|noted| noted.is(found));
+            }
+            let container_id = &self.attachment().container_id;
+            let is_anothers = |record: &Record| {
+                record.attachment.container_id != *container_id
+                    && tells(record).is_some_and(|noted| noted.is(found))
+            };
+            if self.command != Command::Del {
+                return false;
+            }
+            let all = index.list().found;
+            let theirs = all.iter().find(|record| is_anothers(record));
+            if let Some(theirs) = theirs {
+                let path = &self.env.netns;
+                self.warn(format_args!(
+                    "{path:?} belongs to {}: nothing is removed there",
+                    theirs.attachment
+                ));
+            }
+            theirs.is_some()
+        })
+    }
+
+    /// Refuses a DEL that is meant for a container that was gone, and came back under its ID: the plugin has written down another
+    /// namespace than those that are known to be gone ([`cni::GONE`]). A plugin asks again under the attachment's lock.
+    ///
+    /// # Errors
+    /// Code 11; nothing is to be changed.
+    pub fn refuse_if_back(&self) -> Result<(), Error> {
+        let Some(gone) = &self.config.gone else { return Ok(()) };
+        let record = Index::new(self.roots()).get(self.attachment(), self.plugin).found;
+        let Some((id, cookie)) =
+            record.and_then(|record| Some((record.netns_id?, record.netns_cookie)))
+        else {
+            return Ok(());
+        };
+        let is_gone = gone.iter().any(|one| {
+            (one.dev, one.ino) == (id.dev, id.ino)
+                && one.cookie.zip(cookie).is_none_or(|(one, now)| one == now)
+        });
+        if is_gone {
+            return Ok(());
+        }
+        let text = format!("the container of {} came back", self.attachment());
+        Err(Error::new(code::TRY_AGAIN_LATER, text).with_details("nothing was removed"))
     }
 
     /// Reads the configuration as the plugin's own type.
@@ -212,8 +332,15 @@ impl<'a> Call<'a> {
         (!ipam.plugin_type.is_empty()).then(|| self.delegate(&ipam.plugin_type))
     }
 
+    /// Says whether what is removed is what an ADD has just made that failed, this one or one before: nobody has relied on it.
+    #[must_use]
+    pub fn is_undo(&self) -> bool {
+        self.command == Command::Add || (self.command == Command::Del && self.config.undo)
+    }
+
     /// Writes a warning to standard error: something was not as it should be and we coped.
     pub fn warn(&self, message: impl fmt::Display) {
+        let message = cni::text::one_line(message);
         let line = format!("{} {}: warning: {message}\n", self.plugin, self.command);
         self.write_stderr(line.as_bytes());
     }

@@ -34,6 +34,12 @@ impl Delegate<'_> {
         self.plugin_type
     }
 
+    /// Says whether it is there to be called.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        find(self.plugin_type, &self.call.env.plugin_path()).is_ok()
+    }
+
     /// Runs ADD, and DEL when it failed or left no result that can be read (CNI 1.1.0 §4 "Delegated plugin
     /// execution procedure"): the caller has nothing to undo then.
     ///

@@ -17,8 +17,8 @@ pub use {cni, cni_invoke, state};
 
 pub use call::Call;
 pub use delegate::{Delegate, PATIENCE};
-pub use respond::respond;
-pub use serve::{Serve, serve};
+pub use respond::{examine, respond};
+pub use serve::{Serve, answer, serve};
 
 /// A CNI plugin: what it does for each verb.
 ///
@@ -73,7 +73,29 @@ pub trait Plugin: Debug + Send + Sync {
     /// What could not be removed, all together.
     fn gc(&self, call: &Call<'_>) -> Result<(), Error>;
 
-    /// Says whether ADD would be served now.
+    /// Reads the configuration with the same parser as ADD, and refuses what ADD would refuse on every host. It looks at
+    /// nothing but the files that the configuration names as part of itself, and changes nothing. What a runtime says at ADD alone
+    /// (`CNI_ARGS`, `runtimeConfig`) is not missed. STATUS begins with it; [`examine`] asks it without a verb, for `lint`.
+    ///
+    /// # Errors
+    /// As ADD; the details name the key and what to write instead.
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _ = call;
+        Ok(())
+    }
+
+    /// Refuses what stands in the way of every ADD on this host: a link of another kind under the bridge's name, a parent that carries
+    /// less than the MTU. It needs no privilege and changes nothing. What is missing may come, and is no error here: that is told
+    /// by [`Plugin::status`]. It is asked behind [`Plugin::validate`].
+    ///
+    /// # Errors
+    /// As ADD, naming what stands in the way.
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _ = call;
+        Ok(())
+    }
+
+    /// Says whether ADD would be served now. [`Plugin::validate`] and [`Plugin::fits_host`] have been asked before.
     ///
     /// # Errors
     /// Code 50 or 51 with what is in the way.

@@ -1,5 +1,6 @@
 //! The checks every call passes before a plugin sees it, and the form of every answer.
 
+use std::cell::OnceCell;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,7 +35,8 @@ const VERSION_LIMIT: usize = 64 << 10;
 /// 3. Standard input (code 5), JSON (6), the network's name (7), the verb (4).
 /// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1), and only then
 ///    the keys that every plugin has (6): what a later version means by them is not ours to judge.
-/// 5. ADD, DEL: the container's namespace is not the plugin's own (8).
+/// 5. ADD: the container's namespace is not the plugin's own (8). DEL works without a namespace that is: the path's process is
+///    gone, and another of the host has its number.
 /// 6. GC: a list of valid attachments that names some by halves is refused (7), none at all collects nothing.
 ///
 /// A panic of the plugin becomes code 999 where the profile unwinds; where it aborts, `main` sets a hook.
@@ -56,12 +58,24 @@ pub fn respond(
     let stderr = stderr.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match outcome {
         Ok(stdout) => Output { stdout, stderr, status: Status::Success },
-        Err(mut error) => {
+        Err(error) => {
+            let mut error = with_remedy(error);
             if error.cni_version.is_none() {
                 error.cni_version = answer_version;
             }
             Output { stdout: error.to_json(), stderr, status: Status::Exit(1) }
         }
+    }
+}
+
+/// Adds what to do about the system's answer, if that is the cause: whoever reads the runtime's log has only this.
+fn with_remedy(error: Error) -> Error {
+    let told = format!("{}; {}", error.msg, error.details);
+    match kernel::remedy::of(&told) {
+        // That a plugin's file cannot be run is a question of its mode, whoever asks.
+        _ if error.code == crate::codes::DELEGATE => error,
+        Some(remedy) if !told.contains(remedy) => error.with_details(remedy),
+        _ => error,
     }
 }
 
@@ -96,20 +110,35 @@ fn run(
     *answer_version = Version::parse(&config_version).map(|version| version.to_string());
     let version = check_version(plugin, command, &config_version)?;
     let config: CommonConfig = cni::json::from_slice(&document).map_err(undecodable)?;
-    let attachment = match command {
-        Command::Add | Command::Del | Command::Check => Some(AttachmentKey {
+    let ifname = match command {
+        Command::Add | Command::Del | Command::Check => Some(IfName::new(&env.ifname)?),
+        Command::Gc | Command::Status | Command::Version => None,
+    };
+    let attached_as = config.attached_as.as_deref().filter(|_| command == Command::Check);
+    let attachment = match &ifname {
+        Some(ifname) => Some(AttachmentKey {
             network: network.clone(),
             container_id: ContainerId::new(&env.container_id)?,
-            ifname: IfName::new(&env.ifname)?,
+            ifname: attached_as.map_or_else(|| Ok(ifname.clone()), IfName::new)?,
         }),
-        Command::Gc | Command::Status | Command::Version => None,
+        None => None,
     };
     let netns = match command {
         Command::Add | Command::Del => container_netns(env),
         _ => None,
     };
+    let guarded = netns.as_ref().map_or(Ok(()), |netns| guard_netns(env, netns));
+    let without;
+    let (netns, env) = match guarded {
+        Ok(()) => (netns, env),
+        // What a plugin made is found by its marks and records; nothing in this namespace is the container's.
+        Err(_) if command == Command::Del => {
+            without = CallEnv { netns: String::new(), ..env.clone() };
+            (None, &without)
+        }
+        Err(error) => return Err(error),
+    };
     let _held = netns.as_ref().map(kernel::netns::hold);
-    netns.as_ref().map_or(Ok(()), |netns| guard_netns(env, netns))?;
     let trace = env.trace.iter().find(|(name, _)| name == "TRACEPARENT").map(|(_, value)| value);
     let roots = context.roots.for_one_call();
     let context = &Context { roots: &roots, ..*context };
@@ -133,7 +162,9 @@ fn run(
         version,
         network,
         attachment,
+        ifname,
         netns,
+        is_another: OnceCell::new(),
         context,
         stderr,
     };
@@ -163,6 +194,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
             })
         }
         Command::Del => {
+            call.refuse_if_back()?;
             plugin.del(call)?;
             refuse_unread(call).map(|()| Vec::new())
         }
@@ -178,9 +210,53 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
             call.warn("nothing was collected: the runtime did not say which attachments are valid");
             Ok(Vec::new())
         }
-        Command::Status => plugin.status(call).map(|()| Vec::new()),
+        Command::Status => {
+            plugin.validate(call)?;
+            plugin.fits_host(call).map_err(as_unavailable)?;
+            plugin.status(call).map(|()| Vec::new())
+        }
         Command::Version => Ok(version_reply(plugin, &mut std::io::empty())),
     }
+}
+
+/// What ADD would refuse because of the host is for STATUS a plugin that is not available.
+fn as_unavailable(error: Error) -> Error {
+    Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }
+}
+
+/// Shows a plugin a configuration outside of any verb, as a call about no container: for [`Plugin::validate`] and
+/// [`Plugin::fits_host`].
+///
+/// # Errors
+/// Those of the checks that every call passes: the network's name, the version, the keys that every plugin has.
+pub fn examine<T>(
+    plugin: &dyn Plugin,
+    document: &[u8],
+    env: &CallEnv,
+    context: &Context<'_>,
+    ask: impl FnOnce(&Call<'_>) -> T,
+) -> Result<T, Error> {
+    let network = network_name(document)?;
+    let version = check_version(plugin, Command::Version, &config_version(document)?)?;
+    let config: CommonConfig = cni::json::from_slice(document).map_err(undecodable)?;
+    let stderr = Mutex::default();
+    let call = Call {
+        plugin: plugin.name(),
+        // The verb that is about no container and changes nothing.
+        command: Command::Status,
+        env,
+        config,
+        document,
+        version,
+        network,
+        attachment: None,
+        ifname: None,
+        netns: None,
+        is_another: OnceCell::new(),
+        context,
+        stderr: &stderr,
+    };
+    Ok(ask(&call))
 }
 
 /// Refuses to say that everything is removed when something that may speak of more could not be read.

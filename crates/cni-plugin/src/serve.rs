@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use cni::CallEnv;
+use cni::json::Object;
+use cni::{CallEnv, Command};
 use cni_invoke::{Exec, Output, Status};
 
 use crate::{Context, Plugin, respond};
@@ -45,18 +46,68 @@ impl Serve<'_> {
         CallEnv::from_vars(vars.map(|(key, value)| (key.to_owned(), text(value))))
     }
 
-    /// Writes an answer to the standard files and returns the exit code it stands for. A reader that has
-    /// gone away is not an error, and nothing that befalls standard error keeps the answer back.
+    /// Writes an answer to the standard files and returns the exit code it stands for: an answer that nobody can read, because
+    /// it cannot be written or its reader has gone away, is a failure. Nothing that befalls standard error keeps the answer back.
+    ///
+    /// That the reader is gone can be told only where SIGPIPE is ignored, as Rust's runtime does before `main`.
     pub fn write(&mut self, output: &Output) -> ExitCode {
         // The words are a courtesy, the answer is the protocol: a full disk behind the log must not turn a
         // success into a failure, nor swallow a result.
         let _ = self.stderr.write_all(&output.stderr);
         let written = self.stdout.write_all(&output.stdout).and_then(|()| self.stdout.flush());
         match written {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-            _ if output.status == Status::Success => ExitCode::SUCCESS,
+            Ok(()) if output.status == Status::Success => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
         }
+    }
+}
+
+/// Answers one call, writes the answer, and returns the exit code. An ADD whose result cannot be written, or whose reader is gone,
+/// is undone: nobody would know what was made.
+pub fn answer(
+    plugin: &dyn Plugin,
+    env: &CallEnv,
+    stdin: &mut dyn Read,
+    context: &Context<'_>,
+    world: &mut Serve<'_>,
+) -> ExitCode {
+    let mut stdin = Kept { stdin, read: Vec::new() };
+    let output = respond(plugin, env, &mut stdin, context);
+    let code = world.write(&output);
+    let lost = output.status == Status::Success && code != ExitCode::SUCCESS;
+    if lost && Command::parse(&env.command) == Some(Command::Add) {
+        let env = CallEnv { command: Command::Del.to_string(), ..env.clone() };
+        let undone = respond(plugin, &env, &mut undoing(&stdin.read).as_slice(), context);
+        let _ = world.stderr.write_all(&undone.stderr);
+        let text: &[u8] = match undone.status {
+            Status::Success => b"nobody can read the result on standard output; nothing stays\n",
+            _ => {
+                b"nobody can read the result on standard output, and undoing ADD failed: run DEL\n"
+            }
+        };
+        let _ = world.stderr.write_all(text);
+    }
+    code
+}
+
+/// Makes the configuration of an ADD that of the DEL which undoes it.
+fn undoing(config: &[u8]) -> Vec<u8> {
+    let Ok(mut object) = Object::parse(config) else { return config.to_owned() };
+    object.set_value(cni::UNDO, &true);
+    object.to_vec()
+}
+
+/// Standard input that keeps what was read of it.
+struct Kept<'a> {
+    stdin: &'a mut dyn Read,
+    read: Vec<u8>,
+}
+
+impl Read for Kept<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.stdin.read(buffer)?;
+        self.read.extend_from_slice(&buffer[..length]);
+        Ok(length)
     }
 }
 
@@ -65,8 +116,10 @@ impl Serve<'_> {
 pub fn serve(plugin: &dyn Plugin, mut world: Serve<'_>) -> ExitCode {
     let env = world.call_env();
     let exec = Exec::new(std::mem::take(&mut world.environment));
-    let context =
-        Context { roots: &world.roots, executor: &exec, deadline: None, build: world.build };
-    let output = respond(plugin, &env, world.stdin, &context);
-    world.write(&output)
+    let Serve { environment, stdin, stdout, stderr, roots, build } = world;
+    let context = Context { roots: &roots, executor: &exec, deadline: None, build };
+    let mut nothing = io::empty();
+    let roots = roots.clone();
+    let mut world = Serve { environment, stdin: &mut nothing, stdout, stderr, roots, build };
+    answer(plugin, &env, stdin, &context, &mut world)
 }

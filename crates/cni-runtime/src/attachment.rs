@@ -1,8 +1,9 @@
 //! What a runtime says about one attachment.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use cni::{Args, ContainerId, Error, IfName, code};
+use cni::{AddResult, Args, ContainerId, Error, IfName, code};
 use serde_json::value::RawValue;
 
 /// The values a runtime provides for capabilities, by name; each is kept as the JSON text it was.
@@ -62,6 +63,49 @@ impl Attachment {
         Ok(self)
     }
 
+    /// Refuses a result that lacks an address or a hardware address that was asked for, by capability (`ips`, `mac`) or by argument
+    /// (`IP`, `MAC`): a plugin that does not know how to be asked ignores the question. Results of versions before 0.3.0 list
+    /// no interface, and tell nothing of hardware addresses.
+    ///
+    /// # Errors
+    /// Code 7 with the address that was asked for and what was given.
+    pub fn require_given(&self, result: &AddResult) -> Result<(), Error> {
+        let ifname = self.ifname.as_str();
+        let given: Vec<IpAddr> = result.container_ips(ifname).map(|ip| ip.address.addr()).collect();
+        for text in self.asked("ips", "IP") {
+            let address = text.split('/').next().and_then(|address| address.parse().ok());
+            let Some(address): Option<IpAddr> = address else { continue };
+            if !given.contains(&address) {
+                let given: Vec<_> = given.iter().map(ToString::to_string).collect();
+                let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
+                return Err(not_given("address", &address.to_string(), &given));
+            }
+        }
+        let Some(link) = result.container_interface(ifname) else { return Ok(()) };
+        for text in self.asked("mac", "MAC") {
+            if !link.mac.is_empty() && !link.mac.eq_ignore_ascii_case(&text) {
+                return Err(not_given("hardware address", &text, &link.mac));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is asked for by a capability or, where that is not used, by an argument.
+    fn asked(&self, capability: &str, argument: &str) -> Vec<String> {
+        if let Some(raw) = self.capability_args.get(capability) {
+            return match serde_json::from_str(raw.get()) {
+                Ok(serde_json::Value::String(text)) => vec![text],
+                Ok(serde_json::Value::Array(items)) => {
+                    items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+                }
+                // The plugin says what is wrong with it.
+                _ => Vec::new(),
+            };
+        }
+        let given = self.args.iter().find(|(key, _)| *key == argument);
+        given.map_or_else(Vec::new, |(_, value)| value.split(',').map(str::to_owned).collect())
+    }
+
     /// Provides every capability of a JSON object, as `CAP_ARGS` of cnitool holds it.
     ///
     /// # Errors
@@ -73,4 +117,12 @@ impl Attachment {
         self.capability_args.extend(given);
         Ok(self)
     }
+}
+
+fn not_given(what: &str, asked: &str, given: &str) -> Error {
+    Error::new(
+        code::INVALID_CONFIG,
+        format!("the {what} {asked} was asked for, and {given} was given"),
+    )
+    .with_details("no plugin of the network takes the address that it is to give")
 }

@@ -8,10 +8,13 @@
 //! - An attachment is recorded *before* its first plugin runs, without `result`. After a crash in the middle
 //!   of ADD, or a roll-back that failed, GC and DEL thus know what to undo. libcni reads such a file as an
 //!   attachment with an empty result.
+//! - While that ADD is under way its file is locked (`man 2 flock`), so that whoever collects can tell it from one that died.
 //! - libcni's names are ambiguous: network `a-b` with container `c` shares a file with network `a` and
 //!   container `b-c`. Here the content decides: a file that names another attachment is never overwritten,
 //!   used or removed. The later attachment goes to the same name with `.` and 32 hexadecimal digits
 //!   appended, which libcni still lists, though it does not find it by name.
+//! - An entry says in which boot it was recorded (`netwright/boot-id`), so that a container of before a restart is not taken for one
+//!   that has its path since.
 //! - Garbage (empty, truncated, foreign, huge, not a file) is passed over and reported, never fatal.
 
 mod base64;
@@ -26,6 +29,7 @@ use serde_json::value::RawValue;
 use state::{Durability, FileError};
 
 use crate::Attachment;
+use file::Locked;
 use format::{Content, Entry};
 
 /// The folder that libcni uses when it is told no other.
@@ -63,6 +67,8 @@ pub struct CachedAttachment {
     pub result: Option<Box<RawValue>>,
     /// The file.
     pub path: PathBuf,
+    /// The boot in which ADD recorded it, where a runtime of ours did.
+    pub boot_id: Option<String>,
 }
 
 /// What the cache holds.
@@ -178,10 +184,23 @@ impl CachedAttachment {
         result.map(|raw| AddResult::parse(raw.get().as_bytes(), Version::V0_1_0)).transpose()
     }
 
+    /// Says whether the ADD that recorded it is still running, wherever that is: it has its file locked. Other runtimes record an
+    /// attachment only once it is made.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.result.is_none() && file::is_locked(&self.path)
+    }
+
+    /// Says whether it was recorded before the machine was started last. No namespace outlives that.
+    #[must_use]
+    pub fn is_of_an_earlier_boot(&self) -> bool {
+        self.boot_id.is_some() && own_boot().is_some_and(|now| self.boot_id != Some(now))
+    }
+
     fn of(entry: Entry, path: PathBuf) -> Self {
-        let Entry { key, attachment, config, result } = entry;
+        let Entry { key, attachment, config, result, boot_id } = entry;
         let mut cached =
-            CachedAttachment { network: key.network, attachment, config, result, path };
+            CachedAttachment { network: key.network, attachment, config, result, path, boot_id };
         // libcni before 1.2 does not record the namespace, but the result tells it.
         if cached.attachment.netns.is_empty()
             && let Ok(Some(result)) = cached.result()
@@ -209,6 +228,8 @@ pub(crate) struct Reservation {
     path: PathBuf,
     /// What was there before, when that ADD had come to its end.
     pub(crate) existing: Option<Box<CachedAttachment>>,
+    /// Shows that the ADD is under way: [`CachedAttachment::is_under_way`].
+    _locked: Locked,
 }
 
 impl Cache {
@@ -285,6 +306,11 @@ impl Cache {
             }
         }
         Ok(listing)
+    }
+
+    /// Says whether a file is where an attachment is kept.
+    pub(crate) fn is_file_of(&self, path: &Path, key: &AttachmentKey) -> bool {
+        self.paths(key).iter().any(|own| own == path)
     }
 
     fn read_listed(&self, path: &Path) -> Result<Option<CachedAttachment>, String> {
@@ -364,27 +390,34 @@ impl Cache {
         config: &[u8],
     ) -> Result<Reservation, CacheError> {
         state::create_directory(&self.results, FOLDER_MODE).map_err(CacheError::File)?;
-        let document = format::write(&key.network, attachment, config, None);
+        let boot_id = own_boot();
+        let document = format::write(&key.network, attachment, config, None, boot_id.as_deref());
         if let Lookup::Found(found) = self.look_up(key) {
             let path = found.path.clone();
             if found.result.is_some() {
-                return Ok(Reservation { path, existing: Some(found) });
+                let _locked = Locked::nothing();
+                return Ok(Reservation { path, existing: Some(found), _locked });
             }
-            self.replace(&path, &document, Durability::Volatile)?;
-            return Ok(Reservation { path, existing: None });
+            return self.reserve_again(path, &document);
         }
         let [usual, other] = self.paths(key);
         for path in [&usual, &other] {
-            if file::create(path, &document).map_err(CacheError::File)? {
-                return Ok(Reservation { path: path.clone(), existing: None });
+            if let Some(_locked) = file::create(path, &document).map_err(CacheError::File)? {
+                return Ok(Reservation { path: path.clone(), existing: None, _locked });
             }
             if !self.is_of_another(path, key) {
-                self.replace(path, &document, Durability::Volatile)?;
-                return Ok(Reservation { path: path.clone(), existing: None });
+                return self.reserve_again(path.clone(), &document);
             }
         }
         let source = io::Error::from(io::ErrorKind::AlreadyExists);
         Err(CacheError::File(FileError::Create { path: other, source }))
+    }
+
+    /// Takes the place of what an ADD left that did not come to its end.
+    fn reserve_again(&self, path: PathBuf, document: &[u8]) -> Result<Reservation, CacheError> {
+        self.replace(&path, document, Durability::Volatile)?;
+        let _locked = Locked::take_at(&path);
+        Ok(Reservation { path, existing: None, _locked })
     }
 
     fn is_of_another(&self, path: &Path, key: &AttachmentKey) -> bool {
@@ -403,7 +436,8 @@ impl Cache {
         config: &[u8],
         result: &RawValue,
     ) -> Result<(), CacheError> {
-        let document = format::write(network, attachment, config, Some(result));
+        let boot_id = own_boot();
+        let document = format::write(network, attachment, config, Some(result), boot_id.as_deref());
         self.replace(&reservation.path, &document, self.durability)
     }
 
@@ -413,9 +447,37 @@ impl Cache {
     /// # Errors
     /// [`CacheError::File`] when it cannot be written; the record is as it was.
     pub fn amend(&self, cached: &CachedAttachment, result: &RawValue) -> Result<(), CacheError> {
-        let CachedAttachment { network, attachment, config, path, .. } = cached;
-        let document = format::write(network, attachment, config, Some(result));
+        let CachedAttachment { network, attachment, config, path, boot_id, .. } = cached;
+        let document = format::write(network, attachment, config, Some(result), boot_id.as_deref());
         self.replace(path, &document, self.durability)
+    }
+
+    /// Writes an attachment's file again where it holds garbage. Returns false, and changes nothing, where the file is
+    /// gone, holds an attachment, or is of another kind or form.
+    ///
+    /// The caller knows what the file held, and keeps DEL off: a runtime removes the file after the
+    /// plugins' DELs.
+    ///
+    /// # Errors
+    /// [`CacheError::File`] when it cannot be read or written.
+    pub fn rewrite(&self, cached: &CachedAttachment) -> Result<bool, CacheError> {
+        let CachedAttachment { network, attachment, config, result, path, boot_id } = cached;
+        let Some(document) = state::read_optional(path).map_err(CacheError::File)? else {
+            return Ok(false);
+        };
+        let is_garbage = match format::read(&document) {
+            Content::Garbage(_) => true,
+            Content::Entry(entry) if entry.key == cached.key() => {
+                CachedAttachment::of(*entry, path.clone()).result().is_err()
+            }
+            Content::Entry(_) | Content::Legacy(_) | Content::Kind(_) => false,
+        };
+        if is_garbage {
+            let result = result.as_deref();
+            let document = format::write(network, attachment, config, result, boot_id.as_deref());
+            self.replace(path, &document, self.durability)?;
+        }
+        Ok(is_garbage)
     }
 
     /// Removes the record of an attachment that was not made after all.
@@ -431,6 +493,11 @@ impl Cache {
     ) -> Result<(), CacheError> {
         state::write_atomic(path, document, FILE_MODE, durability).map_err(CacheError::File)
     }
+}
+
+/// Which boot this is; unknown where `/proc` is not there.
+fn own_boot() -> Option<String> {
+    state::boot_id().ok()
 }
 
 /// Says whether a file is one that is being written, or was when its writer died.

@@ -209,6 +209,11 @@ pub enum DelError {
     Plugins(Vec<PluginFailure>),
     /// GC's deadline had passed before the attachment's turn came; nothing was run.
     NoTimeLeft,
+    /// The container was gone, and came back under its ID before its turn came; nothing was run.
+    Back {
+        /// The attachment.
+        attachment: Box<AttachmentKey>,
+    },
 }
 
 impl DelError {
@@ -220,7 +225,9 @@ impl DelError {
             DelError::NoConfig { .. } => Error::new(code::INVALID_CONFIG, self.to_string())
                 .with_details("give the configuration with which it was attached"),
             DelError::Plugins(failures) => first_with_others(failures),
-            DelError::NoTimeLeft => Error::new(code::TRY_AGAIN_LATER, self.to_string()),
+            DelError::NoTimeLeft | DelError::Back { .. } => {
+                Error::new(code::TRY_AGAIN_LATER, self.to_string())
+            }
         }
     }
 }
@@ -234,6 +241,9 @@ impl fmt::Display for DelError {
             }
             DelError::Plugins(failures) => f.write_str(&join(failures, "; ")),
             DelError::NoTimeLeft => f.write_str("the deadline passed before its turn came"),
+            DelError::Back { attachment } => {
+                write!(f, "the container of {attachment} came back; nothing was removed")
+            }
         }
     }
 }
@@ -340,7 +350,9 @@ impl ValidateError {
             Some(ValidateProblem::Version { .. }) => code::INCOMPATIBLE_VERSION,
             None => code::INTERNAL,
         };
-        Error::new(code, self.to_string())
+        let mut problems = self.problems.iter().map(ValidateProblem::to_string);
+        let first = problems.next().unwrap_or_else(|| "no problem was named".to_owned());
+        problems.fold(Error::new(code, first), Error::with_details)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cni::{AddResult, AttachmentKey};
-use kernel::netns::{Netns, NetnsError};
+use cni::{AddResult, AttachmentKey, Error, GoneNetns, code};
+use kernel::living::{Census, Life, Noted, Sign};
 use serde::Serialize;
-use state::{Index, NetnsIdentity, Record, Roots};
+use state::{Index, Record, Roots};
 
-use crate::cache::{CacheError, CachedAttachment};
+use crate::cache::{CacheError, CachedAttachment, PassedOver};
 use crate::{Attachment, DelError, Runtime};
 
 /// What is known of a container's namespace.
@@ -17,9 +17,9 @@ use crate::{Attachment, DelError, Runtime};
 pub enum Presence {
     /// It is there.
     Alive,
-    /// Its path leads nowhere, to something else, or to another namespace than the one attached.
+    /// It is known not to be there any more: see [`kernel::living`].
     Gone,
-    /// Nobody wrote down where it was, or it cannot be examined.
+    /// Nobody wrote down where it was, not everything can be seen from here, or another namespace may have its path by now.
     Unknown,
 }
 
@@ -33,29 +33,14 @@ impl Presence {
             Presence::Unknown => "unknown",
         }
     }
+}
 
-    /// Looks for the namespace of an attachment.
-    ///
-    /// `attached` is the identity it had, when that was recorded in this boot: process IDs come back, and then
-    /// `/proc/PID/ns/net` is somebody else's.
-    #[must_use]
-    pub fn look(netns: &str, attached: Option<NetnsIdentity>) -> Self {
-        if netns.is_empty() {
-            return Presence::Unknown;
-        }
-        match Netns::open(Path::new(netns)) {
-            Ok(found)
-                if attached
-                    .is_some_and(|was| (was.dev, was.ino) != (found.id().dev, found.id().ino)) =>
-            {
-                Presence::Gone
-            }
-            // A container has a namespace of its own; a path that leads to ours was given to another process.
-            Ok(found) if Netns::current_id().is_ok_and(|own| own == found.id()) => Presence::Gone,
-            Ok(_) => Presence::Alive,
-            Err(error) if error.is_missing() => Presence::Gone,
-            Err(NetnsError::NotANamespace { .. }) => Presence::Gone,
-            Err(_) => Presence::Unknown,
+impl From<Life> for Presence {
+    fn from(life: Life) -> Self {
+        match life {
+            Life::Living => Presence::Alive,
+            Life::Gone => Presence::Gone,
+            Life::Unknown => Presence::Unknown,
         }
     }
 }
@@ -72,6 +57,36 @@ pub struct Known {
     pub records: Vec<Record>,
     /// Whether the container is still there.
     pub presence: Presence,
+    /// The runtime wrote it down, and the file holds nothing of it any more: which it is, and why.
+    pub damaged: Option<PassedOver>,
+}
+
+/// Why an attachment of a living container cannot be looked after by what its runtime wrote down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Apart {
+    /// It is of a container of Docker's: plugins worked in a namespace of its driver's, and Docker has moved the interface since, or is
+    /// about to.
+    Dockers,
+    /// Its runtime keeps its cache elsewhere, or none.
+    Elsewhere,
+    /// ADD has not come to its end, or failed.
+    Unfinished,
+    /// Whether its namespace is there cannot be seen.
+    Unseen,
+}
+
+impl Apart {
+    /// Says it of several.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Apart::Dockers => "of Docker's containers, which `netwrightd repair` looks after",
+            Apart::Elsewhere => "of runtimes that keep their cache elsewhere",
+            Apart::Unfinished => "whose ADD has not come to its end",
+            Apart::Unseen => "whose namespace cannot be seen",
+        }
+    }
 }
 
 /// Every attachment, and what could not be read.
@@ -85,11 +100,43 @@ pub struct Everything {
 }
 
 impl Runtime<'_> {
-    /// Reads the cache and the records below `roots`.
+    /// Reads the cache and the records below `roots`, and judges which containers are there by one look at the machine.
     ///
     /// # Errors
     /// [`CacheError::File`] when the cache's folder cannot be read.
     pub fn everything(&self, roots: &Roots) -> Result<Everything, CacheError> {
+        self.everything_by(roots, &Census::new())
+    }
+
+    /// Does what [`Runtime::everything`] does with a look that others use too.
+    ///
+    /// # Errors
+    /// As [`Runtime::everything`].
+    pub fn everything_by(&self, roots: &Roots, census: &Census) -> Result<Everything, CacheError> {
+        self.read_all(roots, &|noted| presence_of(noted, census))
+    }
+
+    /// Does what [`Runtime::everything`] does without a look at anything but the containers' paths: what is not there is
+    /// [`Presence::Unknown`].
+    ///
+    /// # Errors
+    /// As [`Runtime::everything`].
+    pub fn everything_at_paths(&self, roots: &Roots) -> Result<Everything, CacheError> {
+        self.read_all(roots, &|written| {
+            if written.is_of_an_earlier_boot() {
+                return Presence::Gone;
+            }
+            let mut noted = written.noted().into_iter();
+            let there = noted.any(|noted| Census::life_at_path(&noted) == Life::Living);
+            if there { Presence::Alive } else { Presence::Unknown }
+        })
+    }
+
+    fn read_all(
+        &self,
+        roots: &Roots,
+        judge: &dyn Fn(&Written<'_>) -> Presence,
+    ) -> Result<Everything, CacheError> {
         let listing = self.cached_attachments(None)?;
         let mut notices: Vec<String> = listing
             .passed_over
@@ -98,9 +145,9 @@ impl Runtime<'_> {
             .collect();
         let records = Index::new(roots).list();
         notices.extend(records.damaged.iter().map(ToString::to_string));
-        let boot = state::boot_id().unwrap_or_default();
         let mut found: BTreeMap<AttachmentKey, (Option<CachedAttachment>, Vec<Record>)> =
             BTreeMap::new();
+        let passed_over = listing.passed_over;
         for cached in listing.attachments {
             let key = cached.key();
             found.entry(key).or_default().0 = Some(cached);
@@ -109,8 +156,13 @@ impl Runtime<'_> {
             found.entry(record.attachment.clone()).or_default().1.push(record);
         }
         let known = found.into_iter().map(|(key, (cached, records))| {
-            let presence = presence_of(cached.as_ref(), &records, &boot);
-            Known { key, cached, records, presence }
+            let presence =
+                judge(&Written { key: &key, cached: cached.as_ref(), records: &records });
+            let damaged = match cached {
+                Some(_) => None,
+                None => passed_over.iter().find(|file| self.cache.is_file_of(&file.path, &key)),
+            };
+            Known { key, cached, records, presence, damaged: damaged.cloned() }
         });
         Ok(Everything { known: known.collect(), notices })
     }
@@ -123,24 +175,160 @@ impl Runtime<'_> {
         deadline: Option<std::time::Instant>,
     ) -> Option<Result<(), DelError>> {
         let mut cached = known.cached.clone()?;
-        if known.presence == Presence::Gone {
-            cached.attachment.netns.clear();
+        if known.presence != Presence::Gone {
+            return match self.del_cached(&cached, deadline) {
+                Err(DelError::NoConfig { .. }) => None,
+                deleted => Some(deleted.map(drop)),
+            };
         }
-        match self.del_cached(&cached, deadline) {
+        // A foreign plugin does not look again; what the runtime itself wrote down can be.
+        let text = |one: &CachedAttachment| one.result.as_ref().map(|raw| raw.get().to_owned());
+        let now = self.cached_attachment(&known.key).ok().flatten();
+        if now.is_some_and(|now| {
+            now.attachment.netns != cached.attachment.netns
+                || text(&now) != text(&cached)
+                || now.is_under_way()
+        }) {
+            let attachment = Box::new(known.key.clone());
+            return Some(Err(DelError::Back { attachment }));
+        }
+        cached.attachment.netns.clear();
+        match self.for_known(known).del_cached(&cached, deadline) {
             Err(DelError::NoConfig { .. }) => None,
             deleted => Some(deleted.map(drop)),
         }
     }
+
+    /// Returns a runtime for the DEL of an attachment: of one that is gone it removes nothing that came back since it was looked at.
+    #[must_use]
+    pub fn for_known(&self, known: &Known) -> Self {
+        if known.presence != Presence::Gone {
+            return self.clone();
+        }
+        self.for_seen(known)
+    }
+
+    /// Returns a runtime for the DEL of an attachment that is to go as it was looked at: what somebody makes of it now, or has made since,
+    /// stays. Its DEL does not go on beside an ADD.
+    #[must_use]
+    pub fn for_seen(&self, known: &Known) -> Self {
+        let gone = known.records.iter().filter_map(|record| {
+            let id = record.netns_id?;
+            Some(GoneNetns { dev: id.dev, ino: id.ino, cookie: record.netns_cookie })
+        });
+        self.clone().for_gone(gone.collect())
+    }
 }
 
-fn presence_of(cached: Option<&CachedAttachment>, records: &[Record], boot: &str) -> Presence {
-    let path = cached
-        .map(|cached| cached.attachment.netns.clone())
-        .filter(|netns| !netns.is_empty())
-        .or_else(|| netns_of(records));
-    let identity: Option<NetnsIdentity> =
-        records.iter().filter(|record| record.boot_id == boot).find_map(|record| record.netns_id);
-    Presence::look(&path.unwrap_or_default(), identity)
+/// What was written down of an attachment.
+struct Written<'w> {
+    key: &'w AttachmentKey,
+    cached: Option<&'w CachedAttachment>,
+    records: &'w [Record],
+}
+
+impl Written<'_> {
+    /// Says whether all that is known of it was written down before the machine was started last. Records do not outlive that.
+    fn is_of_an_earlier_boot(&self) -> bool {
+        self.records.is_empty() && self.cached.is_some_and(CachedAttachment::is_of_an_earlier_boot)
+    }
+
+    /// What the container's interface is known by, as ADD reported it; `None` where ADD did not come to its end.
+    fn sign(&self) -> Option<Sign> {
+        let result = self.cached?.result().ok()??;
+        let ifname = self.key.ifname.as_str();
+        let mut interfaces = result.interfaces.iter();
+        let reported = interfaces.find(|one| one.name == ifname && !one.sandbox.is_empty());
+        Some(Sign {
+            ifname: ifname.to_owned(),
+            mac: reported.and_then(|one| one.mac.parse().ok()),
+            addresses: result.container_ips(ifname).map(|ip| ip.address.addr()).collect(),
+        })
+    }
+
+    fn has_no_result(&self) -> bool {
+        matches!(self.cached.map(CachedAttachment::result), Some(Ok(None)))
+    }
+
+    /// Says what became of a namespace. One of which nobody noted more than a path is there when the interface is in it: the path may
+    /// lead to another by now.
+    fn life(&self, noted: &Noted, census: &Census) -> Life {
+        match census.life(noted) {
+            Life::Living if noted.id.is_none() && !self.is_at(&noted.path) => Life::Unknown,
+            life => life,
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        // An ADD that is under way works in the namespace that the path leads to now.
+        self.cached.is_some_and(CachedAttachment::is_under_way)
+            || self.sign().is_some_and(|sign| sign.is_at(path))
+    }
+
+    /// All that tells the container's namespace.
+    fn noted(&self) -> Vec<Noted> {
+        let mut all = state::noted_in(self.records);
+        let cached = self.cached.map(|cached| Path::new(&cached.attachment.netns));
+        if let Some(path) = cached.filter(|path| !path.as_os_str().is_empty())
+            && !all.iter().any(|noted| noted.path == path)
+        {
+            // What a plugin noted under another path is this one's namespace too.
+            let like = all.iter().find(|noted| noted.id.is_some()).cloned().unwrap_or_default();
+            all.push(Noted { path: path.to_owned(), ..like });
+        }
+        all
+    }
+}
+
+fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
+    if written.is_of_an_earlier_boot() {
+        return Presence::Gone;
+    }
+    let noted = written.noted();
+    let lives: Vec<Life> = noted.iter().map(|noted| written.life(noted, census)).collect();
+    if lives.is_empty() {
+        return Presence::Unknown;
+    }
+    if lives.contains(&Life::Living) {
+        return Presence::Alive;
+    }
+    // Its runtime may see a namespace that is not seen from here, and undoes an ADD that fails.
+    if written.cached.is_some_and(CachedAttachment::is_under_way) {
+        return Presence::Unknown;
+    }
+    let unknown = noted
+        .iter()
+        .zip(&lives)
+        .filter(|(_, life)| **life == Life::Unknown)
+        .map(|(noted, _)| noted);
+    for noted in unknown {
+        // Nobody noted more than a path: a runtime that keeps no records, or the machine was started since. Then the interface
+        // is looked for, wherever it may be. Where the path leads to a namespace that may be its, under another name.
+        let life = match (noted.id, noted.open()) {
+            (None, Ok(None)) => life_of_interface(written, census),
+            (None, Ok(Some(_))) if is_elsewhere(written, census) => Life::Living,
+            _ => Life::Unknown,
+        };
+        if life != Life::Gone {
+            return life.into();
+        }
+    }
+    Presence::Gone
+}
+
+/// Says whether some namespace of the machine has the interface that ADD reported.
+fn is_elsewhere(written: &Written<'_>, census: &Census) -> bool {
+    written.sign().is_some_and(|sign| census.seek(&sign, None) == Life::Living)
+}
+
+/// Says what became of a container by the interface that ADD reported.
+fn life_of_interface(written: &Written<'_>, census: &Census) -> Life {
+    match written.sign() {
+        Some(sign) => census.seek(&sign, None),
+        // That ADD has died, and no plugin wrote down a namespace to work with. From elsewhere its path may be seen all the same.
+        None if written.has_no_result() && census.sees_everything() => Life::Gone,
+        None => Life::Unknown,
+    }
 }
 
 fn netns_of(records: &[Record]) -> Option<String> {
@@ -148,6 +336,19 @@ fn netns_of(records: &[Record]) -> Option<String> {
 }
 
 impl Known {
+    /// Describes one of several networks that are an attachment together, of which nothing but this entry is known.
+    #[must_use]
+    pub fn part(of: &Known, cached: CachedAttachment) -> Self {
+        let key = cached.key();
+        Known {
+            presence: of.presence,
+            cached: Some(cached),
+            key,
+            records: Vec::new(),
+            damaged: None,
+        }
+    }
+
     /// Returns the path of the namespace; empty when nobody wrote it down.
     #[must_use]
     pub fn netns(&self) -> String {
@@ -156,6 +357,54 @@ impl Known {
             .filter(|netns| !netns.is_empty())
             .or_else(|| netns_of(&self.records))
             .unwrap_or_default()
+    }
+
+    /// Says whether it is of a container of Docker's: plugins worked in a namespace of its driver's.
+    #[must_use]
+    pub fn is_dockers(&self, roots: &Roots) -> bool {
+        // ARCHITECTURE.md, "What is on a node because of us".
+        Path::new(&self.netns()).starts_with(roots.run.join("docker/netns"))
+    }
+
+    /// Says why an attachment whose container is not gone is not to be looked after; `None` when it is, or when that its file is damaged
+    /// is to be told.
+    #[must_use]
+    pub fn apart(&self, roots: &Roots) -> Option<Apart> {
+        if self.is_dockers(roots) {
+            return Some(Apart::Dockers);
+        }
+        match (self.presence, &self.cached) {
+            (Presence::Unknown, _) => Some(Apart::Unseen),
+            (_, Some(cached)) if cached.result.is_none() => Some(Apart::Unfinished),
+            (_, None) if self.damaged.is_none() => Some(Apart::Elsewhere),
+            _ => None,
+        }
+    }
+
+    /// The error for an attachment whose runtime's file is damaged, or whose result in it is.
+    #[must_use]
+    pub fn damage(&self) -> Option<Error> {
+        let hint =
+            "what plugins wrote down of it stays: DEL takes it, and another ADD makes it anew";
+        let told = |path: &Path, reason: &str| {
+            Error::new(
+                code::DECODE_FAILURE,
+                format!("its file in the cache is damaged: {path:?}: {reason}"),
+            )
+            .with_details(hint)
+        };
+        match (&self.cached, &self.damaged) {
+            (Some(cached), _) => Some(told(&cached.path, &cached.result().err()?.to_string())),
+            (None, Some(file)) => Some(told(&file.path, &file.reason)),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the runtime's file of the attachment, whole or damaged.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        let cached = self.cached.as_ref().map(|cached| cached.path.as_path());
+        cached.or_else(|| self.damaged.as_ref().map(|file| file.path.as_path()))
     }
 
     /// Returns what ADD returned, if that can be read.
@@ -177,10 +426,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_says_whether_the_container_is_there() {
-        assert_eq!(Presence::look("", None), Presence::Unknown);
-        assert_eq!(Presence::look("/nonexistent/netns", None), Presence::Gone);
-        assert_eq!(Presence::look("/etc/hostname", None), Presence::Gone);
-        assert_eq!(Presence::look("/proc/self/ns/net", None), Presence::Gone);
+    fn a_path_alone_proves_nothing() {
+        let key = AttachmentKey {
+            network: cni::NetworkName::new("n").unwrap(),
+            container_id: cni::ContainerId::new("c").unwrap(),
+            ifname: cni::IfName::new("eth0").unwrap(),
+        };
+        let census = Census::new();
+        for path in ["", "/nonexistent/netns", "/etc/hostname", "/proc/self/ns/net"] {
+            let record = Record::new(key.clone(), "bridge", "", serde_json::Value::Null);
+            let records = [record.with_netns(path, None)];
+            let written = Written { key: &key, cached: None, records: &records };
+            assert_eq!(presence_of(&written, &census), Presence::Unknown, "{path}");
+        }
     }
 }

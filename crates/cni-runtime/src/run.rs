@@ -24,7 +24,7 @@ mod version;
 pub use add::Added;
 pub use del::Deleted;
 pub use gc::GcReport;
-pub use repair::Repairs;
+pub use repair::{Moved, Repairs};
 pub use several::{Left, Member, SeveralError};
 pub use version::VersionInfo;
 
@@ -57,12 +57,22 @@ pub(crate) struct Subject<'a> {
     pub(crate) valid: Option<&'a [GcAttachment]>,
     /// CHECK: put back first.
     pub(crate) repair: bool,
+    /// CHECK: where the interface is, when that is not where ADD made it.
+    pub(crate) moved: Option<&'a Moved>,
 }
 
 impl<'a> Subject<'a> {
     /// A verb about a list, and nothing else yet.
     pub(crate) fn of(list: &'a NetworkList, command: Command) -> Self {
-        Subject { list, command, attachment: None, previous: None, valid: None, repair: false }
+        Subject {
+            list,
+            command,
+            attachment: None,
+            previous: None,
+            valid: None,
+            repair: false,
+            moved: None,
+        }
     }
 }
 
@@ -218,6 +228,12 @@ impl Runtime<'_> {
             prev_result,
             valid_attachments: subject.valid,
             repair: subject.repair,
+            attached_as: subject
+                .attachment
+                .filter(|_| subject.moved.is_some())
+                .map(|attachment| &attachment.ifname),
+            gone: self.gone.as_deref().filter(|_| subject.command == Command::Del),
+            undo: self.undo && subject.command == Command::Del,
         };
         let mut env = self.env(subject.command);
         if let Some(attachment) = subject.attachment {
@@ -225,6 +241,10 @@ impl Runtime<'_> {
             env.ifname = attachment.ifname.to_string();
             env.netns.clone_from(&attachment.netns);
             env.args = attachment.args.to_string();
+        }
+        if let Some(moved) = subject.moved {
+            env.ifname = moved.ifname.to_string();
+            env.netns.clone_from(&moved.netns);
         }
         let stdin = plugin.request(&subject.list.name, cni_version, &injection);
         self.execute(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cni::{AttachmentKey, Command, ContainerId, Error, NetworkList, NetworkName, code};
+use cni::{AttachmentKey, Command, ContainerId, Error, GoneNetns, NetworkList, NetworkName, code};
 use cni_invoke::Executor;
 
 use crate::cache::{Cache, CacheError, CachedAttachment, Listing};
@@ -45,6 +45,9 @@ pub struct Runtime<'e> {
     pub(crate) cleanup_time: Duration,
     pub(crate) roll_back: bool,
     pub(crate) netns_override: String,
+    pub(crate) gone: Option<Vec<GoneNetns>>,
+    /// DEL undoes an ADD that failed.
+    pub(crate) undo: bool,
 }
 
 impl fmt::Debug for Runtime<'_> {
@@ -77,6 +80,8 @@ impl<'e> Runtime<'e> {
             cleanup_time: CLEANUP_TIME,
             roll_back: true,
             netns_override: String::new(),
+            gone: None,
+            undo: false,
         }
     }
 
@@ -124,6 +129,20 @@ impl<'e> Runtime<'e> {
     #[must_use]
     pub fn with_netns_override(mut self, value: impl Into<String>) -> Self {
         self.netns_override = value.into();
+        self
+    }
+
+    /// Has DEL remove only what was made in these namespaces, which are gone: see [`cni::GONE`].
+    #[must_use]
+    pub fn for_gone(mut self, gone: Vec<GoneNetns>) -> Self {
+        self.gone = Some(gone);
+        self
+    }
+
+    /// Has DEL undo what an ADD has just made, as if that had never been: see [`cni::UNDO`].
+    #[must_use]
+    pub fn undoing(mut self) -> Self {
+        self.undo = true;
         self
     }
 

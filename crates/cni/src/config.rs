@@ -59,6 +59,12 @@ pub struct Injection<'a> {
     pub valid_attachments: Option<&'a [crate::GcAttachment]>,
     /// [`crate::REPAIR`]: CHECK puts back what it can before it looks.
     pub repair: bool,
+    /// [`crate::ATTACHED_AS`]: CHECK is told where the interface is now, and this is the name that ADD gave it.
+    pub attached_as: Option<&'a crate::IfName>,
+    /// [`crate::GONE`]: DEL removes only what is of these namespaces.
+    pub gone: Option<&'a [crate::GoneNetns]>,
+    /// [`crate::UNDO`]: DEL undoes an ADD that failed.
+    pub undo: bool,
 }
 
 impl PluginConfig {
@@ -137,6 +143,18 @@ impl PluginConfig {
             // Only a runtime may ask for it, and only for one call.
             object.remove(crate::REPAIR);
         }
+        match injection.attached_as {
+            Some(ifname) => object.set_value(crate::ATTACHED_AS, ifname.as_str()),
+            None => object.remove(crate::ATTACHED_AS),
+        }
+        match injection.gone {
+            Some(gone) => object.set_value(crate::GONE, gone),
+            None => object.remove(crate::GONE),
+        }
+        match injection.undo {
+            true => object.set_value(crate::UNDO, &true),
+            false => object.remove(crate::UNDO),
+        }
         object.to_vec()
     }
 }
@@ -171,6 +189,15 @@ pub struct CommonConfig {
     /// CHECK: put back what can be put back first ([`crate::REPAIR`]).
     #[serde(rename = "netwright/repair")]
     pub repair: bool,
+    /// CHECK: the name that ADD gave the interface, where it has another by now ([`crate::ATTACHED_AS`]).
+    #[serde(rename = "netwright/attached-as")]
+    pub attached_as: Option<String>,
+    /// DEL: the namespaces of the attachment that are known to be gone ([`crate::GONE`]).
+    #[serde(rename = "netwright/gone")]
+    pub gone: Option<Vec<crate::GoneNetns>>,
+    /// DEL: an ADD that failed is undone ([`crate::UNDO`]).
+    #[serde(rename = "netwright/undo")]
+    pub undo: bool,
 }
 
 /// The one key of `ipam` that the delegating plugin reads.

@@ -1,7 +1,8 @@
 //! JSON as CNI's ecosystem reads it.
 //!
 //! Configurations in the field were written against Go's `encoding/json`, so typed reading here keeps
-//! its rules: object keys match fields without regard to case, the last of several equal keys wins,
+//! its rules, but for one: object keys match fields without regard to case, the last of several equal keys wins,
+//! a key that is spelled exactly wins over others of it wherever they stand (Go has the last of all win),
 //! `null` leaves a field at its default, unknown keys are ignored, a wrong type is an error. The rest
 //! of a document is never rewritten: [`Object`] keeps every value as the text it was, in order, so
 //! unknown keys and numbers of any size pass through untouched.

@@ -14,22 +14,26 @@
 pub mod call;
 pub mod config;
 pub mod error;
+mod gone;
 pub mod json;
 pub mod line;
 pub mod name;
 pub mod owner;
-pub mod repair;
+mod repair;
 pub mod result;
 pub mod text;
+mod undo;
 pub mod version;
 
 pub use call::{Args, CallEnv, Command};
 pub use config::{CommonConfig, Injection, NetworkList, PluginConfig};
 pub use error::{Error, code};
+pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};
 pub use owner::{AttachmentKey, GcAttachment};
-pub use repair::{REPAIR, Repaired};
+pub use repair::{ATTACHED_AS, REPAIR, Repaired};
 pub use result::{AddResult, Dns, Interface, IpConfig, Route};
+pub use undo::UNDO;
 pub use version::Version;
 
 /// Writes a value as the reference prints JSON: indented by four spaces, without a closing newline.

@@ -39,6 +39,18 @@ pub fn todo_dir(socket: &Path) -> PathBuf {
     path.into()
 }
 
+/// Where a daemon says when it could do its work last: the socket's path and `.ready`.
+///
+/// The file holds the milliseconds since the boot (`man 2 clock_gettime` CLOCK_BOOTTIME), as a decimal number. The daemon
+/// writes it every few seconds while it is ready, and leaves it behind, so that STATUS can tell a daemon that is being
+/// replaced from one that is gone.
+#[must_use]
+pub fn ready_file(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".ready");
+    path.into()
+}
+
 /// Says why a message cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

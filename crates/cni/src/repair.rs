@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 /// checks, so that any chain can be repaired as far as its plugins can.
 pub const REPAIR: &str = "netwright/repair";
 
+/// The key that names the interface as ADD was told to, where CHECK is told the one it is now: somebody has moved the interface to
+/// another namespace and given it another name, as Docker does. `CNI_NETNS`, `CNI_IFNAME` and `prevResult` say then where it is,
+/// and this whose it is.
+pub const ATTACHED_AS: &str = "netwright/attached-as";
+
 /// The answer to a CHECK that was asked to repair and succeeded: what was put back, a line for each thing. A plain CHECK
 /// answers nothing, and so does a plugin that knows nothing of repairing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! of a chain: no leading zeros in IPv4 (which other programs take for octal), no zone, and an IPv4 address
 //! written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -64,6 +65,41 @@ pub fn quote(text: &str) -> String {
 pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = words.into_iter().map(quote).collect();
     format!("[{}]", quoted.join(" "))
+}
+
+/// Writes text of others into a line for people. What a terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and
+/// what shows letters in another order (UAX #9) is written as Rust's escapes, `\u{1b}`: nobody who names a file, a
+/// container or a label can recolour, rename or rewrite the terminal of who reads it, nor write lines that are not ours.
+#[must_use]
+pub fn one_line(text: impl fmt::Display) -> String {
+    escape(&text.to_string(), |_| false)
+}
+
+/// Does what [`one_line`] does for text that has lines and tabs of its own.
+#[must_use]
+pub fn lines(text: impl fmt::Display) -> String {
+    escape(&text.to_string(), |letter| matches!(letter, '\n' | '\t'))
+}
+
+fn escape(text: &str, keeps: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_obeyed(letter) && !keeps(letter) {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
+/// Says whether a letter does something else than stand in its place.
+fn is_obeyed(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{2028}' | '\u{2029}')
+        // The marks, embeddings, overrides and isolates of UAX #9.
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `#[serde(with)]` for an address with a prefix length; host bits are kept.

@@ -86,6 +86,7 @@ impl Snapshot {
         lines.retain(|line| {
             !line.contains(" sysctl ") || !links.iter().any(|link| line.contains(link.as_str()))
         });
+        lines.retain(|line| !stays_on(line));
         lines
     }
 
@@ -243,6 +244,25 @@ fn is_link_local(address: &Address) -> bool {
     matches!(address.address, ipnet::IpNet::V6(net) if net.addr().is_unicast_link_local())
 }
 
+/// Says whether a line tells that forwarding is on and was off, or what the kernel changes along with
+/// it. It may stay on behind the last container: other programs may rely on it by then.
+fn stays_on(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("~ sysctl /proc/sys/net/") else { return is_memory(line) };
+    let switch = rest.starts_with("ipv4/ip_forward:") || rest.contains("/forwarding:");
+    (switch && rest.ends_with(" 0 -> 1")) || rest == "ipv4/conf/all/accept_redirects: 1 -> 0"
+}
+
+/// Says whether a line tells of a folder of memory in our own plugins' state: which sysctls stay on because
+/// of them, and which modules this boot's kernel lacks. Neither is of an attachment; `gc --all` removes
+/// both.
+fn is_memory(line: &str) -> bool {
+    ["left", "lacking"].iter().any(|folder| {
+        let rest =
+            line.strip_prefix("+ file /run/netwright/").and_then(|at| at.strip_prefix(folder));
+        rest.is_some_and(|rest| rest.starts_with('/') || rest.starts_with(" directory"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::Snapshot;
@@ -253,6 +273,14 @@ mod tests {
             found.add(kind, (*name).to_owned(), (*value).to_owned());
         }
         found
+    }
+
+    #[test]
+    fn forwarding_may_be_on_afterwards_and_not_off() {
+        let name = "/proc/sys/net/ipv4/ip_forward";
+        let (off, on) = (with(&[("sysctl", name, "0")]), with(&[("sysctl", name, "1")]));
+        assert_eq!(on.since(&off), Vec::<String>::new());
+        assert_eq!(off.since(&on), [format!("~ sysctl {name}: 1 -> 0")]);
     }
 
     #[test]

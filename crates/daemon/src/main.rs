@@ -42,6 +42,12 @@ Services:
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // As std does, but a panic may quote what others wrote, and terminals and journals obey it.
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        complain(&cni::text::lines(format_args!("thread {name:?} {info}\n")));
+    }));
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let variable = |name: &str| {
@@ -58,24 +64,24 @@ fn main() -> ExitCode {
         Some("ipam") => (ipam::HELP, ipam::run(&arguments, &environment)),
         Some("multinet") => (multinet::HELP, multinet::run(&arguments, &environment)),
         Some("--version" | "-V" | "version") => {
-            say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
-            return ExitCode::SUCCESS;
+            return say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
         }
         Some("--help" | "-h" | "help") => {
-            say(HELP);
-            return ExitCode::SUCCESS;
+            return say(HELP);
+        }
+        Some("") => {
+            complain(HELP);
+            return ExitCode::from(USAGE);
         }
         _ => {
-            complain(HELP);
+            let asked = service.to_string_lossy();
+            complain(&format!("netwrightd has no service {asked:?}\n{HELP}"));
             return ExitCode::from(USAGE);
         }
     };
     match stop {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Help) => {
-            say(help);
-            ExitCode::SUCCESS
-        }
+        Err(Stop::Help) => say(help),
         Err(Stop::Usage(message)) => {
             complain(&format!("{message}\n{help}"));
             ExitCode::from(USAGE)
@@ -87,9 +93,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader that is gone is nobody to tell.
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Prints what was asked for. A reader that is gone is nobody to tell.
+fn say(text: &str) -> ExitCode {
+    match print(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("write to standard output: {error}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes to standard output, for a reader that may be gone.
+fn print(text: &str) -> std::io::Result<()> {
+    match kernel::stdout::Stdout.write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 fn complain(text: &str) {

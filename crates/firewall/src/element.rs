@@ -32,6 +32,8 @@ pub enum Set {
     LocalSnat4,
     /// The same for IPv6.
     LocalSnat6,
+    /// (Protocol, port) forwarded from ::1: such packets get a source that may leave this host.
+    Loopback6,
     /// (Out, container's address) of forwarded ports whose every flow is masqueraded.
     SnatAll4,
     /// The same for IPv6.
@@ -163,6 +165,7 @@ impl Set {
         Set::Hairpin6,
         Set::LocalSnat4,
         Set::LocalSnat6,
+        Set::Loopback6,
         Set::SnatAll4,
         Set::SnatAll6,
         Set::Localnet,
@@ -188,6 +191,7 @@ impl Set {
             Set::Hairpin6 => "hairpin6",
             Set::LocalSnat4 => "local_snat4",
             Set::LocalSnat6 => "local_snat6",
+            Set::Loopback6 => "loopback6",
             Set::SnatAll4 => "snat_all4",
             Set::SnatAll6 => "snat_all6",
             Set::Localnet => "localnet",
@@ -216,7 +220,7 @@ impl Set {
         match self {
             Set::Masquerade4 | Set::LocalSnat4 | Set::SnatAll4 => &[Ifname, Address4],
             Set::Masquerade6 | Set::LocalSnat6 | Set::SnatAll6 => &[Ifname, Address6],
-            Set::Hostports4 | Set::Hostports6 => &[Protocol, Port],
+            Set::Hostports4 | Set::Hostports6 | Set::Loopback6 => &[Protocol, Port],
             Set::HostportsAt4 => &[Address4, Protocol, Port],
             Set::HostportsAt6 => &[Address6, Protocol, Port],
             Set::Hairpin4 => &[Ifname, Ifname, Address4],
@@ -242,7 +246,14 @@ impl Set {
     /// an interface or an address that has one owner already, so an older element is a leftover.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
-        matches!(self, Set::Hostports4 | Set::Hostports6 | Set::HostportsAt4 | Set::HostportsAt6)
+        matches!(
+            self,
+            Set::Hostports4
+                | Set::Hostports6
+                | Set::HostportsAt4
+                | Set::HostportsAt6
+                | Set::Loopback6
+        )
     }
 }
 

@@ -1,15 +1,16 @@
 //! Plans carried out, undone, verified and collected.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::AttachmentKey;
-use kernel::netns::{Netns, NetnsError};
-use state::{Index, Lock, NetnsIdentity, Record, Release};
+use kernel::living::{Census, Life, Noted};
+use state::{Index, Lock, Record, Release};
 
-use crate::element::{Element, Field, Set, Value};
+use crate::element::{Element, Field, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
-
+use crate::hostport;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
@@ -47,6 +48,7 @@ pub struct Firewall<'a> {
     tables: Box<dyn Tables + 'a>,
     switches: Box<dyn Switches + 'a>,
     passed_over: bool,
+    outlived: Vec<AttachmentKey>,
 }
 
 /// What GC removed.
@@ -74,6 +76,7 @@ impl<'a> Firewall<'a> {
             tables: Box::new(tables),
             switches: Box::new(HostSwitches),
             passed_over: false,
+            outlived: Vec::new(),
         })
     }
 
@@ -105,6 +108,13 @@ impl<'a> Firewall<'a> {
     #[must_use]
     pub fn passed_over(&self) -> bool {
         self.passed_over
+    }
+
+    /// Lists the attachments whose ports the last [`Firewall::add`] took over because their namespaces are gone, and which
+    /// iptables may still forward to them.
+    #[must_use]
+    pub fn outlived(&self) -> &[AttachmentKey] {
+        &self.outlived
     }
 
     /// Removes a plan, in one transaction. Elements that belong to somebody else by now stay.
@@ -171,7 +181,7 @@ impl<'a> Firewall<'a> {
         plan: &Plan,
     ) -> Result<Vec<String>, FirewallError> {
         let hash = key.hash();
-        let mut holders = Holders { index: self.index, known: None };
+        let mut holders = Holders { index: self.index, known: None, census: Census::new() };
         let mut differences = Vec::new();
         for table in plan.tables() {
             if !self.tables.is_laid_out(table)? {
@@ -209,18 +219,18 @@ impl<'a> Firewall<'a> {
         Ok(differences)
     }
 
-    /// Removes what belongs to attachments of `network` other than `valid`: elements by their comment, references
-    /// to shared objects by their holder, chains that nothing jumps to.
+    /// Removes what belongs to attachments of `network` other than those that stay: elements by their comment, references
+    /// to shared objects by their holder, chains that nothing jumps to. `stays` is asked by an attachment's hash
+    /// ([`AttachmentKey::hash`]) once the elements are listed: one that it did not know of before cannot have any of them.
     ///
     /// # Errors
     /// The first failure; the rest was tried all the same.
     pub fn gc(
         &mut self,
         network: &str,
-        valid: &[AttachmentKey],
+        stays: &dyn Fn(&str) -> bool,
         concerns: &[Concern],
     ) -> Result<Collected, FirewallError> {
-        let valid: HashSet<String> = valid.iter().map(AttachmentKey::hash).collect();
         let mut first = None;
         let mut collected = Collected::default();
         let mut doomed = Vec::new();
@@ -236,7 +246,7 @@ impl<'a> Firewall<'a> {
                 let owner = Owner::parse(&found.comment);
                 if let Owner::Attachment { hash, .. } = &owner
                     && owner.is_of_network(network)
-                    && !valid.contains(hash)
+                    && !stays(hash)
                 {
                     collected.elements += 1;
                     collected.owners.insert(hash.clone());
@@ -247,7 +257,7 @@ impl<'a> Firewall<'a> {
         let mut changes = self.deletions(doomed, &mut first);
         for shared in self.shared_of(concerns) {
             for holder in self.index.holders(&shared.object()).found {
-                if holder.network.as_str() == network && !valid.contains(&holder.hash()) {
+                if holder.network.as_str() == network && !stays(&holder.hash()) {
                     changes.extend(self.let_go(&holder, &shared, &mut first));
                 }
             }
@@ -255,6 +265,24 @@ impl<'a> Firewall<'a> {
         self.commit_removal(&changes, &mut first);
         self.delete_unused_chains(&mut first);
         first.map_or(Ok(collected), Err)
+    }
+
+    /// Brings the tables that an older executable made to this one's layout, each in one transaction; says whether there
+    /// was such a table. Tables that are not there are not made.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the table is as it was then.
+    pub fn renew(index: &Index) -> Result<bool, FirewallError> {
+        // Nearly always there is nothing to do, and no lock to take.
+        if older(&mut NftTables::open()?)?.is_empty() {
+            return Ok(false);
+        }
+        let mut firewall = Firewall::open(index)?;
+        let older = older(firewall.tables.as_mut())?;
+        if !older.is_empty() {
+            firewall.tables.commit(&older)?;
+        }
+        Ok(true)
     }
 
     /// Removes our tables when no element of any attachment is left in them; says whether they are gone.
@@ -303,9 +331,10 @@ impl<'a> Firewall<'a> {
     /// Decides what ADD has to change. Changes nothing.
     fn plan_add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<Vec<Change>, FirewallError> {
         self.passed_over = false;
+        self.outlived.clear();
         let owner = Owner::of(key);
         let hash = key.hash();
-        let mut holders = Holders { index: self.index, known: None };
+        let mut holders = Holders { index: self.index, known: None, census: Census::new() };
         let mut changes = Vec::new();
         for table in plan.tables() {
             if !self.tables.is_laid_out(table)? {
@@ -344,6 +373,9 @@ impl<'a> Firewall<'a> {
             changes.push(Change::AddElement { element, comment });
         }
         for shared in &plan.shared {
+            if let Shared::IptablesHostport { protocol, port, at } = shared {
+                self.refuse_for_iptables(key, *protocol, *port, *at, &mut holders)?;
+            }
             for element in shared.elements() {
                 if self.tables.get(element.set, &element.key)?.is_none() {
                     let comment = Owner::Shared(shared.object()).to_string();
@@ -383,6 +415,10 @@ impl<'a> Firewall<'a> {
         element: &Element,
         holders: &mut Holders<'_>,
     ) -> Result<(), FirewallError> {
+        if element.set == Set::Loopback6 {
+            // It goes with a port that has been asked about.
+            return Ok(());
+        }
         let (at, protocol, port) = match element.key.as_slice() {
             [Field::Protocol(protocol), Field::Port(port)] => (None, *protocol, *port),
             [Field::Address(at), Field::Protocol(protocol), Field::Port(port)] => {
@@ -401,19 +437,68 @@ impl<'a> Firewall<'a> {
                         .refuse_if_live(&theirs, &Element::new(everywhere, wildcard.to_vec()))?;
                 }
             }
-            return Ok(());
         }
-        let object = Shared::Hostport { protocol, port, ipv4 }.object();
-        for holder in self.index.holders(&object).found {
-            let other = holder.container_id != key.container_id;
-            if other && holders.is_live(&holder.hash()) {
-                return Err(FirewallError::Held {
-                    protocol,
-                    port,
-                    address: None,
-                    hash: holder.hash(),
-                    holder: Some(Box::new(holder)),
-                });
+        self.refuse_if_shared(key, (at, protocol, port), ipv4, holders)
+    }
+
+    /// Refuses a port that iptables is to forward while another attachment has it, by elements of ours or by iptables.
+    fn refuse_for_iptables(
+        &mut self,
+        key: &AttachmentKey,
+        protocol: Protocol,
+        port: u16,
+        at: IpAddr,
+        holders: &mut Holders<'_>,
+    ) -> Result<(), FirewallError> {
+        let ipv4 = at.is_ipv4();
+        let (all, exact) = if ipv4 {
+            (Set::Hostports4, Set::HostportsAt4)
+        } else {
+            (Set::Hostports6, Set::HostportsAt6)
+        };
+        let at = Some(at).filter(|at| !at.is_unspecified());
+        let port_key = [Field::Protocol(protocol), Field::Port(port)];
+        let at_key = at.map(|at| [&[Field::Address(at)], port_key.as_slice()].concat());
+        let keys = [Some((all, port_key.to_vec())), at_key.map(|key| (exact, key))];
+        for (set, wanted) in keys.into_iter().flatten() {
+            let Some(found) = self.tables.get(set, &wanted)? else { continue };
+            let theirs = Owner::parse(&found.comment);
+            if !theirs.is(&key.hash()) && !holders.is_same_container(&theirs, key) {
+                holders.refuse_if_live(&theirs, &Element::new(set, wanted))?;
+            }
+        }
+        self.refuse_if_shared(key, (at, protocol, port), ipv4, holders)
+    }
+
+    /// Refuses a port that is known to be another's by who holds a shared object: at all addresses where somebody has it at
+    /// any, at one address where iptables forwards it at that one or at all.
+    fn refuse_if_shared(
+        &mut self,
+        key: &AttachmentKey,
+        (at, protocol, port): (Option<IpAddr>, Protocol, u16),
+        ipv4: bool,
+        holders: &mut Holders<'_>,
+    ) -> Result<(), FirewallError> {
+        let by_iptables = |at| Shared::IptablesHostport { protocol, port, at };
+        let objects = match at {
+            None => vec![(Shared::Hostport { protocol, port, ipv4 }, None)],
+            Some(at) => {
+                vec![(by_iptables(hostport::everywhere(ipv4)), None), (by_iptables(at), Some(at))]
+            }
+        };
+        for (object, address) in objects {
+            for holder in self.index.holders(&object.object()).found {
+                if holder.container_id == key.container_id {
+                    continue;
+                }
+                let hash = holder.hash();
+                if holders.is_live(&hash) {
+                    let holder = Some(Box::new(holder));
+                    return Err(FirewallError::Held { protocol, port, address, holder, hash });
+                }
+                if !self.outlived.contains(&holder) {
+                    self.outlived.push(holder);
+                }
             }
         }
         Ok(())
@@ -556,6 +641,7 @@ impl<'a> Firewall<'a> {
 struct Holders<'a> {
     index: &'a Index,
     known: Option<Vec<Record>>,
+    census: Census,
 }
 
 impl Holders<'_> {
@@ -568,7 +654,13 @@ impl Holders<'_> {
     /// Says whether the attachment's namespace is still there. Without a record nobody knows: it counts as alive.
     fn is_live(&mut self, hash: &str) -> bool {
         let records = self.records(hash);
-        records.is_empty() || records.iter().any(|record| is_live(record))
+        let known = !records.is_empty();
+        let noted = state::noted_in(records);
+        !known || noted.is_empty() || self.lives(&noted)
+    }
+
+    fn lives(&self, noted: &[Noted]) -> bool {
+        noted.iter().any(|noted| self.census.life(noted) != Life::Gone)
     }
 
     /// Says whether the owner is another attachment of the same container, still there.
@@ -580,8 +672,12 @@ impl Holders<'_> {
         if *hash == key.hash() {
             return false;
         }
+        let records = self.records(hash);
         let same = |record: &&Record| record.attachment.container_id == key.container_id;
-        self.records(hash).into_iter().filter(same).any(is_live)
+        let same: Vec<&Record> = records.into_iter().filter(same).collect();
+        let known = !same.is_empty();
+        let noted = state::noted_in(same);
+        known && (noted.is_empty() || self.lives(&noted))
     }
 
     fn refuse_if_live(&mut self, owner: &Owner, element: &Element) -> Result<(), FirewallError> {
@@ -607,19 +703,21 @@ impl Holders<'_> {
     }
 }
 
-/// Says whether the container's namespace that a record names is still there, and the same. Without one, nobody knows:
-/// it counts as there.
+/// Says whether the container's namespace that a record names may still be there: only one that is known to be gone is not.
 #[must_use]
-pub fn is_live(record: &Record) -> bool {
-    let Some(path) = &record.netns else { return true };
-    match Netns::open(path) {
-        Ok(netns) => record.netns_id.is_none_or(|id| {
-            let now = netns.id();
-            id == NetnsIdentity { dev: now.dev, ino: now.ino }
-        }),
-        Err(NetnsError::Missing { .. } | NetnsError::NotANamespace { .. }) => false,
-        Err(_) => true,
+pub fn is_live(record: &Record, census: &Census) -> bool {
+    record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
+}
+
+/// Lists what brings the tables that are there to this layout.
+fn older(tables: &mut dyn Tables) -> Result<Vec<Change>, FirewallError> {
+    let mut older = Vec::new();
+    for table in Table::ALL {
+        if tables.exists(*table)? && !tables.is_laid_out(*table)? {
+            older.push(Change::Layout(*table));
+        }
     }
+    Ok(older)
 }
 
 fn same_value(element: &Element, found: &Found) -> bool {

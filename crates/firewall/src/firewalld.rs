@@ -130,7 +130,10 @@ impl FirewalldError {
             FirewalldError::NotBuilt => {
                 "it was built without the cargo feature \"firewalld\"".to_owned()
             }
-            FirewalldError::Absent => "start firewalld, or leave backend out".to_owned(),
+            FirewalldError::Absent => {
+                "start firewalld, or have the list ask for another backend than firewalld"
+                    .to_owned()
+            }
             FirewalldError::Late { .. } => {
                 "see whether firewalld is reloading or stuck: systemctl status firewalld".to_owned()
             }

@@ -10,8 +10,9 @@ use std::fmt;
 
 use kernel::netlink::NetlinkError;
 use kernel::nft::{
-    ChainInfo, Expr, Family, HookPoint, NftSocket, Policy, RuleInfo, TableRef, Verdict,
+    ChainInfo, Expr, Family, HookInfo, HookPoint, NftSocket, Policy, RuleInfo, TableRef, Verdict,
 };
+use state::Index;
 
 use crate::element::Table;
 use crate::error::FirewallError;
@@ -85,10 +86,10 @@ impl fmt::Display for Blocker {
 ///
 /// # Errors
 /// When the kernel cannot be asked.
-pub fn blockers() -> Result<Vec<Blocker>, FirewallError> {
+pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
     let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
     let mut found = Vec::new();
-    for hook in socket.hooks(Family::Inet, HookPoint::Forward).map_err(failed)? {
+    for hook in forward_hooks(&mut socket, index).map_err(failed)? {
         let Some((table, chain)) = hook.chain else { continue };
         if table == table_ref(Table::Inet) {
             continue;
@@ -116,6 +117,22 @@ pub fn blockers() -> Result<Vec<Blocker>, FirewallError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The module that lists hooks. Neither every kernel has it nor is it always loaded.
+const HOOKS_MODULE: &str = "nfnetlink_hook";
+
+/// Lists who sees forwarded packets. A kernel that cannot tell is not asked again in this boot: it would
+/// start `modprobe` at every call.
+fn forward_hooks(socket: &mut NftSocket, index: &Index) -> Result<Vec<HookInfo>, NetlinkError> {
+    let (family, point) = (Family::Inet, HookPoint::Forward);
+    if !index.is_lacking(HOOKS_MODULE) {
+        if let Some(hooks) = socket.hooks_if_told(family, point)? {
+            return Ok(hooks);
+        }
+        index.note_lacking(HOOKS_MODULE);
+    }
+    socket.hooks_of_chains(family, point)
 }
 
 fn classify(table: &TableRef, chain: &str) -> Blocker {

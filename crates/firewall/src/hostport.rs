@@ -13,17 +13,23 @@
 //! |---|---|
 //! | leaves by the interface it came in by: the container itself, or its neighbours on a bridge | set `hairpin4` |
 //! | the same, bridged in one go by `br_netfilter` | no interface in, source not of the host, set `local_snat4` |
-//! | from 127.0.0.0/8 or ::1 on the host | source, set `local_snat4` |
+//! | from 127.0.0.0/8 on the host | source, set `local_snat4` |
+//! | from ::1 on the host | source [`STAND_IN6`] |
 //! | any at all, if the configuration says `masqAll` | set `snat_all4` |
 //!
 //! A flow from 127.0.0.0/8 leaves only where `route_localnet` is on. It is switched on for the one interface towards
 //! the container, and packets with such an address that *arrive* there are dropped before anything else sees them
-//! (CVE-2020-8558). For ::1 there is no such switch; a second local route makes the answers acceptable. That works
-//! unless `br_netfilter` shows IPv6 frames to the stack (`bridge-nf-call-ip6tables=1`), which then meets ::1 as a
-//! destination from outside and drops it.
+//! (CVE-2020-8558).
+//!
+//! For ::1 there is no such switch, and the kernel drops what arrives for ::1 by another link than `lo` before it asks whose
+//! it is. It meets answers with that destination where connection tracking has translated them before: at a bridge, with
+//! `br_netfilter` (`bridge-nf-call-ip6tables=1`). So the source of packets from ::1 to a port in the set `loopback6` becomes
+//! [`STAND_IN6`] before connection tracking sees it, and the destination of answers ::1 again behind it, in `input`. No packet
+//! with this address comes in (`raw`) or leaves (masqueraded). A local route makes it this host's. A packet from ::1 that keeps its
+//! source is not translated: nobody would get an answer.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -40,6 +46,7 @@ pub const SETS: &[Set] = &[
     Set::Hairpin6,
     Set::LocalSnat4,
     Set::LocalSnat6,
+    Set::Loopback6,
     Set::SnatAll4,
     Set::SnatAll6,
     Set::Localnet,
@@ -120,6 +127,10 @@ pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan
                 plan.share(reservation(forward.protocol, forward.host_port, target.address));
             }
             plan.own.push(element);
+            if serves_loopback6(forward, target, snat) {
+                let port = [Field::Protocol(forward.protocol), Field::Port(forward.host_port)];
+                plan.push(Element::new(Set::Loopback6, port.to_vec()));
+            }
         }
         if !seen.is_empty() {
             plan.join(snat_plan(target, snat));
@@ -128,11 +139,62 @@ pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan
     Ok(plan)
 }
 
+/// Lists the forwards that a plan holds, each once. One for all addresses of a family has no address.
+#[must_use]
+pub fn forwards(plan: &Plan) -> Vec<Forward> {
+    let mut found: Vec<Forward> = Vec::new();
+    for element in &plan.own {
+        let (host_ip, protocol, host_port) = match (element.set, element.key.as_slice()) {
+            (Set::Hostports4 | Set::Hostports6, [Field::Protocol(protocol), Field::Port(port)]) => {
+                (None, *protocol, *port)
+            }
+            (
+                Set::HostportsAt4 | Set::HostportsAt6,
+                [Field::Address(at), Field::Protocol(protocol), Field::Port(port)],
+            ) => (Some(*at), *protocol, *port),
+            _ => continue,
+        };
+        let Value::Endpoint { port: container_port, .. } = element.value else { continue };
+        let forward = Forward { protocol, host_port, container_port, host_ip };
+        if !found.contains(&forward) {
+            found.push(forward);
+        }
+    }
+    found
+}
+
 /// Returns the object by which the holders of a port *at some address* are found, so that one who wants the port
 /// at every address need not look at every element.
 #[must_use]
 pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> Shared {
     Shared::Hostport { protocol, port, ipv4: family.is_ipv4() }
+}
+
+/// Returns what is held for a plan whose ports iptables forwards: its elements are not made, and others must hear of
+/// them all the same, whichever backend they have.
+#[must_use]
+pub fn held_by_iptables(plan: &Plan) -> Plan {
+    let mut held = Plan::default();
+    for element in plan.own.iter().filter(|element| element.set.is_exclusive()) {
+        let ipv4 = matches!(element.set, Set::Hostports4 | Set::HostportsAt4);
+        let (at, protocol, port) = match element.key.as_slice() {
+            [Field::Protocol(protocol), Field::Port(port)] => (None, *protocol, *port),
+            [Field::Address(at), Field::Protocol(protocol), Field::Port(port)] => {
+                (Some(*at), *protocol, *port)
+            }
+            _ => continue,
+        };
+        // By this those hear of it who want the port at every address.
+        held.share(Shared::Hostport { protocol, port, ipv4 });
+        let at = at.unwrap_or_else(|| everywhere(ipv4));
+        held.share(Shared::IptablesHostport { protocol, port, at });
+    }
+    held
+}
+
+/// The address that stands for every address of a family.
+pub(crate) fn everywhere(ipv4: bool) -> IpAddr {
+    if ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 fn concerns(forward: &Forward, target: &Target) -> bool {
@@ -154,6 +216,15 @@ fn element(forward: &Forward, target: &Target) -> Element {
             Element::with_value(set, vec![Field::Address(address), protocol, port], value)
         }
     }
+}
+
+/// Says whether a forward is to answer at ::1.
+fn serves_loopback6(forward: &Forward, target: &Target, snat: Snat) -> bool {
+    let at = |address: IpAddr| address.is_unspecified() || address == Ipv6Addr::LOCALHOST;
+    target.address.is_ipv6()
+        && target.host_ifname.is_some()
+        && snat != Snat::No
+        && forward.host_ip.is_none_or(at)
 }
 
 fn snat_plan(target: &Target, snat: Snat) -> Plan {
@@ -179,7 +250,11 @@ fn snat_plan(target: &Target, snat: Snat) -> Plan {
     plan
 }
 
-/// Returns ::1, as the destination of a route.
-pub(crate) fn loopback6() -> IpNet {
-    IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST))
+/// Stands for ::1 where packets may not have that: an address of a private prefix (RFC 4193) that is nowhere but between our hooks.
+pub(crate) const STAND_IN6: Ipv6Addr =
+    Ipv6Addr::new(0xfd6e, 0x6574, 0x7772, 0x6967, 0x6874, 0, 0, 1);
+
+/// Returns an address, as the destination of a route.
+pub(crate) fn host_net(address: Ipv6Addr) -> IpNet {
+    IpNet::from(IpAddr::V6(address))
 }

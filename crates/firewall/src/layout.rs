@@ -4,7 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use std::net::Ipv6Addr;
+
 use ipnet::IpNet;
+use kernel::nft::field::Ip6Address;
 use kernel::nft::{
     Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
     Register, TableRef, Value, field,
@@ -12,10 +15,13 @@ use kernel::nft::{
 use kernel::route::IpFamily;
 
 use crate::element::{Kind, Maps, Set, Table};
+use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::chain_name;
 
-/// Says which version of the layout a table has. A table with other words is laid out anew.
-pub(crate) const COMMENT: &str = "Netwright, layout 1. Filled by its CNI plugins: do not edit.";
+/// A table's comment. It says nothing of the layout's version: the kernel keeps the comment that a table was made with.
+/// Which layout a table has is told by its chains and the number of their rules ([`uses`]), so a change of rules that
+/// leaves all numbers alone must rename a chain.
+const COMMENT: &str = "Netwright. Filled by its CNI plugins: do not edit.";
 
 /// How many rules a masquerade chain has.
 pub(crate) const MASQUERADE_RULES: usize = 3;
@@ -25,6 +31,8 @@ pub(crate) const MASQUERADE_RULES: usize = 3;
 const HOSTPORTS_PRIORITY: i32 = -90;
 /// Where sources are usually translated (`srcnat`).
 const SRCNAT: i32 = 100;
+/// Behind the translation of sources on the way in, which is at the same priority as the one on the way out.
+const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
 const RAW: i32 = -300;
 /// Where packets are usually filtered (`filter`).
@@ -143,9 +151,11 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
         NewChain::regular(table, HOSTPORTS),
         NewChain::regular(table, HOSTPORT_SNAT),
         base("raw", Hook::filter(HookPoint::Prerouting, RAW)),
+        base("raw_output", Hook::filter(HookPoint::Output, RAW)),
         base("prerouting", Hook::nat(HookPoint::Prerouting, HOSTPORTS_PRIORITY)),
         base("output", Hook::nat(HookPoint::Output, HOSTPORTS_PRIORITY)),
         base("postrouting", Hook::nat(HookPoint::Postrouting, SRCNAT)),
+        base("input", Hook::filter(HookPoint::Input, BEHIND_SRCNAT)),
         base("forward", Hook::filter(HookPoint::Forward, FILTER)),
     ];
     let mut rules = Vec::new();
@@ -155,6 +165,35 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     let localnet = || rule("raw").in_set(&[field::iifname()], Set::Localnet.name());
     rules.push(localnet().in_net(field::ip_saddr(), net("127.0.0.0/8")).drop());
     rules.push(localnet().in_net(field::ip_daddr(), net("127.0.0.0/8")).drop());
+
+    // What goes out from ::1 to a port has another address meanwhile, which nobody else may use.
+    let stand_in = hostport::host_net(STAND_IN6);
+    for address in [field::ip6_saddr(), field::ip6_daddr()] {
+        rules.push(rule("raw").in_net(address, stand_in).drop());
+    }
+    let port = [field::l4proto(), field::th_dport()];
+    rules.push(
+        rule("raw_output")
+            .in_net(field::ip6_saddr(), net("::1/128"))
+            .in_net(field::ip6_daddr(), net("::1/128"))
+            .in_set(&port, Set::Loopback6.name())
+            .set_ip6(Ip6Address::Source, STAND_IN6),
+    );
+    rules.push(
+        rule("input")
+            .in_net(field::ip6_daddr(), stand_in)
+            .has_any(field::ct_status(), field::ct_status_bits::DNAT)
+            .set_ip6(Ip6Address::Destination, Ipv6Addr::LOCALHOST),
+    );
+    // Others could not be answered: to where they are sent ::1 is another host.
+    rules.push(rule("output").in_net(field::ip6_saddr(), net("::1/128")).returns());
+
+    // A loopback address is this host's alone. Routing drops such packets from elsewhere, but a translated one has another
+    // address by then. `return` and no `drop`: with `route_localnet` of somebody else they may be for a program of the host.
+    let from_elsewhere = || rule("prerouting").is_not(field::iifname(), loopback());
+    rules.push(from_elsewhere().in_net(field::ip_daddr(), net("127.0.0.0/8")).returns());
+    // Checked by the kernel before this hook, but not in a frame that `br_netfilter` shows.
+    rules.push(from_elsewhere().in_net(field::ip6_daddr(), net("::1/128")).returns());
 
     // CVE-2025-67499: only what is for this host.
     for chain in ["prerouting", "output"] {
@@ -218,10 +257,8 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
             .in_net(field::ip_saddr(), net("127.0.0.0/8"))
             .in_set(&out4, Set::LocalSnat4.name())
             .masquerade(),
-        rule()
-            .in_net(field::ip6_saddr(), net("::1/128"))
-            .in_set(&out6, Set::LocalSnat6.name())
-            .masquerade(),
+        // Whoever it goes to: nobody knows a way back to this address.
+        rule().in_net(field::ip6_saddr(), hostport::host_net(STAND_IN6)).masquerade(),
         rule().is(field::fib_saddr_type(), Value::LOCAL).returns(),
         // Bridged in one go by br_netfilter, which names no interface in.
         no_interface_in(rule()).in_set(&out4, Set::LocalSnat4.name()).masquerade(),
@@ -257,6 +294,11 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
             .drop(),
     ];
     (chains, rules)
+}
+
+/// The name of the loopback interface.
+fn loopback() -> Value {
+    Value::IfName("lo".to_owned())
 }
 
 fn net(text: &str) -> IpNet {

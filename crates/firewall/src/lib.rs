@@ -17,7 +17,7 @@
 //!
 //! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
 //! them, [`mod@reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets,
-//! [`firewalld`] has firewalld let them through.
+//! [`firewalld`] has firewalld let them through, [`taken`] finds ports that programs of the host listen on.
 //!
 //! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
 //! those of iptables, and those only when it must.
@@ -42,6 +42,7 @@ pub mod reference;
 pub mod spoof;
 mod switch;
 pub mod tables;
+pub mod taken;
 
 pub use engine::{Collected, Firewall, LOCK_PATIENCE, is_live};
 pub use error::FirewallError;

@@ -39,10 +39,14 @@ impl NftTables {
 }
 
 impl Tables for NftTables {
+    fn exists(&mut self, table: Table) -> Result<bool, TablesError> {
+        let found = self.socket.ask().get_table(&table_ref(table)).map_err(refused)?;
+        Ok(found.is_some())
+    }
+
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
         let own = table_ref(table);
-        let found = self.socket.ask().get_table(&own).map_err(refused)?;
-        if found.is_none_or(|found| found.comment.as_deref() != Some(layout::COMMENT)) {
+        if !self.exists(table)? {
             return Ok(false);
         }
         for (chain, expected) in layout::uses(table) {

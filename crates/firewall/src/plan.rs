@@ -1,6 +1,7 @@
 //! What an attachment wants of the firewall, as data.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,15 @@ pub enum Shared {
         port: u16,
         /// Whether IPv4 or IPv6 is meant.
         ipv4: bool,
+    },
+    /// A port that iptables forwards: there is no element of ours that says so.
+    IptablesHostport {
+        /// The protocol.
+        protocol: Protocol,
+        /// The port.
+        port: u16,
+        /// The host's address; an unspecified one is every address of its family.
+        at: IpAddr,
     },
 }
 
@@ -87,6 +97,9 @@ impl Shared {
             Shared::Hostport { protocol, port, ipv4 } => {
                 format!("hostport {protocol} {port} {}", if *ipv4 { "ipv4" } else { "ipv6" })
             }
+            Shared::IptablesHostport { protocol, port, at } => {
+                format!("iptables-hostport {protocol} {port} {at}")
+            }
         }
     }
 
@@ -111,6 +124,13 @@ impl Shared {
                 let protocol = Protocol::parse(protocol)?;
                 Some(Shared::Hostport { protocol, port: port.parse().ok()?, ipv4 })
             }
+            "iptables-hostport" => {
+                let (protocol, rest) = rest.split_once(' ')?;
+                let (port, at) = rest.split_once(' ')?;
+                let protocol = Protocol::parse(protocol)?;
+                let (port, at) = (port.parse().ok()?, at.parse().ok()?);
+                Some(Shared::IptablesHostport { protocol, port, at })
+            }
             _ => None,
         }
     }
@@ -126,7 +146,9 @@ impl Shared {
             }
             Shared::Isolation(bridge) => vec![pair(Set::PolicyIsolated, bridge)],
             Shared::Localnet(ifname) => vec![one(Set::Localnet, ifname)],
-            Shared::Loopback6(_) | Shared::Hostport { .. } => Vec::new(),
+            Shared::Loopback6(_) | Shared::Hostport { .. } | Shared::IptablesHostport { .. } => {
+                Vec::new()
+            }
         }
     }
 
@@ -135,9 +157,10 @@ impl Shared {
     pub const fn concern(&self) -> Concern {
         match self {
             Shared::Policy(_) | Shared::Isolation(_) => Concern::Policy,
-            Shared::Localnet(_) | Shared::Loopback6(_) | Shared::Hostport { .. } => {
-                Concern::Hostport
-            }
+            Shared::Localnet(_)
+            | Shared::Loopback6(_)
+            | Shared::Hostport { .. }
+            | Shared::IptablesHostport { .. } => Concern::Hostport,
         }
     }
 }

@@ -137,14 +137,15 @@ pub fn remove_accepts(key: &AttachmentKey) -> Result<(), FirewallError> {
     remove_accepts_of(&|owner| owner.is(&hash))
 }
 
-/// Removes the same for all attachments of a network that are not among `valid`.
+/// Removes the same for all attachments of a network but those that stay. `stays` is asked by an attachment's hash once the rules
+/// are listed.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
-pub fn gc_accepts(network: &str, valid: &[AttachmentKey]) -> Result<(), FirewallError> {
-    let valid: Vec<String> = valid.iter().map(AttachmentKey::hash).collect();
-    remove_accepts_of(&|owner| {
-        owner.is_of_network(network) && !valid.iter().any(|hash| owner.is(hash))
+pub fn gc_accepts(network: &str, stays: &dyn Fn(&str) -> bool) -> Result<(), FirewallError> {
+    remove_accepts_of(&|owner| match owner {
+        Owner::Attachment { hash, .. } => owner.is_of_network(network) && !stays(hash),
+        _ => false,
     })
 }
 

@@ -1,14 +1,16 @@
 //! Settings of the host outside nftables.
 
 use std::fmt::Debug;
+use std::net::Ipv6Addr;
 
+use kernel::netlink::NetlinkError;
 use kernel::route::{Change, Route, RouteKind, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde_json::json;
 use state::Index;
 
 use crate::error::FirewallError;
-use crate::hostport;
+use crate::hostport::{self, STAND_IN6};
 use crate::plan::Shared;
 
 /// Switches what a shared object needs beside nftables. The caller holds the firewall's lock.
@@ -29,7 +31,8 @@ pub(crate) trait Switches: Debug {
     fn check(&mut self, shared: &Shared) -> Option<String>;
 }
 
-/// The metric of the second local route to ::1: behind the kernel's own, so that nothing prefers it.
+/// From here on are the metrics of local routes to the address that stands for ::1 ([`STAND_IN6`]). Each link has one of its own, by its number:
+/// of two routes with one metric the kernel keeps one.
 const LOOPBACK_METRIC: u32 = 4096;
 
 /// The settings of the network namespace the caller is in.
@@ -53,7 +56,7 @@ impl Switches for HostSwitches {
                 if let Ok(Some(route)) = loopback_route(ifname)
                     && let Ok(mut netlink) = RouteSocket::open()
                 {
-                    note(index, shared, &json!({ "route": "::1" }))?;
+                    note(index, shared, &json!({ "route": STAND_IN6 }))?;
                     if let Err(error) = netlink.apply_one(&Change::ReplaceRoute(route)) {
                         tracing::warn!(ifname, %error, "no forwarding from ::1");
                     }
@@ -86,14 +89,26 @@ impl Switches for HostSwitches {
             }
             Shared::Loopback6(ifname) => {
                 if let Some(route) = loopback_route(ifname)? {
-                    let deleted = RouteSocket::open()
-                        .and_then(|mut netlink| netlink.apply_one(&Change::DelRoute(route)));
-                    match deleted {
-                        Err(error) if !error.is_not_found() => {
-                            let what = format!("the route to ::1 on {ifname:?}");
-                            return Err(FirewallError::Switch { what, source: Box::new(error) });
+                    let mut doomed = vec![route.clone()];
+                    let noted = made.get("route").and_then(serde_json::Value::as_str);
+                    if noted != Some(STAND_IN6.to_string().as_str()) {
+                        // Older executables made routes to ::1 itself, before that with one metric for all links.
+                        let destination = hostport::host_net(Ipv6Addr::LOCALHOST);
+                        let older = Route { destination, ..route };
+                        doomed.push(Route { priority: Some(LOOPBACK_METRIC), ..older.clone() });
+                        doomed.push(older);
+                    }
+                    for route in doomed {
+                        match delete(route) {
+                            Err(error) if !error.is_not_found() => {
+                                let what = loopback_route_on(ifname);
+                                return Err(FirewallError::Switch {
+                                    what,
+                                    source: Box::new(error),
+                                });
+                            }
+                            _ => {}
                         }
-                        _ => {}
                     }
                 }
             }
@@ -103,10 +118,24 @@ impl Switches for HostSwitches {
     }
 
     fn check(&mut self, shared: &Shared) -> Option<String> {
-        let Shared::Localnet(ifname) = shared else { return None };
-        let value = route_localnet(ifname).ok()?.read().ok()?;
-        (value != "1").then(|| format!("route_localnet of {ifname:?} is {value}, not 1"))
+        match shared {
+            Shared::Localnet(ifname) => {
+                let value = route_localnet(ifname).ok()?.read().ok()?;
+                (value != "1").then(|| format!("route_localnet of {ifname:?} is {value}, not 1"))
+            }
+            Shared::Loopback6(ifname) => {
+                // The kernel takes it away with the link's other routes of IPv6 when that is switched off. One of any link will do.
+                let route = RouteSocket::open().ok()?.route_to(STAND_IN6.into()).ok()?;
+                let there = route.is_some_and(|route| route.kind == RouteKind::Local);
+                (!there).then(|| format!("missing: {}", loopback_route_on(ifname)))
+            }
+            _ => None,
+        }
     }
+}
+
+fn delete(route: Route) -> Result<(), NetlinkError> {
+    RouteSocket::open()?.apply_one(&Change::DelRoute(route))
 }
 
 fn note(index: &Index, shared: &Shared, made: &serde_json::Value) -> Result<(), FirewallError> {
@@ -130,19 +159,23 @@ fn failed(sysctl: &Sysctl, source: SysctlError) -> FirewallError {
     FirewallError::Switch { what: sysctl.to_string(), source: Box::new(source) }
 }
 
+fn loopback_route_on(ifname: &str) -> String {
+    format!("the route to {STAND_IN6} on {ifname:?}")
+}
+
 /// Returns the route, or nothing when the interface is gone.
 fn loopback_route(ifname: &str) -> Result<Option<Route>, FirewallError> {
     let link = RouteSocket::open().and_then(|mut netlink| netlink.link_by_name(ifname));
     let link = link.map_err(|error| {
-        let what = format!("the route to ::1 on {ifname:?}");
+        let what = loopback_route_on(ifname);
         FirewallError::Switch { what, source: Box::new(error) }
     })?;
     Ok(link.map(|link| {
-        let mut route = Route::new(hostport::loopback6());
+        let mut route = Route::new(hostport::host_net(STAND_IN6));
         route.kind = RouteKind::Local;
         route.table = TABLE_LOCAL;
         route.oif = Some(link.index);
-        route.priority = Some(LOOPBACK_METRIC);
+        route.priority = Some(LOOPBACK_METRIC.saturating_add(link.index));
         route
     }))
 }

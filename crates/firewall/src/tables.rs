@@ -68,6 +68,12 @@ pub enum FoundValue {
 ///
 /// Absent tables, sets and chains are the same as empty ones. The caller holds the firewall's lock.
 pub trait Tables: fmt::Debug {
+    /// Says whether a table is there, in whatever layout.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn exists(&mut self, table: Table) -> Result<bool, TablesError>;
+
     /// Says whether a table is there and laid out by this version.
     ///
     /// # Errors

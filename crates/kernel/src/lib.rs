@@ -1,7 +1,7 @@
 //! The only door to Linux.
 //!
-//! Network namespaces ([`netns`]), links, addresses, routes, rules, neighbours, bridge VLANs and traffic control
-//! ([`route`]), nftables ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]). Everything is blocking,
+//! Network namespaces ([`netns`]) and whether they are still there ([`living`]), links, addresses, routes, rules, neighbours, bridge VLANs and traffic control
+//! ([`route`]), nftables ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on ([`listen`]). Everything is blocking,
 //! bounded in time and usable from a plain thread; nothing executes a program.
 //!
 //! This crate knows nothing of CNI. It holds the only unsafe code of the workspace, and every netlink byte that leaves
@@ -32,14 +32,18 @@ pub mod heap;
 pub mod hostile;
 pub mod inherited;
 pub mod linger;
+pub mod listen;
+pub mod living;
 pub mod mac;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod packet;
+pub mod remedy;
 pub mod route;
 #[cfg(test)]
 mod second_opinion;
+pub mod stdout;
 pub mod sysctl;
 pub mod tun;
 mod wire;

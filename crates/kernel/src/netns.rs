@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
@@ -38,12 +38,34 @@ const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 /// Where `ip netns` keeps named namespaces, and under which other name; shared between mount namespaces.
 const IPROUTE2_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
+/// Returns the other path that a named namespace has on a host, where `/var/run` is a link to `/run`. In an image without that link, one of the
+/// two leads nowhere.
+#[must_use]
+pub fn other_path(path: &Path) -> Option<PathBuf> {
+    let [short, long] = IPROUTE2_DIRS;
+    let below = |from: &str, to: &str| Some(Path::new(to).join(path.strip_prefix(from).ok()?));
+    below(short, long).or_else(|| below(long, short))
+}
+
 /// An open network namespace. Cloning is cheap and shares the descriptor.
 #[derive(Clone)]
 pub struct Netns {
-    fd: Arc<OwnedFd>,
+    fd: Arc<Shared>,
     id: NetnsId,
     path: Option<Arc<Path>>,
+}
+
+/// What all clones of a [`Netns`] share.
+struct Shared {
+    fd: OwnedFd,
+    /// Its cookie, once that was asked for.
+    cookie: OnceLock<Option<u64>>,
+}
+
+impl From<OwnedFd> for Shared {
+    fn from(fd: OwnedFd) -> Self {
+        Shared { fd, cookie: OnceLock::new() }
+    }
 }
 
 /// What tells one living network namespace from another: device and inode of its nsfs file.
@@ -137,10 +159,16 @@ pub enum NetnsError {
 }
 
 impl NetnsError {
-    /// Whether there is nothing at the path, which a DEL takes for "already gone".
+    /// Whether the path leads to no namespace, whoever follows it: there is nothing, or something else, or it is no path at all (ELOOP,
+    /// ENAMETOOLONG). A DEL takes that for "already gone". Any other failure may be the caller's alone (EACCES), or pass.
     #[must_use]
-    pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Missing { .. })
+    pub fn leads_nowhere(&self) -> bool {
+        let errno = match self {
+            Self::Missing { .. } | Self::NotANamespace { .. } => return true,
+            Self::Statfs { source, .. } | Self::Open { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        };
+        matches!(errno, Some(Errno::LOOP | Errno::NAMETOOLONG))
     }
 }
 
@@ -187,7 +215,7 @@ impl Netns {
             }
         }
         let id = id_of(fd.as_fd()).map_err(open)?;
-        Ok(Self { fd: Arc::new(fd), id, path: Some(path.into()) })
+        Ok(Self { fd: Arc::new(fd.into()), id, path: Some(path.into()) })
     }
 
     /// Opens the namespace of the calling thread.
@@ -199,7 +227,7 @@ impl Netns {
         let fd = rustix::fs::open(OWN_NETNS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(open)?;
         let id = id_of(fd.as_fd()).map_err(open)?;
-        Ok(Self { fd: Arc::new(fd), id, path: None })
+        Ok(Self { fd: Arc::new(fd.into()), id, path: None })
     }
 
     /// Tells what distinguishes the calling thread's namespace. Within the life of [`hold`] it is opened, once, and kept for
@@ -239,15 +267,24 @@ impl Netns {
     /// Returns its cookie, a number that no other namespace of this boot has, has had or will have (`SO_NETNS_COOKIE`, include/uapi/asm-generic/socket.h):
     /// unlike [`Netns::id`], which another may have once this one is gone.
     ///
-    /// `None` when it cannot be entered, or when the kernel knows none (before Linux 5.14).
+    /// `None` when it cannot be entered, or when the kernel knows none (before Linux 5.14). It is asked for once: clones share the
+    /// answer.
     ///
     /// # Privileges
     /// As for [`within`].
     #[must_use]
     pub fn cookie(&self) -> Option<u64> {
-        let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
-        let socket = within(self, || rustix::net::socket_with(kind.0, kind.1, kind.2, None));
-        cookie_of(socket.ok()?.ok()?.as_fd())
+        *self.fd.cookie.get_or_init(|| {
+            let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
+            let socket = within(self, || rustix::net::socket_with(kind.0, kind.1, kind.2, None));
+            cookie_of(socket.ok()?.ok()?.as_fd())
+        })
+    }
+
+    /// Returns its cookie if somebody has asked for it, of this value or a clone, and asks nothing of the kernel.
+    #[must_use]
+    pub fn cookie_if_asked(&self) -> Option<u64> {
+        self.fd.cookie.get().copied().flatten()
     }
 
     /// The path it was opened by, if it was opened by one.
@@ -259,13 +296,13 @@ impl Netns {
     /// Lends the descriptor.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.fd.as_fd()
     }
 }
 
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.fd.as_fd()
     }
 }
 

@@ -93,6 +93,8 @@ fn links() {
         default_pvid: Some(0),
         multicast_snooping: Some(false),
         stp: Some(true),
+        // Unknown to that crate.
+        link_local_learning: None,
     };
     says(
         &Change::NewLink(NewLink::new("br0", LinkKind::Bridge(bridge))),

@@ -12,6 +12,7 @@
 //! # Ok::<(), kernel::sysctl::SysctlError>(())
 //! ```
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,10 +23,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::remedy;
+
 /// Where parameters are files.
 const ROOT: &str = "/proc/sys";
 /// More than nearly every value takes, in bytes.
 const ROOM: usize = 512;
+/// Why a parameter of IPv6 may be missing (linux net/ipv6/addrconf.c, `addrconf_notify`).
+const NO_V6: &str = "there is no IPv6 here: it is switched off on this kernel (ipv6.disable=1), or the interface is gone or its \
+                     MTU is below 1280";
 
 /// A kernel parameter, by its path below `/proc/sys`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,6 +99,19 @@ impl SysctlError {
                 source.kind() == io::ErrorKind::NotFound
             }
             Self::Name { .. } => false,
+        }
+    }
+
+    /// Returns what to do about it, where the system's words alone do not lead there.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Read { name, .. } | Self::Write { name, .. }
+                if self.is_missing() && name.starts_with("net/ipv6") =>
+            {
+                Some(NO_V6)
+            }
+            error => remedy::of(&error.source()?.to_string()),
         }
     }
 }

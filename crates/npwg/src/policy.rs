@@ -1,44 +1,185 @@
-//! Who may use which definition, and ask for which address.
+//! Who may use which definition, and what pods may ask for on it.
+//!
+//! Without rules a pod may ask for everything that its network's plugins can serve, as with Multus, but for a device that was not
+//! allocated to it. Once there is a rule, whatever a selection asks for needs a rule that grants it. [`Policy::allow`] takes a
+//! [`Selection`] apart field by field, so that a new field cannot be forgotten here.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use crate::selection::{self, Selection};
+use crate::selection::{self, PortMapping, Selection};
 
 /// The namespace whose definitions everybody may use (Multus).
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Stands for every namespace, or every network.
+/// Stands for every namespace, every network, or every hardware address, GUID or device.
 const ANY: &str = "*";
 
 /// What pods may select and ask for.
-///
-/// Without rules everybody may ask for every address, as with Multus. Once there is one, an address or hardware address needs a rule that grants it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
     /// Whether pods may use only definitions of their own namespace and of [`Policy::global_namespaces`].
     pub namespace_isolation: bool,
     /// The namespaces whose definitions everybody may use, `default` beside them.
     pub global_namespaces: Vec<String>,
+    /// The only namespaces whose definitions pods may use, where this is not empty: tenants write no definitions there.
+    pub definition_namespaces: Vec<String>,
     /// Who may ask for what.
     pub rules: Vec<Rule>,
 }
 
-/// Grants addresses.
+/// Grants what a pod asks for. Every key but the first two grants something; what is absent is not granted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
     /// To pods of these namespaces; `*` for all.
     pub namespaces: Vec<String>,
     /// On these networks, `<namespace>/<name>`; `*` for all, which `<namespace>/*` is for those of one namespace.
     pub networks: Vec<String>,
+    /// To have the network in place of the cluster's ([`crate::annotation::DEFAULT_NETWORK`]).
+    pub default_network: bool,
     /// Addresses of these ranges.
     pub addresses: Vec<IpNet>,
+    /// With prefix lengths that reach no farther than one of these or of [`Rule::addresses`].
+    pub subnets: Vec<IpNet>,
     /// Hardware addresses that begin like one of these, such as `02:00:5e`.
     pub macs: Vec<String>,
+    /// InfiniBand GUIDs that begin like one of these.
+    pub guids: Vec<String>,
+    /// Ports of the host, on all of its addresses.
+    pub host_ports: Vec<PortRange>,
+    /// Limits of the pod's own choice, which replace the network's.
+    pub bandwidth: bool,
+    /// A default route through gateways of these ranges, or none by this network.
+    pub gateways: Vec<IpNet>,
+    /// Devices that were not allocated to the pod, by their IDs.
+    pub devices: Vec<String>,
+    /// Keys of `cni-args`, with whatever value. `ips` and `mac` take [`Rule::addresses`] and [`Rule::macs`].
+    pub cni_args: Vec<String>,
+}
+
+/// Ports of a host: `8080`, or `30000-32767`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+/// A text is no range of ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a port (\"8080\") nor a range of ports (\"30000-32767\")")]
+pub struct PortRangeError(String);
+
+impl FromStr for PortRange {
+    type Err = PortRangeError;
+
+    fn from_str(text: &str) -> Result<Self, PortRangeError> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse().ok().filter(|port| *port != 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(PortRange { first, last }),
+            _ => Err(PortRangeError(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for PortRange {
+    type Error = PortRangeError;
+
+    fn try_from(text: String) -> Result<Self, PortRangeError> {
+        text.parse()
+    }
+}
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> Self {
+        range.to_string()
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortRange { first, last } if first == last => write!(f, "{first}"),
+            PortRange { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// Something that a pod asks for on a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Asked {
+    /// The network in place of the cluster's.
+    DefaultNetwork,
+    /// An address.
+    Address(IpAddr),
+    /// An address with a prefix length by which this subnet is reached directly.
+    Subnet(IpNet),
+    /// A hardware address.
+    Mac(String),
+    /// An InfiniBand GUID.
+    Guid(String),
+    /// A port of the host.
+    HostPort(u32),
+    /// Limits of its own.
+    Bandwidth,
+    /// A default route through this gateway.
+    Gateway(IpAddr),
+    /// No default route by this network.
+    NoDefaultRoute,
+    /// A device that was not allocated to it.
+    Device(String),
+    /// An argument for the network's plugins.
+    CniArg(String),
+    /// An argument for the network's plugins that is not what its key says.
+    Unreadable(String),
+}
+
+impl Asked {
+    /// The key of a rule that grants it.
+    fn granted_by(&self) -> &'static str {
+        match self {
+            Asked::DefaultNetwork => "defaultNetwork",
+            Asked::Address(_) => "addresses",
+            Asked::Subnet(_) => "subnets",
+            Asked::Mac(_) => "macs",
+            Asked::Guid(_) => "guids",
+            Asked::HostPort(_) => "hostPorts",
+            Asked::Bandwidth => "bandwidth",
+            Asked::Gateway(_) | Asked::NoDefaultRoute => "gateways",
+            Asked::Device(_) => "devices",
+            Asked::CniArg(_) | Asked::Unreadable(_) => "cniArgs",
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Asked::DefaultNetwork => f.write_str("a default network of their own"),
+            Asked::Address(address) => write!(f, "address {address}"),
+            Asked::Subnet(subnet) => write!(f, "an address with the subnet {subnet}"),
+            Asked::Mac(mac) => write!(f, "hardware address {mac}"),
+            Asked::Guid(guid) => write!(f, "InfiniBand GUID {guid}"),
+            Asked::HostPort(port) => write!(f, "host port {port}"),
+            Asked::Bandwidth => f.write_str("limits of its own (\"bandwidth\")"),
+            Asked::Gateway(gateway) => write!(f, "a default route through {gateway}"),
+            Asked::NoDefaultRoute => f.write_str("an interface without a default route"),
+            Asked::Device(id) => write!(f, "device {id:?}, which the kubelet has not given it"),
+            Asked::CniArg(key) => write!(f, "{key:?} in \"cni-args\""),
+            Asked::Unreadable(key) => {
+                write!(f, "{key:?} in \"cni-args\" with a value that cannot be judged")
+            }
+        }
+    }
 }
 
 /// Says what a pod may not do.
@@ -55,73 +196,223 @@ pub enum PolicyError {
         /// The definition's.
         definition: String,
     },
-    /// The address is not granted.
-    #[error("pods of namespace {pod:?} may not ask for address {address} on network {network:?}")]
-    Address {
-        /// The pod's namespace.
-        pod: String,
-        /// The network.
-        network: String,
-        /// The address.
-        address: IpAddr,
-    },
-    /// The hardware address is not granted.
+    /// The definition is of a namespace where tenants may write them.
     #[error(
-        "pods of namespace {pod:?} may not ask for hardware address {mac} on network {network:?}"
+        "no pod may use definitions of namespace {definition:?}: it is not among \"definitionNamespaces\""
     )]
-    Mac {
+    Definitions {
+        /// The definition's.
+        definition: String,
+    },
+    /// No rule grants it.
+    #[error(
+        "pods of namespace {pod:?} may not ask for {asked} on network {network:?}: no rule grants it ({:?})",
+        .asked.granted_by()
+    )]
+    NotGranted {
         /// The pod's namespace.
         pod: String,
         /// The network.
         network: String,
-        /// The hardware address.
-        mac: String,
+        /// What is asked for.
+        asked: Asked,
     },
 }
 
 impl Policy {
-    /// Decides whether pods of this namespace may have what is selected.
+    /// Decides whether pods of this namespace may have what is selected beside the cluster's network. The selection's device is not judged here:
+    /// [`Policy::allow_device`] judges one that was not allocated.
     ///
     /// # Errors
     /// [`PolicyError`].
     pub fn allow(&self, pod: &str, selection: &Selection) -> Result<(), PolicyError> {
         self.allow_namespace(pod, &selection.namespace)?;
-        if self.rules.is_empty() {
-            return Ok(());
+        self.allow_asked(pod, selection)
+    }
+
+    /// Decides whether pods of this namespace may have what is selected in place of the cluster's network. Definitions of `node`, the namespace of those
+    /// that the node's own configuration names, are everybody's.
+    ///
+    /// # Errors
+    /// [`PolicyError`].
+    pub fn allow_default(
+        &self,
+        pod: &str,
+        selection: &Selection,
+        node: &str,
+    ) -> Result<(), PolicyError> {
+        if selection.namespace != node {
+            self.allow_namespace(pod, &selection.namespace)?;
         }
-        let matching: Vec<&Rule> =
-            self.rules.iter().filter(|rule| rule.is_about(pod, selection)).collect();
-        for address in selection.ips.iter().filter_map(|ip| selection::address(ip)) {
-            let grants = |rule: &&Rule| rule.addresses.iter().any(|range| range.contains(&address));
-            if !matching.iter().any(grants) {
-                let (pod, network) = (pod.to_owned(), selection.full_name());
-                return Err(PolicyError::Address { pod, network, address });
-            }
-        }
-        if let Some(mac) = &selection.mac {
-            let grants = |rule: &&Rule| rule.macs.iter().any(|begin| begins_with(mac, begin));
-            if !matching.iter().any(grants) {
-                let (pod, network) = (pod.to_owned(), selection.full_name());
-                return Err(PolicyError::Mac { pod, network, mac: mac.clone() });
-            }
-        }
-        Ok(())
+        let granted = Granted::new(self, pod, selection);
+        granted.need(self.rules.is_empty() || granted.any(|rule| rule.default_network), || {
+            Asked::DefaultNetwork
+        })?;
+        self.allow_asked(pod, selection)
+    }
+
+    /// Decides whether pods of this namespace may have a device that was not allocated to them. Without rules nobody may.
+    ///
+    /// # Errors
+    /// [`PolicyError::NotGranted`].
+    pub fn allow_device(
+        &self,
+        pod: &str,
+        selection: &Selection,
+        id: &str,
+    ) -> Result<(), PolicyError> {
+        let granted = Granted::new(self, pod, selection);
+        let is_granted =
+            granted.any(|rule| rule.devices.iter().any(|device| device == ANY || device == id));
+        granted.need(is_granted, || Asked::Device(id.to_owned()))
     }
 
     /// Decides whether pods of this namespace may use definitions of that.
     ///
     /// # Errors
-    /// [`PolicyError::Namespace`].
+    /// [`PolicyError::Namespace`], [`PolicyError::Definitions`].
     pub fn allow_namespace(&self, pod: &str, definition: &str) -> Result<(), PolicyError> {
-        let is_global = self.global_namespaces.iter().any(|global| global == definition);
+        let is_among = |list: &[String]| list.iter().any(|namespace| namespace == definition);
+        if !self.definition_namespaces.is_empty() && !is_among(&self.definition_namespaces) {
+            return Err(PolicyError::Definitions { definition: definition.to_owned() });
+        }
         if !self.namespace_isolation
             || pod == definition
             || definition == DEFAULT_NAMESPACE
-            || is_global
+            || is_among(&self.global_namespaces)
         {
             return Ok(());
         }
         Err(PolicyError::Namespace { pod: pod.to_owned(), definition: definition.to_owned() })
+    }
+
+    fn allow_asked(&self, pod: &str, selection: &Selection) -> Result<(), PolicyError> {
+        if self.rules.is_empty() {
+            return Ok(());
+        }
+        let granted = Granted::new(self, pod, selection);
+        // Every field is named, so that a new one is decided about.
+        let Selection {
+            namespace: _,
+            name: _,
+            // It names a link in the pod's own namespace.
+            interface: _,
+            ips,
+            mac,
+            infiniband_guid,
+            cni_args,
+            port_mappings,
+            bandwidth,
+            default_route,
+            // Refused for everybody.
+            ipam_claim: _,
+            // Judged with what is allocated.
+            device_id: _,
+            // They reach nobody.
+            unknown_keys: _,
+        } = selection;
+        for ip in ips {
+            granted.need_ip(ip, || Asked::Unreadable("ips".to_owned()))?;
+        }
+        if let Some(mac) = mac {
+            granted.need_mac(mac)?;
+        }
+        if let Some(guid) = infiniband_guid {
+            let is_granted = granted.any(|rule| begins_with_any(guid, &rule.guids));
+            granted.need(is_granted, || Asked::Guid(guid.clone()))?;
+        }
+        for PortMapping { host_port, container_port: _, protocol: _, host_ip: _ } in port_mappings {
+            let is_granted =
+                |rule: &Rule| rule.host_ports.iter().any(|range| range.contains(*host_port));
+            granted.need(granted.any(is_granted), || Asked::HostPort(*host_port))?;
+        }
+        if bandwidth.is_some() {
+            granted.need(granted.any(|rule| rule.bandwidth), || Asked::Bandwidth)?;
+        }
+        if let Some(gateways) = default_route {
+            let grants = |rule: &Rule| !rule.gateways.is_empty();
+            granted.need(!gateways.is_empty() || granted.any(grants), || Asked::NoDefaultRoute)?;
+            for gateway in gateways {
+                let grants = |rule: &Rule| rule.gateways.iter().any(|net| net.contains(gateway));
+                granted.need(granted.any(grants), || Asked::Gateway(*gateway))?;
+            }
+        }
+        for (key, value) in cni_args.iter().flat_map(cni::json::Object::iter) {
+            granted.need_cni_arg(key, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// The rules about a pod on a network.
+struct Granted<'p> {
+    rules: Vec<&'p Rule>,
+    pod: &'p str,
+    selection: &'p Selection,
+}
+
+impl<'p> Granted<'p> {
+    fn new(policy: &'p Policy, pod: &'p str, selection: &'p Selection) -> Self {
+        let rules = policy.rules.iter().filter(|rule| rule.is_about(pod, selection)).collect();
+        Granted { rules, pod, selection }
+    }
+
+    fn any(&self, grants: impl Fn(&Rule) -> bool) -> bool {
+        self.rules.iter().any(|rule| grants(rule))
+    }
+
+    fn need(&self, is_granted: bool, asked: impl FnOnce() -> Asked) -> Result<(), PolicyError> {
+        if is_granted {
+            return Ok(());
+        }
+        let (pod, network) = (self.pod.to_owned(), self.selection.full_name());
+        Err(PolicyError::NotGranted { pod, network, asked: asked() })
+    }
+
+    /// An address, with or without a prefix length.
+    fn need_ip(&self, text: &str, unreadable: impl FnOnce() -> Asked) -> Result<(), PolicyError> {
+        let Some(address) = selection::address(text) else {
+            return self.need(false, unreadable);
+        };
+        let grants = |rule: &Rule| rule.addresses.iter().any(|range| range.contains(&address));
+        self.need(self.any(grants), || Asked::Address(address))?;
+        // The pod reaches all of this subnet by the interface, whatever its default route is.
+        let Some(subnet) = selection::subnet(text) else { return Ok(()) };
+        let grants = |rule: &Rule| {
+            rule.addresses.iter().chain(&rule.subnets).any(|range| range.contains(&subnet))
+        };
+        self.need(self.any(grants), || Asked::Subnet(subnet))
+    }
+
+    /// A hardware address as [`selection::mac`] writes it.
+    fn need_mac(&self, mac: &str) -> Result<(), PolicyError> {
+        let is_granted = self.any(|rule| begins_with_any(mac, &rule.macs));
+        self.need(is_granted, || Asked::Mac(mac.to_owned()))
+    }
+
+    /// A key of `cni-args`. What plugins read as addresses takes what the fields of that name take; every other key is granted by its name.
+    fn need_cni_arg(&self, key: &str, value: &RawValue) -> Result<(), PolicyError> {
+        let unreadable = || Asked::Unreadable(key.to_owned());
+        match folded(key).as_str() {
+            "ips" => {
+                let Ok(ips) = cni::json::from_raw::<Vec<String>>(value) else {
+                    return self.need(false, unreadable);
+                };
+                ips.iter().try_for_each(|ip| self.need_ip(ip, unreadable))
+            }
+            "mac" => {
+                let text = cni::json::from_raw::<String>(value).ok();
+                match text.and_then(|text| selection::mac(&text).ok()) {
+                    Some(mac) => self.need_mac(&mac),
+                    None => self.need(false, unreadable),
+                }
+            }
+            key => {
+                let grants =
+                    |rule: &Rule| rule.cni_args.iter().any(|granted| folded(granted) == key);
+                self.need(self.any(grants), || Asked::CniArg(key.to_owned()))
+            }
+        }
     }
 }
 
@@ -137,10 +428,25 @@ impl Rule {
     }
 }
 
+impl PortRange {
+    fn contains(self, port: u32) -> bool {
+        (u32::from(self.first)..=u32::from(self.last)).contains(&port)
+    }
+}
+
+/// Folds a key as Go's `encoding/json` does when it compares one: it takes `ſ` for an s, and the sign of Kelvin for a k.
+fn folded(key: &str) -> String {
+    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+fn begins_with_any(bytes: &str, granted: &[String]) -> bool {
+    granted.iter().any(|begin| begins_with(bytes, begin))
+}
+
 /// Compares whole bytes: `02:0` is no beginning of `02:05:…`.
-fn begins_with(mac: &str, begin: &str) -> bool {
+fn begins_with(bytes: &str, begin: &str) -> bool {
     let begin = begin.to_ascii_lowercase();
     let begin = begin.trim_end_matches(':');
     begin == ANY
-        || mac.strip_prefix(begin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        || bytes.strip_prefix(begin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }

@@ -14,8 +14,8 @@ pub struct Ask {
     pub runtime_config: Object,
     /// For `args.cni` of each plugin.
     pub cni_args: Object,
-    /// The device that was allocated.
-    pub device_id: Option<String>,
+    /// The device that the kubelet allocated. One that the pod chose is in [`Ask::runtime_config`] alone, for the plugin that declares the capability.
+    pub allocated: Option<String>,
 }
 
 /// What to do about something asked for that no plugin of the network can serve.
@@ -98,12 +98,12 @@ impl Ask {
     }
 
     /// Returns the network's list with what is asked for in every plugin's object: `cni-args` in `args.cni`, where what is asked for wins, and
-    /// the device as `deviceID` and `pciBusID`.
+    /// the allocated device as `deviceID` and `pciBusID`.
     ///
     /// # Errors
     /// [`RequestError::Args`], [`RequestError::Config`].
     pub fn apply(&self, list: &NetworkList) -> Result<NetworkList, RequestError> {
-        if self.cni_args.is_empty() && self.device_id.is_none() {
+        if self.cni_args.is_empty() && self.allocated.is_none() {
             return Ok(list.clone());
         }
         let network = || list.name.clone();
@@ -117,7 +117,7 @@ impl Ask {
                     error: Box::new(error),
                 })?;
             }
-            if let Some(id) = &self.device_id {
+            if let Some(id) = &self.allocated {
                 object.set_value("deviceID", id);
                 object.set_value("pciBusID", id);
             }

@@ -1,5 +1,6 @@
 //! One network that a pod selects, and what it asks for on it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use cni::IfName;
@@ -352,22 +353,35 @@ fn ips(element: &Object) -> Result<Vec<String>, ElementError> {
     if ips.is_empty() {
         return Err(ElementError::Empty("ips"));
     }
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for ip in &ips {
         let Some(address) = address(ip) else {
             return Err(ElementError::NotAnAddress(ip.clone()));
         };
-        if seen.contains(&address) {
+        if !seen.insert(address) {
             return Err(ElementError::TwiceTheAddress(address));
         }
-        seen.push(address);
     }
     Ok(ips)
 }
 
-/// Reads an address, with or without a prefix length.
+/// Reads an address, with or without a prefix length. One of IPv4 that is written as one of IPv6 (`::ffff:192.0.2.1`) is of IPv4, as
+/// plugins in Go take it.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
-    text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()))
+    let address = text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()));
+    address.map(|address: IpAddr| address.to_canonical())
+}
+
+/// Reads the subnet of an address with a prefix length.
+pub(crate) fn subnet(text: &str) -> Option<IpNet> {
+    let net: IpNet = text.parse().ok()?;
+    // 96 bits come before an address of IPv4 that is written as one of IPv6.
+    let of_v4 = net.prefix_len().checked_sub(96).filter(|_| net.addr().to_canonical().is_ipv4());
+    let net = match (net, of_v4) {
+        (IpNet::V6(_), Some(length)) => IpNet::new(net.addr().to_canonical(), length).ok()?,
+        _ => net,
+    };
+    Some(net.trunc())
 }
 
 /// Reads bytes as Go's `net.ParseMAC` does: pairs with colons or hyphens between them, or fours with dots.
@@ -396,7 +410,8 @@ fn with_colons(bytes: &[u8]) -> String {
     pairs.join(":")
 }
 
-fn mac(text: &str) -> Result<String, ElementError> {
+/// Reads a hardware address, and writes it in pairs of small digits with colons.
+pub(crate) fn mac(text: &str) -> Result<String, ElementError> {
     let bytes = bytes(text).filter(|bytes| matches!(bytes.len(), 6 | 20));
     let bytes = bytes.ok_or_else(|| ElementError::NotAMac(text.to_owned()))?;
     let is_group = bytes.len() == 6 && bytes[0] & 1 != 0;

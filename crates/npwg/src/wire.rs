@@ -192,7 +192,8 @@ pub struct PlannedNetwork {
     /// More pairs for `CNI_ARGS`, such as `IP` and `MAC` as Multus gives them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
-    /// The device that was allocated for it: becomes `deviceID` and `pciBusID` of every plugin, and `deviceID` of `runtimeConfig`.
+    /// Its device. One that was allocated becomes `deviceID` and `pciBusID` of every plugin, and `deviceID` of `runtimeConfig`; one that the pod
+    /// chose becomes `deviceID` of `runtimeConfig` alone, which the plugin refuses where no plugin of the network has the capability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
     /// `default-route`: absent when not asked for; empty to have none by this network; else the gateways of the pod's.
@@ -200,14 +201,14 @@ pub struct PlannedNetwork {
     pub default_route: Option<Vec<IpAddr>>,
 }
 
-/// A device that was allocated for a network (NPWG "Device Information Specification" 1.1.0).
+/// A device of a network (NPWG "Device Information Specification" 1.1.0).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Device {
     /// Its ID, as its device plugin calls it.
     pub id: String,
-    /// The resource it was allocated of, such as `vendor.example/nic`; empty where the annotation named the device itself. The plugin finds the
-    /// device plugin's file by both.
+    /// The resource it was allocated of, such as `vendor.example/nic`; empty where it was not allocated: the annotation named it, and a rule
+    /// granted it. The plugin finds the device plugin's file by both.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
 }

@@ -22,11 +22,12 @@ use cni_plugin::{Call, Plugin};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use state::Index;
 
 use crate::shared::failures::Failures;
 
 /// The plugin's type.
-const NAME: &str = "chain";
+pub(crate) const NAME: &str = "chain";
 
 /// The plugin.
 #[derive(Debug)]
@@ -83,7 +84,15 @@ impl Plugin for Chain {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let chain = Links::of(call)?;
+        let chain = match Links::of(call) {
+            Ok(chain) => chain,
+            // ADD was refused for it too: where no inner plugin wrote anything down, there is nothing to remove.
+            Err(error) => {
+                let written = Index::new(call.roots()).of_attachment(call.attachment());
+                let nothing = written.found.is_empty() && written.damaged.is_empty();
+                return if nothing { Ok(()) } else { Err(error) };
+            }
+        };
         chain.del(chain.plugins.len(), call.common().prev_result.as_deref())
     }
 
@@ -115,6 +124,10 @@ impl Plugin for Chain {
             failures.note(format_args!("plugin {:?}", plugin.plugin_type), collected);
         }
         failures.into_result()
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Links::of(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -176,6 +189,10 @@ impl<'c> Links<'c> {
             prev_result: previous,
             valid_attachments: valid,
             repair: call.common().repair && command == Command::Check,
+            attached_as: (command == Command::Check && call.common().attached_as.is_some())
+                .then(|| &call.attachment().ifname),
+            gone: call.common().gone.as_deref().filter(|_| command == Command::Del),
+            undo: command == Command::Del && call.is_undo(),
         };
         let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
         call.delegate_with(&plugin.plugin_type, &stdin).call(command)

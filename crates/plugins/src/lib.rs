@@ -12,6 +12,7 @@ pub mod chain;
 pub mod chained;
 pub mod interface;
 pub mod ipam;
+pub mod judge;
 pub mod multi;
 pub mod pod;
 pub mod shared;

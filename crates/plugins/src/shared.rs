@@ -1,13 +1,17 @@
 //! What plugins share.
 
+pub mod advertisements;
 pub mod attachment;
+pub mod claim;
 pub mod container;
 pub(crate) mod daemon;
+pub(crate) mod device;
 pub mod dns;
 pub mod failures;
 pub mod filter;
 pub mod forwarding;
 pub mod host_side;
+pub mod identity;
 pub mod mac;
 pub mod netns_lock;
 pub mod owner;

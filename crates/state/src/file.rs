@@ -12,6 +12,8 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::lock::LockError;
+
 /// The largest file that is read: nothing we keep comes near it, and a foreign file must not fill memory.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
 
@@ -63,6 +65,14 @@ pub enum FileError {
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// Another process is writing the file, and does not come to its end.
+    #[error("write {path:?}")]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// Who writes it.
+        source: LockError,
     },
     /// A finished temporary file could not take its place.
     #[error("rename {from:?} to {to:?}")]
@@ -136,7 +146,9 @@ impl FileError {
             | FileError::Read { source, .. }
             | FileError::Remove { source, .. }
             | FileError::List { source, .. } => Some(source),
-            FileError::NotAFile { .. } | FileError::TooLarge { .. } => None,
+            FileError::NotAFile { .. } | FileError::TooLarge { .. } | FileError::Busy { .. } => {
+                None
+            }
         }
     }
 }
@@ -146,6 +158,9 @@ impl FileError {
 /// A new file gets its name when it is complete. To replace one, the content is written to a temporary file in the same
 /// directory, whose name begins with a dot and ends in `.tmp`, and renamed; a process killed in between leaves at most
 /// that file.
+///
+/// Only for folders that nobody else watches: a watcher may not notice a file that comes by its name in this way. What other
+/// programs watch is written by [`publish`](crate::publish()).
 ///
 /// # Errors
 /// [`FileError`]; the file is then as it was, except that after a failed flush of the *directory* the new
@@ -178,20 +193,7 @@ pub(crate) fn write_atomic_through(
     let filled = fill(&mut file, &temporary, bytes, mode, durability);
     // Closed before it has its name: an executable that is open for writing cannot be executed.
     drop(file);
-    let written = filled.and_then(|()| {
-        let renamed = match fs::rename(&temporary, path) {
-            // Whatever made a folder of it: an empty one says nothing.
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                fs::remove_dir(path).and_then(|()| fs::rename(&temporary, path))
-            }
-            renamed => renamed,
-        };
-        renamed.map_err(|source| FileError::Rename {
-            from: temporary.clone(),
-            to: path.to_owned(),
-            source,
-        })
-    });
+    let written = filled.and_then(|()| rename(&temporary, path));
     if let Err(error) = written {
         let _ = fs::remove_file(&temporary);
         return Err(error);
@@ -200,6 +202,22 @@ pub(crate) fn write_atomic_through(
         (Durability::Synced, Some(parent)) => sync_directory(parent),
         _ => Ok(()),
     }
+}
+
+/// Gives a finished file its name.
+pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), FileError> {
+    let renamed = match fs::rename(temporary, path) {
+        // Whatever made a folder of it: an empty one says nothing.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            fs::remove_dir(path).and_then(|()| fs::rename(temporary, path))
+        }
+        renamed => renamed,
+    };
+    renamed.map_err(|source| FileError::Rename {
+        from: temporary.to_owned(),
+        to: path.to_owned(),
+        source,
+    })
 }
 
 /// The bits of a mode that are its owner's.
@@ -311,7 +329,9 @@ pub fn remove_abandoned(directory: &Path) {
 
 /// The process that writes a temporary file, by its name: `.NAME.PID.COUNT.tmp`.
 fn writer_of(name: &str) -> Option<u32> {
-    name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit('.').nth(1)?.parse().ok()
+    let mut parts = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit('.');
+    parts.next()?.parse::<u64>().ok()?;
+    parts.next()?.parse().ok()
 }
 
 /// Flushes a directory's entries to the disk.

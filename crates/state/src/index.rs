@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni::AttachmentKey;
 use rustix::fs::{Dir, Mode, OFlags};
@@ -19,7 +20,7 @@ use crate::file::{
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
 use crate::record::{Damaged, Read, Record};
-use crate::roots::{Roots, Unread};
+use crate::roots::{Roots, Unread, boot_id};
 
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -38,7 +39,54 @@ pub struct Index {
     shared: PathBuf,
     locks: PathBuf,
     addresses: PathBuf,
+    lacking: PathBuf,
+    left: PathBuf,
+    claims: PathBuf,
     unread: Unread,
+}
+
+/// An attachment's lock, given back on drop; see [`Index::begin_attachment`].
+///
+/// The lock is on the folder of the attachment's records. A folder without records goes when the lock is
+/// given back, not before: the next process would make it anew, and would have a lock of its own while the first
+/// one is still at work.
+#[derive(Debug)]
+pub struct AttachmentLock {
+    /// Given back after the folder is gone.
+    _lock: Lock,
+    folder: PathBuf,
+    /// How many of the folders above it were made for the lock.
+    made: usize,
+    /// What killed writers left in the folder goes with it.
+    sweeps: bool,
+}
+
+impl AttachmentLock {
+    /// Says that a record has most likely been written, so that the folder need not be read for what
+    /// killed writers left in it.
+    #[must_use]
+    pub fn with_record(mut self) -> Self {
+        self.sweeps = false;
+        self
+    }
+}
+
+impl Drop for AttachmentLock {
+    fn drop(&mut self) {
+        let removed = if self.sweeps {
+            remove_if_idle(&self.folder)
+        } else {
+            // It fails, as it should, when there is a record in it.
+            fs::remove_dir(&self.folder).is_ok()
+        };
+        if removed {
+            for above in self.folder.ancestors().skip(1).take(self.made) {
+                if fs::remove_dir(above).is_err() {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// The answer to [`Index::release`].
@@ -52,6 +100,15 @@ pub enum Release {
     NotHeld,
 }
 
+/// The answer to [`Index::claim`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// The attachment has it.
+    Own,
+    /// Others have it, or had it: one attachment, or several that share it, by [`AttachmentKey::hash`].
+    By(Vec<String>),
+}
+
 impl Index {
     /// Makes an index over the node's roots.
     #[must_use]
@@ -61,6 +118,9 @@ impl Index {
             shared: roots.run.join("shared"),
             locks: roots.run.join("locks"),
             addresses: roots.addresses(),
+            lacking: roots.run.join("lacking"),
+            left: roots.run.join("left"),
+            claims: roots.run.join("claims"),
             unread: roots.unread.clone(),
         }
     }
@@ -110,7 +170,10 @@ impl Index {
         }
         let path = self.record_path(key, plugin);
         let removed = remove_file(&path)?;
-        if let Some(directory) = path.parent() {
+        // While the attachment is locked the folder stays: see AttachmentLock.
+        if let Some(directory) = path.parent()
+            && let Some(_lock) = Lock::try_directory(directory)
+        {
             remove_if_idle(directory);
         }
         Ok(removed)
@@ -175,6 +238,15 @@ impl Index {
         }
     }
 
+    /// Gives the lock of an object back and removes its file. For objects that are locked once in a long
+    /// time and of which there are many. A process that waits for the lock notices, and makes a new file.
+    pub fn end_lock(&self, object: &str, lock: Lock) {
+        let path = self.locks.join(format!("{}.lock", file_name_of(object)));
+        // A file that stays is an empty one.
+        let _ = fs::remove_file(path);
+        drop(lock);
+    }
+
     /// Keeps others from removing or repairing an attachment at the same time, waiting at most `deadline` for them. `None`:
     /// there is no record of it, so nobody could repair it.
     ///
@@ -184,8 +256,75 @@ impl Index {
         &self,
         key: &AttachmentKey,
         deadline: Duration,
-    ) -> Result<Option<Lock>, LockError> {
-        Lock::acquire_directory(&self.owners.join(key.hash()), deadline)
+    ) -> Result<Option<AttachmentLock>, LockError> {
+        self.lock_hash(&key.hash(), deadline)
+    }
+
+    /// Does what [`Index::lock_attachment`] does for the attachment with this [`AttachmentKey::hash`].
+    ///
+    /// # Errors
+    /// As [`Index::lock_attachment`].
+    pub fn lock_hash(
+        &self,
+        hash: &str,
+        deadline: Duration,
+    ) -> Result<Option<AttachmentLock>, LockError> {
+        if !is_hash(hash) {
+            return Ok(None);
+        }
+        let folder = self.owners.join(hash);
+        let lock = Lock::acquire_directory(&folder, deadline)?;
+        Ok(lock.map(|lock| AttachmentLock { _lock: lock, folder, made: 0, sweeps: false }))
+    }
+
+    /// Keeps others from making, removing or repairing an attachment at the same time, waiting at most `deadline` for them. The
+    /// folder of its records is made for that, and goes with the lock where no record is in it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] names the holder.
+    pub fn begin_attachment(
+        &self,
+        key: &AttachmentKey,
+        deadline: Duration,
+    ) -> Result<AttachmentLock, LockError> {
+        Self::begin_in(self.owners.join(key.hash()), deadline)
+    }
+
+    /// Does what [`Index::begin_attachment`] does for who makes an attachment of several others. It is not the same lock: one
+    /// of those may have the same key.
+    ///
+    /// # Errors
+    /// As [`Index::begin_attachment`].
+    pub fn begin_group(
+        &self,
+        key: &AttachmentKey,
+        deadline: Duration,
+    ) -> Result<AttachmentLock, LockError> {
+        Self::begin_in(self.owners.join(format!("{}.group", key.hash())), deadline)
+    }
+
+    fn begin_in(folder: PathBuf, deadline: Duration) -> Result<AttachmentLock, LockError> {
+        let begin = Instant::now();
+        let (mut races, mut made) = (0, 0);
+        loop {
+            let left = deadline.saturating_sub(begin.elapsed());
+            if let Some(lock) = Lock::acquire_directory(&folder, left)? {
+                return Ok(AttachmentLock { _lock: lock, folder, made, sweeps: true });
+            }
+            races += 1;
+            let above = folder.ancestors().skip(1).take(2);
+            made = made.max(above.take_while(|folder| !folder.exists()).count());
+            match ensure_directory(&folder) {
+                Err(FileError::CreateDirectory { path, source }) => {
+                    return Err(LockError::Open { path, source });
+                }
+                _ if DIRECTORY_RACES < races => {
+                    let source = io::ErrorKind::NotFound.into();
+                    return Err(LockError::Open { path: folder, source });
+                }
+                _made => {}
+            }
+        }
     }
 
     /// Writes down that an attachment uses a shared object; `false` when it did already.
@@ -361,6 +500,184 @@ impl Index {
         }
     }
 
+    /// Takes the note of a shared object whose change stays though nobody holds it, and remembers that
+    /// it was ours ([`Index::left`]).
+    ///
+    /// The caller holds the object's lock.
+    ///
+    /// # Errors
+    /// [`FileError`]; the note is then still there.
+    pub fn leave(&self, object: &str) -> Result<(), FileError> {
+        let path = self.left.join(file_name_of(object));
+        let boot = boot_id()?;
+        // Of an earlier time.
+        let _ = fs::remove_file(&path);
+        in_directory(&path, || {
+            symlink(&boot, &path).map_err(|source| FileError::Write { path: path.clone(), source })
+        })?;
+        self.take_note(object).map(drop)
+    }
+
+    /// Lists the shared objects whose change stayed in this boot when the last attachment left, sorted.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        let boot = boot_id().ok();
+        let of_this_boot = |path: &PathBuf| {
+            boot.as_ref()
+                .is_some_and(|boot| fs::read_link(path).is_ok_and(|to| to == Path::new(boot)))
+        };
+        let mut damaged = Vec::new();
+        let files = entries(&self.left, &mut damaged, &Unread::default());
+        let mut objects: Vec<String> = files
+            .filter(of_this_boot)
+            .filter_map(|path| object_of(path.file_name()?.to_str()?))
+            .collect();
+        objects.sort();
+        objects
+    }
+
+    /// Claims for an attachment what one alone can have; says who has it otherwise. It takes one call
+    /// where it is free.
+    ///
+    /// # Errors
+    /// [`FileError`]; whose it is then is not known.
+    pub fn claim(&self, object: &str, key: &AttachmentKey) -> Result<Claimed, FileError> {
+        let (path, hash) = (self.claim_path(object), key.hash());
+        let failed = |source| FileError::Write { path: path.clone(), source };
+        for _ in 0..DIRECTORY_RACES {
+            match symlink(&hash, &path) {
+                Ok(()) => return Ok(Claimed::Own),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    ensure_directory(&self.claims)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    match holders_in(&path) {
+                        Ok(holders) if holders.contains(&hash) => return Ok(Claimed::Own),
+                        Ok(holders) => return Ok(Claimed::By(holders)),
+                        // It was let go of just now.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        // No link, so it is none of ours.
+                        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                            remove_file(&path)?;
+                        }
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(failed(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// Says whose claim there is: the [`AttachmentKey::hash`] of each attachment that has it.
+    ///
+    /// # Errors
+    /// [`FileError::Read`].
+    pub fn claimed_by(&self, object: &str) -> Result<Vec<String>, FileError> {
+        holders_of(&self.claim_path(object))
+    }
+
+    /// Passes a claim on to other attachments, or to nobody, if the same have it still; `false` if not.
+    ///
+    /// The caller holds the object's lock, and the lock of an attachment that has it alone ([`Index::lock_hash`]), which
+    /// lets go of it by [`Index::unclaim`].
+    ///
+    /// # Errors
+    /// [`FileError`]; those who had it have it still.
+    pub fn pass_claim(
+        &self,
+        object: &str,
+        from: &[String],
+        to: &[String],
+    ) -> Result<bool, FileError> {
+        if self.claimed_by(object)? != from {
+            return Ok(false);
+        }
+        let path = self.claim_path(object);
+        if to.is_empty() {
+            return remove_file(&path).map(|_| true);
+        }
+        let failed = |source| FileError::Write { path: path.clone(), source };
+        // No object has this name. What a killed process leaves of it goes as claims do.
+        let new = self.claims.join(format!("{}{SHARED_BY}", file_name_of(object)));
+        // Of somebody who was killed here.
+        remove_file(&new)?;
+        symlink(to.join(SHARED_BY), &new).map_err(failed)?;
+        fs::rename(&new, &path).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Gives up a claim of the attachment with this hash; another's stays. `false` when the attachment shares it:
+    /// then [`Index::pass_claim`] gives it up.
+    ///
+    /// The caller holds the attachment's lock.
+    ///
+    /// # Errors
+    /// [`FileError::Read`], [`FileError::Remove`].
+    pub fn unclaim(&self, object: &str, hash: &str) -> Result<bool, FileError> {
+        let holders = self.claimed_by(object)?;
+        if holders == [hash] {
+            return remove_file(&self.claim_path(object)).map(|_| true);
+        }
+        Ok(holders.iter().all(|holder| holder != hash))
+    }
+
+    /// Lists what the attachment with this hash has claimed. It looks at every claim: for an attachment whose record is
+    /// lost. What cannot be read is reported.
+    #[must_use]
+    pub fn claims_of(&self, hash: &str) -> Read<Vec<String>> {
+        let mut all = Read::whole(Vec::new());
+        for claim in entries(&self.claims, &mut Vec::new(), &self.unread) {
+            match holders_of(&claim) {
+                Ok(holders) if holders.iter().any(|holder| holder == hash) => {
+                    let name = claim.file_name().and_then(OsStr::to_str);
+                    all.found.extend(name.and_then(object_of));
+                }
+                Ok(_) => {}
+                Err(error) => all.damaged.push(Damaged::of(claim, &error)),
+            }
+        }
+        all
+    }
+
+    /// Reads all records of the attachment with this [`AttachmentKey::hash`].
+    #[must_use]
+    pub fn of_hash(&self, hash: &str) -> Read<Vec<Record>> {
+        let mut all = Read::whole(Vec::new());
+        if is_hash(hash) {
+            read_records(&self.owners.join(hash), &mut all, &Unread::default());
+        }
+        all
+    }
+
+    fn claim_path(&self, object: &str) -> PathBuf {
+        self.claims.join(file_name_of(object))
+    }
+
+    /// Says whether this boot's kernel was found to lack a module ([`Index::note_lacking`]). Only a hint:
+    /// the module may have been installed since.
+    #[must_use]
+    pub fn is_lacking(&self, module: &str) -> bool {
+        // A link is read by one call.
+        let noted = fs::read_link(self.lacking.join(file_name_of(module)));
+        noted.is_ok_and(|boot| boot_id().is_ok_and(|now| boot == Path::new(&now)))
+    }
+
+    /// Remembers for this boot that the kernel lacks a module, so that it is not made to look for it at
+    /// every call. A failure costs no more than another look. Where nothing of ours is yet, nothing is
+    /// written: a question leaves no trace.
+    pub fn note_lacking(&self, module: &str) {
+        let Ok(boot) = boot_id() else { return };
+        let path = self.lacking.join(file_name_of(module));
+        if !self.lacking.parent().is_some_and(Path::is_dir) {
+            return;
+        }
+        // Of an earlier boot.
+        let _ = fs::remove_file(&path);
+        let _ = create_directory(&self.lacking, DIRECTORY_MODE);
+        let _ = symlink(boot, &path);
+    }
+
     /// Removes the index's own files and folders when nothing is written in them: no attachment has a record or holds
     /// anything. Says whether they are gone.
     ///
@@ -379,6 +696,9 @@ impl Index {
         }
         // Only hints, which whoever misses them makes again.
         let _ = fs::remove_dir_all(&self.addresses);
+        let _ = fs::remove_dir_all(&self.lacking);
+        self.sweep_claims();
+        let _ = fs::remove_dir(&self.claims);
         // Each fails while something is left in it, which is the answer then.
         for folder in [&self.owners, &self.shared, &self.locks] {
             remove_if_idle(folder);
@@ -390,11 +710,31 @@ impl Index {
     /// into such a folder makes it again.
     pub fn sweep(&self) {
         self.remove_abandoned();
+        self.sweep_claims();
         let mut damaged = Vec::new();
-        for place in [&self.owners, &self.shared] {
-            for folder in entries(place, &mut damaged, &Unread::default()) {
-                // Fails for all that is in use, and for notes.
+        for folder in entries(&self.shared, &mut damaged, &Unread::default()) {
+            // Fails for all that is in use, and for notes.
+            let _ = fs::remove_dir(folder);
+        }
+        for folder in entries(&self.owners, &mut damaged, &Unread::default()) {
+            // One that is locked is about to get a record.
+            if let Ok(Some(_lock)) = Lock::acquire_directory(&folder, Duration::ZERO) {
                 let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+
+    /// Removes claims of attachments that have no record any more.
+    fn sweep_claims(&self) {
+        let mut damaged = Vec::new();
+        for claim in entries(&self.claims, &mut damaged, &Unread::default()) {
+            // An attachment has a record before it has a claim.
+            let is_gone = |holder: &String| {
+                let record = fs::symlink_metadata(self.owners.join(holder));
+                record.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            };
+            if holders_in(&claim).is_ok_and(|holders| holders.iter().all(is_gone)) {
+                let _ = fs::remove_file(claim);
             }
         }
     }
@@ -471,20 +811,20 @@ fn ensure_directory(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Removes a directory in which nothing is left but temporary files of processes that were killed. A process that is
-/// writing one just now writes it again; see [`in_directory`].
-fn remove_if_idle(directory: &Path) {
+/// Removes a directory in which nothing is left but temporary files of processes that were killed, and says whether it
+/// did. A process that is writing one just now writes it again; see [`in_directory`].
+fn remove_if_idle(directory: &Path) -> bool {
     let mut damaged = Vec::new();
     // Fails while other plugins have records there.
     let unread = Unread::default();
-    if fs::remove_dir(directory).is_ok()
-        || entries(directory, &mut damaged, &unread).next().is_some()
-        || !damaged.is_empty()
-    {
-        return;
+    if fs::remove_dir(directory).is_ok() {
+        return true;
+    }
+    if entries(directory, &mut damaged, &unread).next().is_some() || !damaged.is_empty() {
+        return false;
     }
     remove_temporary(directory, b"");
-    let _ = fs::remove_dir(directory);
+    fs::remove_dir(directory).is_ok()
 }
 
 /// Removes the temporary files whose names begin so. What cannot be removed is in nobody's way.
@@ -495,6 +835,17 @@ fn remove_temporary(directory: &Path, begin: &[u8]) {
         if name.starts_with(begin) && name.ends_with(b".tmp") {
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+/// Reads who has a claim; nobody if it is not there.
+fn holders_of(claim: &Path) -> Result<Vec<String>, FileError> {
+    match holders_in(claim) {
+        Ok(holders) => Ok(holders),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        // No link, so it is none of ours; the next claim removes it.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Vec::new()),
+        Err(source) => Err(FileError::Read { path: claim.to_owned(), source }),
     }
 }
 
@@ -560,6 +911,20 @@ fn holder_names(
         }
         Err(errno) => Some(Err(failed(&directory, errno))),
     }))
+}
+
+/// What separates those who share a claim.
+const SHARED_BY: &str = "+";
+
+/// Reads who has a claim.
+fn holders_in(claim: &Path) -> io::Result<Vec<String>> {
+    let target = fs::read_link(claim)?;
+    Ok(target.to_string_lossy().split(SHARED_BY).map(str::to_owned).collect())
+}
+
+/// Says whether a text is an attachment's hash, and not a path to somewhere else.
+fn is_hash(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn read_records(directory: &Path, all: &mut Read<Vec<Record>>, unread: &Unread) {

@@ -1,7 +1,7 @@
 //! The files a node's networking keeps.
 //!
 //! Containers outlive the calls that connect them, so what one call did must be known to the next. This crate
-//! owns how that is written down: whole files or none ([`write_atomic`]), one writer at a time ([`Lock`]), and
+//! owns how that is written down: whole files or none ([`write_atomic`]; [`publish()`] where other programs watch), one writer at a time ([`Lock`]), and
 //! who owns what ([`Index`]). It knows nothing of links, addresses or rules: it keeps what plugins hand it.
 //!
 //! Two roots, both values and never constants ([`Roots`]): `run` is emptied by a reboot, as the kernel's
@@ -52,6 +52,7 @@ mod file;
 mod index;
 mod lock;
 mod name;
+mod publish;
 mod record;
 mod roots;
 
@@ -59,8 +60,9 @@ pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_abandoned,
     remove_directory, remove_file, sync_directory, write_atomic,
 };
-pub use index::{Index, Release};
+pub use index::{AttachmentLock, Claimed, Index, Release};
 pub use lock::{Holder, Lock, LockError};
 pub use name::{file_name_of, object_of};
-pub use record::{Damaged, NetnsIdentity, Read, Record};
+pub use publish::{publish, withdraw};
+pub use record::{Damaged, NetnsIdentity, Read, Record, noted_in};
 pub use roots::{Roots, boot_id};

@@ -21,7 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 /// same way and stay empty. The file is never removed, for a lock on a removed file excludes nobody.
 #[derive(Debug)]
 pub struct Lock {
-    file: File,
+    pub(crate) file: File,
 }
 
 /// The process that holds a lock, as far as procfs tells.
@@ -110,7 +110,7 @@ impl Lock {
 }
 
 /// Locks an open file, waiting at most `deadline` for others.
-fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lock, LockError> {
+pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lock, LockError> {
     let begin = Instant::now();
     let mut wait = FIRST_WAIT;
     loop {
@@ -147,6 +147,13 @@ impl Lock {
         };
         let lock = wait_for(file, path, deadline)?;
         Ok((!is_removed(&lock.file)).then_some(lock))
+    }
+
+    /// Takes the lock on a directory if it is there and nobody holds it.
+    pub(crate) fn try_directory(path: &Path) -> Option<Lock> {
+        let file = File::open(path).ok()?;
+        file.try_lock().ok()?;
+        Some(Lock { file })
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use cni::AttachmentKey;
+use kernel::living::{self, Noted};
+use kernel::netns::{Netns, NetnsId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,6 +20,18 @@ pub struct NetnsIdentity {
     pub dev: u64,
     /// The inode.
     pub ino: u64,
+}
+
+impl From<NetnsId> for NetnsIdentity {
+    fn from(id: NetnsId) -> Self {
+        NetnsIdentity { dev: id.dev, ino: id.ino }
+    }
+}
+
+impl From<NetnsIdentity> for NetnsId {
+    fn from(id: NetnsIdentity) -> Self {
+        NetnsId { dev: id.dev, ino: id.ino }
+    }
 }
 
 /// What a plugin wants to know later about an attachment it made.
@@ -35,6 +49,12 @@ pub struct Record {
     /// The identity of the container's namespace, when known.
     #[serde(rename = "netnsId", default, skip_serializing_if = "Option::is_none")]
     pub netns_id: Option<NetnsIdentity>,
+    /// Its cookie, which no other namespace of the boot has, where the kernel tells it.
+    #[serde(rename = "netnsCookie", default, skip_serializing_if = "Option::is_none")]
+    pub netns_cookie: Option<u64>,
+    /// The PID namespace of who wrote it: whoever counts processes there sees those that may be in the container's.
+    #[serde(rename = "pidNs", default, skip_serializing_if = "Option::is_none")]
+    pub pid_ns: Option<u64>,
     /// The plugin that wrote it.
     pub plugin: String,
     /// The plugin's own.
@@ -56,6 +76,8 @@ impl Record {
             attachment,
             netns: None,
             netns_id: None,
+            netns_cookie: None,
+            pid_ns: None,
             plugin: plugin.into(),
             data,
         }
@@ -67,6 +89,35 @@ impl Record {
         self.netns = Some(path.into());
         self.netns_id = id;
         self
+    }
+
+    /// Adds the container's namespace, which is there, by all that tells it from others.
+    #[must_use]
+    pub fn in_netns(mut self, path: impl Into<PathBuf>, netns: &Netns) -> Self {
+        self.netns = Some(path.into());
+        self.netns_id = Some(netns.id().into());
+        self.netns_cookie = netns.cookie();
+        self.pid_ns = living::own_pid_ns();
+        self
+    }
+
+    /// Does what [`Record::in_netns`] does without entering the namespace for its cookie, which another plugin of the attachment has
+    /// noted.
+    #[must_use]
+    pub fn in_netns_of_another(self, path: impl Into<PathBuf>, netns: &Netns) -> Self {
+        let pid_ns = living::own_pid_ns();
+        let cookie = netns.cookie_if_asked();
+        Record { netns_cookie: cookie, pid_ns, ..self.with_netns(path, Some(netns.id().into())) }
+    }
+
+    /// Says what tells the container's namespace; `None` when that was not written down.
+    #[must_use]
+    pub fn noted(&self) -> Option<Noted> {
+        let path = self.netns.clone().unwrap_or_default();
+        let id = self.netns_id.map(NetnsId::from);
+        let is_noted = id.is_some() || !path.as_os_str().is_empty();
+        let (cookie, pid_ns) = (self.netns_cookie, self.pid_ns);
+        is_noted.then_some(Noted { path, id, cookie, pid_ns })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -88,6 +139,20 @@ impl Record {
         }
         serde_json::from_slice(bytes).map_err(|error| error.to_string())
     }
+}
+
+/// Says what records of one attachment tell of its container's namespace. Plugins may have noted different ones, when an ADD came
+/// before the DEL of its predecessor. One that did not enter the namespace left its cookie to the others.
+pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted> {
+    let mut all: Vec<Noted> = records.into_iter().filter_map(Record::noted).collect();
+    for at in 0..all.len() {
+        if all[at].cookie.is_none() {
+            let mut same = all.iter().filter(|noted| noted.id == all[at].id);
+            all[at].cookie = same.find_map(|noted| noted.cookie);
+        }
+    }
+    all.dedup();
+    all
 }
 
 /// A file that could not be made sense of.

@@ -25,7 +25,7 @@ mod trace;
 
 pub use act::{Blow, failures};
 pub use name::{changes, name};
-pub use trace::{Ended, Hand, Moment, follow, follow_whole, strike, watch};
+pub use trace::{Ended, Hand, Moment, follow, strike, watch};
 
 /// Whether programs can be traced so on this kind of machine: the registers differ.
 #[must_use]

@@ -43,6 +43,7 @@ pub const VM_MARK: &str = "vm_";
 #[macro_export]
 macro_rules! require {
     ($($feature:expr),+ $(,)?) => {{
+        $crate::feature::assert_not_moved(env!("CARGO_MANIFEST_DIR"));
         fn here() {}
         let test = $crate::feature::test_name(::std::any::type_name_of_val(&here));
         if $crate::feature::skip(test, &[$($feature),+]) {
@@ -54,7 +55,7 @@ macro_rules! require {
 /// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
-pub const KERNEL: [(&str, &str); 24] = [
+pub const KERNEL: [(&str, &str); 26] = [
     ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
     ("vlan", "ip link add link p0 name t0 type vlan id 7"),
     ("dummy", "ip link add t0 type dummy"),
@@ -69,6 +70,7 @@ pub const KERNEL: [(&str, &str); 24] = [
         "openvswitch",
         "$(cat /proc/sys/kernel/modprobe) openvswitch; test -d /sys/module/openvswitch",
     ),
+    ("module-requests", "test -d /sys/kernel/tracing/events/module/module_request"),
     ("wireguard", "ip link add t0 type wireguard"),
     ("tun", "ip tuntap add t0 mode tap"),
     ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),
@@ -89,6 +91,8 @@ pub const KERNEL: [(&str, &str); 24] = [
     ),
     // The virtual machine's own: what another machine has is in use.
     ("spare-nic", "test -n \"$NETWRIGHT_VM\" && ls -d /sys/bus/virtio/drivers/virtio_net/virtio*"),
+    // The virtual machine's own too: its sysctls are as Docker, Kubernetes and systemd leave those of a machine.
+    ("configured-machine", "test -n \"$NETWRIGHT_VM\""),
     ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
     ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
     (
@@ -166,6 +170,33 @@ pub fn test_name(inner: &'static str) -> &'static str {
     test.split_once("::").map_or(test, |(_, path)| path)
 }
 
+/// Fails a test whose checkout was moved or copied since it was built, for [`require!`](crate::require): cargo takes it for built, and
+/// what the tests have compiled in, where documents and executables are, leads to the old place. `cargo xtask` shows the
+/// checkout at one place.
+///
+/// # Panics
+/// With what to do.
+pub fn assert_not_moved(compiled: &str) {
+    let now = env::var_os("CARGO_MANIFEST_DIR");
+    if let Some(told) = moved(Path::new(compiled), now.as_ref().map(Path::new)) {
+        panic!("{told}");
+    }
+}
+
+/// Says that a package was built elsewhere than it is; where it is now nobody says but cargo.
+fn moved(compiled: &Path, now: Option<&Path>) -> Option<String> {
+    let real = |path: &Path| path.canonicalize().ok();
+    let compiled_is = real(compiled);
+    let is_here = compiled_is.is_some() && now.is_none_or(|now| real(now) == compiled_is);
+    let now = now.map_or_else(|| "elsewhere".to_owned(), |now| format!("in {now:?}"));
+    (!is_here).then(|| {
+        format!(
+            "these tests were built in {compiled:?} and run {now}: the checkout was moved or copied; \
+             run `cargo clean`, or the tests by `cargo xtask only`"
+        )
+    })
+}
+
 /// Whether the test must be skipped; says so on stderr. For [`require!`](crate::require).
 ///
 /// # Panics
@@ -201,7 +232,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::test_name;
+    use super::{Path, moved, test_name};
 
     /// The probes themselves must be right: whatever machine this is, the kernel knows some of these.
     #[test]
@@ -210,6 +241,23 @@ mod tests {
         for feature in ["macvlan", "vxlan", "ifb", "tbf", "tun"] {
             assert!(super::available(feature), "{feature}");
         }
+    }
+
+    #[test]
+    fn a_checkout_that_was_moved_is_told() {
+        let (here, there) = (Path::new("/usr"), Path::new("/nonexistent/crate"));
+        assert_eq!(moved(here, None), None);
+        assert_eq!(moved(here, Some(Path::new("/usr/../usr"))), None);
+        assert!(
+            moved(there, None)
+                .unwrap()
+                .contains("built in \"/nonexistent/crate\" and run elsewhere")
+        );
+        assert!(
+            moved(there, Some(here)).unwrap().contains("run in \"/usr\": the checkout was moved")
+        );
+        // A copy: the old place is there too.
+        assert!(moved(Path::new("/etc"), Some(here)).is_some());
     }
 
     #[test]

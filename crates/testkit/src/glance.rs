@@ -32,7 +32,13 @@ impl Glance {
     pub fn diff(&self, after: &Glance) -> Vec<String> {
         let gone = self.facts.difference(&after.facts).map(|fact| format!("- {fact}"));
         let new = after.facts.difference(&self.facts).map(|fact| format!("+ {fact}"));
-        gone.chain(new).collect()
+        // As with a `Snapshot`: forwarding may be on afterwards, but not off.
+        let stays_on = |line: &String| {
+            line.contains("forward")
+                && (line.starts_with("- sysctl ") && line.ends_with(" 0")
+                    || line.starts_with("+ sysctl ") && line.ends_with(" 1"))
+        };
+        gone.chain(new).filter(|line| !stays_on(line)).collect()
     }
 
     /// Everything that was seen.

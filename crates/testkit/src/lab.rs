@@ -2,6 +2,7 @@
 
 mod init;
 mod setup;
+mod sysctl;
 
 pub(crate) use setup::unshare;
 
@@ -25,7 +26,7 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 ///
 /// Inside it `/run`, `/dev/shm`, `/etc`, `/var` and `/opt` are private (the last three start as the machine's, less
 /// everything about container networking), `/sys` shows the lab's own links, `lo` is up and nothing else exists:
-/// no links, no rules, no forwarding. The rest of the file system, `/tmp` and `/var/tmp` included, is the machine's.
+/// no links, no rules, no forwarding, and sysctls as the kernel was compiled with, whatever the machine's are. The rest of the file system, `/tmp` and `/var/tmp` included, is the machine's, and so are the checkout and what cargo built.
 ///
 /// A [`Place`]: programs run in it with [`Place::command`] and [`Place::sh`], Rust code with [`Place::enter`].
 /// Its containers keep the lab alive; it is gone, with the processes started in it, when the last
@@ -206,7 +207,7 @@ impl Lab {
         ));
         self.sh(&addresses("up0", 1));
         // The kernel makes the address's own route a moment after the address, in its own time.
-        self.sh("timeout 5 sh -c 'until ip -6 route show table local | grep -q 2001:db8:ffff::1; do :; done'");
+        self.sh("timeout 60 sh -c 'until ip -6 route show table local | grep -q 2001:db8:ffff::1; do :; done'");
         self.sh("ip route add default via 198.51.100.2 && \
                  ip -6 route add default via 2001:db8:ffff::2");
         outside

@@ -6,12 +6,15 @@
 //! * [`Glance`]: nearly as much in a millisecond, for tests that look thousands of times.
 //! * [`fault`]: a program killed, or failed, at any system call.
 //! * [`MemoryLimit`]: a bound on what a process may use.
+//! * [`ModuleRequests`]: which modules the kernel looked for.
 //! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
+//! * [`page`]: a page of documentation, read for its commands.
 //! * [`mod@reference`]: the Go plugins of two releases.
 //! * [`driver`]: a Docker network driver, in a lab.
 //! * [`kube`]: a small Kubernetes API server.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
+//! * [`share`]: how much of all there is to try a run with `--full` tries.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
 //! This crate is a dev-dependency only. It does not use any other crate of ours: it looks at the kernel through
@@ -35,6 +38,7 @@
 #![expect(clippy::disallowed_methods, reason = "running programs is what this crate is for")]
 #![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
 
+pub mod cel;
 pub mod driver;
 pub mod fault;
 pub mod feature;
@@ -42,17 +46,22 @@ mod glance;
 pub mod kube;
 mod lab;
 mod memory;
+mod modules;
+pub mod page;
 mod place;
 pub mod real;
 pub mod reference;
 mod service;
+pub mod share;
 mod snapshot;
 mod tally;
 pub mod traffic;
+pub mod watcher;
 
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;
+pub use modules::ModuleRequests;
 pub use place::{Place, Running};
 pub use service::{Service, wait_for, wait_until};
 pub use snapshot::Snapshot;

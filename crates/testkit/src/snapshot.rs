@@ -15,6 +15,10 @@ use crate::place::Place;
 /// legacy), every sysctl under `/proc/sys/net`, qdiscs and filters, mounts, and the files below [`Snapshot::FILES`]:
 /// path, mode, owner and content.
 ///
+/// Forwarding that is on afterwards and was off, IPv4's or IPv6's, is no difference: it stays on behind
+/// the last container, since other programs may rely on it by then. It is the one exception, with what
+/// the kernel changes along with it. Forwarding that is switched off is a difference.
+///
 /// Addresses that duplicate address detection is still looking at are waited for: their routes come later. What changes
 /// by itself is left out: interface indices, carrier, counters, learned neighbours, conntrack entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +76,12 @@ impl Snapshot {
     pub fn diff(&self, after: &Self) -> Vec<String> {
         let all: BTreeSet<&Fact> = self.facts.keys().chain(after.facts.keys()).collect();
         let mut lines = Vec::new();
+        let stays_on = Forwarding::switched_on(self, after);
         for fact in all {
             let Fact { section, name } = fact;
+            if stays_on.explains(fact, self.facts.get(fact), after.facts.get(fact)) {
+                continue;
+            }
             match (self.facts.get(fact), after.facts.get(fact)) {
                 (Some(was), Some(is)) if was == is => {}
                 (Some(was), Some(is)) => {
@@ -122,6 +130,50 @@ impl Snapshot {
     pub fn section(&self, section: &str) -> Vec<String> {
         let facts = self.facts.iter().filter(|(fact, _)| fact.section == section);
         facts.map(|(fact, value)| format!("{}: {value}", fact.name)).collect()
+    }
+}
+
+/// Which forwarding was off before and is on afterwards.
+#[derive(Debug, Clone, Copy)]
+struct Forwarding {
+    v4: bool,
+    v6: bool,
+}
+
+impl Forwarding {
+    fn switched_on(before: &Snapshot, after: &Snapshot) -> Self {
+        let switched_on = |name: &str| {
+            let fact = Fact { section: "sysctls", name: name.to_owned() };
+            let value = |snapshot: &Snapshot| snapshot.facts.get(&fact).cloned();
+            value(before).as_deref() == Some("0") && value(after).as_deref() == Some("1")
+        };
+        Self {
+            v4: switched_on("net/ipv4/ip_forward"),
+            v6: switched_on("net/ipv6/conf/all/forwarding"),
+        }
+    }
+
+    /// Says whether the kernel made this difference when forwarding was switched on.
+    fn explains(self, fact: &Fact, was: Option<&String>, is: Option<&String>) -> bool {
+        let (was, is) = (was.map(String::as_str), is.map(String::as_str));
+        let is_switch = |family: &str| {
+            let conf = format!("net/{family}/conf/");
+            fact.name.starts_with(&conf) && fact.name.ends_with("/forwarding")
+        };
+        match (fact.section, was, is) {
+            ("sysctls", Some("0"), Some("1")) => {
+                (self.v4 && (fact.name == "net/ipv4/ip_forward" || is_switch("ipv4")))
+                    || (self.v6 && is_switch("ipv6"))
+            }
+            // A router takes no redirects (linux net/ipv4/devinet.c inet_forward_change).
+            ("sysctls", Some("1"), Some("0")) => {
+                self.v4 && fact.name == "net/ipv4/conf/all/accept_redirects"
+            }
+            // Routers have an address in common (RFC 4291 §2.6.1), and groups that they listen to.
+            ("routes", None, Some(_)) => self.v6 && fact.name.contains("anycast "),
+            ("fdb", None, Some(_)) => self.v6 && fact.name.starts_with("33:33:"),
+            _ => false,
+        }
     }
 }
 

@@ -1,176 +1,20 @@
-//! Fuzzing without a fuzzer: random changes of the seeds, on a stable toolchain.
+//! Random changes of the seeds, for as long as asked for.
 //!
 //! ```text
 //! smoke [--iterations N] [--seed N] [--target NAME]…
 //! ```
 //!
-//! It knows nothing of coverage, so it finds shallow bugs only; its use is that it runs anywhere, in CI, for
-//! a known number of inputs. The seed is printed first: the same seed runs the same inputs again. When a
-//! target panics, the input is written beside the seeds as `crash-…` and the exit code is 1.
+//! The seed is printed first: the same seed runs the same inputs again. When a target panics, the input is written beside
+//! the seeds as `crash-…` and the exit code is 1.
 
-use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write as _;
-use std::panic::catch_unwind;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use netwright_fuzz::smoke::{random_seed, try_target};
 use netwright_fuzz::{TARGETS, Target};
 
 /// About twenty seconds for all targets in a release build on a slow machine.
 const DEFAULT_ITERATIONS: u64 = 700_000;
-
-/// Inputs stay below this; what only large inputs do is tested by hand (crates/cni/tests/it/hostile.rs).
-const MAX_INPUT: usize = 4096;
-
-/// Pieces that matter to the parsers and that random bytes would not hit.
-const WORDS: &[&str] = &[
-    "null",
-    "true",
-    "false",
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    ",",
-    "\"",
-    "\\",
-    "\\u0000",
-    "\\ud800",
-    "-",
-    "0",
-    "1e400",
-    "18446744073709551616",
-    "-1",
-    "1.5",
-    "\"name\"",
-    "\"NAME\"",
-    "\"type\"",
-    "\"cniVersion\"",
-    "\"cniVersions\"",
-    "\"plugins\"",
-    "\"capabilities\"",
-    "\"ipam\"",
-    "\"dns\"",
-    "\"prevResult\"",
-    "\"interfaces\"",
-    "\"ips\"",
-    "\"ip4\"",
-    "\"ip6\"",
-    "\"routes\"",
-    "\"address\"",
-    "\"gateway\"",
-    "\"interface\"",
-    "\"dst\"",
-    "\"0.1.0\"",
-    "\"0.4.0\"",
-    "\"1.1.0\"",
-    "\"2.0\"",
-    "0.0.0.0/0",
-    "::/0",
-    "::ffff:1.2.3.4/100",
-    "192.0.2.1/24",
-    "=",
-    ";",
-    "IgnoreUnknown=",
-    "/",
-    "..",
-    "\u{17f}",
-    "\u{212a}",
-    "\u{a0}",
-    "\n",
-    "\t",
-    "[[[[[[[[[[[[[[[[",
-    "{\"a\":{\"a\":{\"a\":",
-];
-
-/// A generator of numbers that is the same everywhere (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
-        usize::try_from((self.next() >> 11) % bound).unwrap_or_default()
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[7]
-    }
-}
-
-/// Changes an input in a few places.
-fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let mut input = seeds.get(random.below(seeds.len())).cloned().unwrap_or_default();
-    let changes = 1 + random.below(6);
-    for _ in 0..=random.below(changes) {
-        let at = random.below(input.len() + 1);
-        let end = at + random.below((input.len() - at).min(32) + 1);
-        match random.below(9) {
-            0 => input.insert(at, random.byte()),
-            1 if at < input.len() => input[at] = random.byte(),
-            2 if at < input.len() => input[at] ^= 1 << random.below(8),
-            3 => drop(input.drain(at..end)),
-            4 => input.truncate(at),
-            5 => {
-                let piece = input[at..end].to_vec();
-                let to = random.below(input.len() + 1);
-                input.splice(to..to, piece);
-            }
-            6 => {
-                let other = &seeds[random.below(seeds.len())];
-                let from = random.below(other.len() + 1);
-                let to = from + random.below((other.len() - from).min(64) + 1);
-                input.splice(at..end, other[from..to].iter().copied());
-            }
-            _ => {
-                let word = WORDS[random.below(WORDS.len())];
-                input.splice(at..end, word.bytes());
-            }
-        }
-    }
-    input.truncate(MAX_INPUT);
-    input
-}
-
-fn seeds_folder(target: &Target) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target.name)
-}
-
-/// Reads the seeds in the order of their names, so that a run can be repeated.
-fn read_seeds(target: &Target) -> std::io::Result<Vec<Vec<u8>>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(seeds_folder(target))? {
-        paths.push(entry?.path());
-    }
-    paths.sort();
-    paths.iter().map(std::fs::read).collect()
-}
-
-/// Runs one input; returns where a crash was written.
-fn run(target: &Target, input: &[u8]) -> Option<PathBuf> {
-    catch_unwind(|| (target.run)(input)).err()?;
-    let mut name = String::from("crash-");
-    for byte in input
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        })
-        .to_be_bytes()
-    {
-        write!(name, "{byte:02x}").ok()?;
-    }
-    let path = seeds_folder(target).join(name);
-    std::fs::write(&path, input).ok()?;
-    Some(path)
-}
 
 struct Options {
     iterations: u64,
@@ -179,9 +23,8 @@ struct Options {
 }
 
 fn parse_options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
-    // The standard library's hasher is seeded at random for each process.
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    let mut options = Options { iterations: DEFAULT_ITERATIONS, seed: random, targets: Vec::new() };
+    let mut options =
+        Options { iterations: DEFAULT_ITERATIONS, seed: random_seed(), targets: Vec::new() };
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|error| format!("{word} {value}: {error}"));
@@ -213,44 +56,14 @@ fn main() -> ExitCode {
     let _ = writeln!(out, "seed {} iterations {}", options.seed, options.iterations);
     let mut failed = false;
     for target in options.targets {
-        let seeds = match read_seeds(target) {
-            Ok(seeds) if !seeds.is_empty() => seeds,
-            Ok(_) => {
-                let _ = writeln!(out, "{}: no seeds", target.name);
-                failed = true;
-                continue;
-            }
-            Err(error) => {
-                let _ = writeln!(out, "{}: {error}", target.name);
-                failed = true;
-                continue;
-            }
-        };
         let started = std::time::Instant::now();
-        let mut crash = seeds.iter().find_map(|seed| run(target, seed));
-        // A generator of its own for each target: one more target changes no other's inputs.
-        let name = target
-            .name
-            .bytes()
-            .fold(options.seed, |seed, byte| seed.rotate_left(8) ^ u64::from(byte));
-        let mut random = Random(name.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..options.iterations.div_ceil(target.share) {
-            if crash.is_some() {
-                break;
-            }
-            crash = run(target, &mutate(&mut random, &seeds));
-        }
-        let _ = match &crash {
-            Some(path) => writeln!(out, "{}: CRASH {}", target.name, path.display()),
-            None => writeln!(
-                out,
-                "{}: ok, {} seeds, {:.1?}",
-                target.name,
-                seeds.len(),
-                started.elapsed()
-            ),
+        let tried = try_target(target, options.seed, options.iterations);
+        let name = target.name;
+        let _ = match &tried {
+            Ok(seeds) => writeln!(out, "{name}: ok, {seeds} seeds, {:.1?}", started.elapsed()),
+            Err(what) => writeln!(out, "{name}: {what}"),
         };
-        failed |= crash.is_some();
+        failed |= tried.is_err();
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

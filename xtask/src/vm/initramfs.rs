@@ -41,7 +41,7 @@ pub(super) fn make(
          $b mount -t proc proc /proc\n$b mount -t devtmpfs dev /dev\n{insert}\
          $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576,cache=loose,ro root /root || $b poweroff -f\n\
          $b mount --move /proc /root/proc\n$b mount --move /dev /root/dev\n{environment}\
-         exec $b switch_root /root /bin/bash {}\n",
+         exec $b switch_root /root /bin/bash '{}'\n",
         stage.display()
     );
     archive.add("init", EXECUTABLE, init.as_bytes());

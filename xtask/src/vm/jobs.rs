@@ -34,10 +34,25 @@ impl Job {
         self.name.starts_with(module)
     }
 
+    /// The package's folder and the test's name, as [`said`] has them.
+    pub(super) fn label(&self) -> (String, String) {
+        let folder = Path::new(&self.directory).file_name().unwrap_or_default();
+        (folder.to_string_lossy().into_owned(), self.name.clone())
+    }
+
     /// Three lines of the list that the machine reads.
     pub(super) fn line(&self) -> String {
         format!("{}\n{}\n{}\n", self.directory, self.program, self.name)
     }
+}
+
+/// Which test a line of the machine gives the result of: `@test RESULT MS PACKAGE NAME`.
+pub(super) fn said(line: &str) -> Option<(String, String)> {
+    let [_, _, package, name] = line.strip_prefix("@test ")?.split(' ').collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    Some((package.to_owned(), name.to_owned()))
 }
 
 /// Builds the tests of the packages that cargo's options choose, and finds those whose names contain one of the filters, or `vm_` when there is none.
@@ -81,7 +96,19 @@ fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::test_binary;
+    use super::{Job, said, test_binary};
+
+    #[test]
+    fn a_result_names_its_test() {
+        let job = Job {
+            directory: "/w/crates/plugins".to_owned(),
+            program: "/t/it-1".to_owned(),
+            name: "tap::vm_a".to_owned(),
+        };
+        assert_eq!(said("@test PASS 120 plugins tap::vm_a"), Some(job.label()));
+        assert_eq!(said("@test of something"), None);
+        assert_eq!(said("SKIP tap::vm_a: only with --full"), None);
+    }
 
     #[test]
     fn test_binaries_are_found_in_cargos_messages() {

@@ -2,17 +2,20 @@
 
 use std::process::ExitCode;
 
-use cni::{AddResult, ContainerId, IfName, NetworkName, code};
-use cni_runtime::{CachedAttachment, DelError};
+use cni::text::one_line;
+use cni::{AddResult, ContainerId, IfName, NetworkList, NetworkName, code};
+use cni_runtime::{Attachment, CachedAttachment, DelError};
 use serde::Serialize;
+use state::Index;
 
 use super::Outcome;
 use crate::args::{Add, Attach, Check, Common, Del, Which};
-use crate::failure::Failure;
+use crate::failure::{EXIT_ENVIRONMENT, Failure};
 use crate::net::attach;
 use crate::net::container::{self, ContainerName, Kind};
 use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
+use crate::net::taken;
 use crate::shell::{Format, Report, Shell};
 use crate::table::Table;
 use crate::world::World;
@@ -28,7 +31,7 @@ struct Target {
 fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failure> {
     let container = container::resolve(&which.container, world)?;
     let container_id = match &which.container_id {
-        Some(id) => ContainerId::new(id).map_err(|error| error.context("--container-id"))?,
+        Some(id) => container::id(id, "--container-id")?,
         None => container.derived_id(),
     };
     let ifname = attach::ifname(&asked.addresses, world)?;
@@ -49,11 +52,24 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
         &args.attach,
         world,
     )?;
+    attach::refuse_untaken(&[&network.list], &args.attach)?;
+    attach::refuse_out_of_place(&network.list)?;
+    taken::refuse(&network.list, &attachment)?;
     let waiting = shell.waiting(format!("attaching to network {:?}", network.list.name));
     let added = session.runtime.add_list(&network.list, &attachment, session.deadline());
     drop(waiting);
     let added = added.map_err(|error| Failure::from(error.to_cni()))?;
-    forwarding::warn(&network.list, shell);
+    if let Err(error) = attachment.require_given(&added.result) {
+        let undoing = session.runtime.clone().undoing();
+        let undone = undoing.del_list(&network.list, &attachment, session.deadline());
+        return Err(Failure::from(match undone {
+            Ok(_) => error.with_details("the container was detached again"),
+            Err(left) => {
+                error.with_details(format!("undoing it failed, run `netwright del`: {left}"))
+            }
+        }));
+    }
+    forwarding::warn(&network.list, &Index::new(&session.roots), shell);
     match shell.format {
         Format::Json => {
             shell.raw(added.document.get().as_bytes());
@@ -64,7 +80,35 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
             shell.raw(text.as_bytes());
         }
     }
+    if shell.unread() {
+        undo(&session, &network.list, &attachment, shell);
+        return Ok(ExitCode::from(EXIT_ENVIRONMENT));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that nobody reads standard output, where that was not said yet.
+pub(crate) fn tell_unread(shell: &Shell) {
+    if !shell.lost() {
+        shell.say("error: write to standard output\ncause: nobody reads it any more");
+    }
+}
+
+/// Detaches again: nobody can read the result, so nobody knows what was made.
+pub(crate) fn undo(
+    session: &Session,
+    list: &NetworkList,
+    attachment: &Attachment,
+    shell: &mut Shell,
+) {
+    tell_unread(shell);
+    match session.runtime.clone().undoing().del_list(list, attachment, session.deadline()) {
+        Ok(_) => shell.say("the container was detached again"),
+        Err(error) => {
+            let error = error.to_cni();
+            shell.warn(format_args!("the container stays attached, run `netwright del`: {error}"));
+        }
+    }
 }
 
 /// Returns a table of the container's addresses, and its routes and name servers.
@@ -89,7 +133,7 @@ pub(crate) fn describe_result(result: &AddResult, ifname: &str) -> String {
         text.push_str(&format!("routes: {}\n", routes.collect::<Vec<_>>().join(", ")));
     }
     if !result.dns.nameservers.is_empty() {
-        text.push_str(&format!("name servers: {}\n", result.dns.nameservers.join(", ")));
+        text.push_str(&format!("name servers: {}\n", one_line(result.dns.nameservers.join(", "))));
     }
     text
 }

@@ -79,6 +79,10 @@ fn act(
                 .map_err(|error| said(error.to_string()))?;
             let version = cni::Version::parse(&list.cni_version).unwrap_or(cni::Version::CURRENT);
             shell.raw(&added.result.write_indented(version)?);
+            if shell.unread() {
+                super::attach::undo(session, list, attachment, shell);
+                return Err(said("the result cannot be written to standard output".to_owned()));
+            }
         }
         "check" => {
             runtime

@@ -51,7 +51,7 @@ impl Report for Cases {
 
 pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outcome {
     if args.serve_case {
-        return Ok(conformance::serve_case(&mut io::stdin(), &mut io::stdout()));
+        return Ok(conformance::serve_case(&mut io::stdin(), &mut kernel::stdout::Stdout));
     }
     if args.list {
         let line = |case: &conformance::Case| Line {
@@ -85,7 +85,7 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     let written = match file {
         Some((path, file)) => write(&path, file, &text),
         None => {
-            shell.raw(text.as_bytes());
+            shell.raw(cni::text::lines(text).as_bytes());
             Ok(())
         }
     };

@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use cni::text::one_line;
 use cni::{AttachmentKey, GcAttachment, NetworkName};
-use cni_runtime::{Everything, GcError, GcReport};
+use cni_runtime::{CachedAttachment, Everything, GcError, GcFailure, GcReport, Runtime};
+use plugins::shared::forwarding;
 use serde::Serialize;
-use state::Index;
+use state::{Index, Roots};
 
 use super::Outcome;
 use crate::args::{Common, Gc};
@@ -39,10 +41,24 @@ struct Item {
     ifname: String,
 }
 
+impl Item {
+    fn text(&self) -> String {
+        format!("{} of {} on {}", self.ifname, self.container_id, self.network)
+    }
+}
+
+/// What failed: the removal of one attachment, or something about the network as a whole, such as a plugin's own GC.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Subject {
+    Attachment(Item),
+    Network { network: String },
+}
+
 #[derive(Debug, Serialize)]
 struct Failed {
     #[serde(flatten)]
-    item: Item,
+    subject: Subject,
     error: cni::Error,
 }
 
@@ -58,15 +74,17 @@ impl From<&AttachmentKey> for Item {
 
 impl Report for Collected {
     fn text(&self) -> String {
-        let line =
-            |item: &Item| format!("{} of {} on {}", item.ifname, item.container_id, item.network);
         let removed = if self.dry_run { "would remove" } else { "removed" };
         let mut text = String::new();
         for item in &self.removed {
-            text.push_str(&format!("{removed} {}\n", line(item)));
+            text.push_str(&format!("{removed} {}\n", item.text()));
         }
         for failed in &self.failed {
-            text.push_str(&format!("failed to remove {}: {}\n", line(&failed.item), failed.error));
+            let subject = match &failed.subject {
+                Subject::Attachment(item) => format!("remove {}", item.text()),
+                Subject::Network { network } => format!("collect on network {network}"),
+            };
+            text.push_str(&format!("failed to {subject}: {}\n", one_line(&failed.error)));
         }
         text.push_str(&format!(
             "{removed} {}, kept {}{}\n",
@@ -95,7 +113,14 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     let report = if !args.valid.is_empty() {
         keep_only(args, &known, &session, world)?
     } else if args.all {
-        collect(known, args, &session, |known| args.network.is_some() || !known.records.is_empty())
+        // Without a record of ours, and not by our runtime, it may be another's whose plugins are not ours either.
+        let is_ours = |known: &Known| {
+            let cached = known.cached.as_ref().filter(|cached| !cached.is_under_way());
+            !known.records.is_empty() || cached.is_some_and(|cached| cached.boot_id.is_some())
+        };
+        collect(known, args, &session, |known| {
+            args.network.is_some() || is_ours(known) || known.presence == Presence::Gone
+        })
     } else {
         collect(known, args, &session, |known| known.presence == Presence::Gone)
     };
@@ -104,6 +129,11 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
         state::remove_abandoned(session.runtime.cache().results_dir());
         Index::new(&session.roots).remove_abandoned();
         prune(&session, shell);
+        if args.all {
+            for line in forwarding::left_on(&Index::new(&session.roots)) {
+                shell.warn(line);
+            }
+        }
     }
     drop(waiting);
     shell.print(&report);
@@ -145,24 +175,47 @@ fn collect(
         } else if args.dry_run {
             report.removed.push(item);
         } else {
-            match remove(&known, session) {
+            match remove_as_seen(&known, session) {
                 Ok(()) => report.removed.push(item),
-                Err(failure) => report.failed.push(Failed { item, error: failure.to_cni() }),
+                // It came back meanwhile, or something is at it: the next time tells.
+                Err(failure)
+                    if known.presence == Presence::Gone
+                        && failure.to_cni().code == cni::code::TRY_AGAIN_LATER =>
+                {
+                    report.kept.push(item);
+                }
+                Err(failure) => {
+                    let subject = Subject::Attachment(item);
+                    report.failed.push(Failed { subject, error: failure.to_cni() });
+                }
             }
         }
     }
     report
 }
 
+/// Removes one attachment unless an ADD is at it.
+fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
+    if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) {
+        let text = format!("an ADD of {} is under way", known.key);
+        let error = cni::Error::new(cni::code::TRY_AGAIN_LATER, text);
+        return Err(Failure::from(error.with_details("nothing was removed")));
+    }
+    remove_by(&session.runtime.for_seen(known), known, session)
+}
+
 /// Removes one attachment, with the configuration of the time when it was made or, where nobody wrote that
 /// down, with the present one.
 pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
-    if let Some(deleted) = session.runtime.del_known(known, session.deadline()) {
+    remove_by(&session.runtime.for_known(known), known, session)
+}
+
+fn remove_by(runtime: &Runtime<'_>, known: &Known, session: &Session) -> Result<(), Failure> {
+    if let Some(deleted) = runtime.del_known(known, session.deadline()) {
         return deleted.map_err(|error| Failure::from(error.to_cni()));
     }
     let network = session.network(known.key.network.as_str())?;
-    session
-        .runtime
+    runtime
         .del_list(&network.list, &known.description(), session.deadline())
         .map(drop)
         .map_err(|error| Failure::from(error.to_cni()))
@@ -177,7 +230,7 @@ fn keep_only(
 ) -> Result<Collected, Failure> {
     let name = args.network.as_deref().unwrap_or_default();
     let network = NetworkName::new(name)?;
-    let valid = valid(&args.valid, known, world)?;
+    let valid = valid(&args.valid, known, (world, &session.roots))?;
     let is_valid = |key: &AttachmentKey| {
         valid.iter().any(|valid| {
             valid.container_id == key.container_id.as_str() && valid.ifname == key.ifname.as_str()
@@ -205,18 +258,25 @@ fn keep_only(
     let GcReport { removed, kept, .. } = done;
     report.removed = removed.iter().map(Item::from).collect();
     report.kept = kept.iter().map(Item::from).collect();
-    let nobody =
-        Item { network: name.to_owned(), container_id: String::new(), ifname: String::new() };
-    report.failed = failures
-        .iter()
-        .map(|failure| Failed { item: nobody.clone(), error: failure.to_cni() })
-        .collect();
+    let failed = |failure: GcFailure| match failure {
+        GcFailure::Attachment { attachment, error } => {
+            Failed { subject: Subject::Attachment(Item::from(&attachment)), error: error.to_cni() }
+        }
+        other => {
+            Failed { subject: Subject::Network { network: name.to_owned() }, error: other.to_cni() }
+        }
+    };
+    report.failed = failures.into_iter().map(failed).collect();
     Ok(report)
 }
 
 /// Finds the attachments that `CONTAINER[:IFNAME]` means. A container that is not known is given the ID that
 /// cnitool derives, so that it is kept should a plugin know it.
-fn valid(names: &[String], known: &[Known], world: &World) -> Result<Vec<GcAttachment>, Failure> {
+fn valid(
+    names: &[String],
+    known: &[Known],
+    (world, roots): (&World, &Roots),
+) -> Result<Vec<GcAttachment>, Failure> {
     let mut valid: BTreeMap<(String, String), GcAttachment> = BTreeMap::new();
     for text in names {
         let (name, ifname) = match text.rsplit_once(':') {
@@ -226,14 +286,15 @@ fn valid(names: &[String], known: &[Known], world: &World) -> Result<Vec<GcAttac
             _ => (text.as_str(), None),
         };
         let container = container::resolve(name, world)?;
-        let mut found: Vec<GcAttachment> = attachments::of_container(known.to_vec(), &container)
-            .iter()
-            .filter(|known| ifname.is_none_or(|ifname| known.key.ifname.as_str() == ifname))
-            .map(|known| GcAttachment {
-                container_id: known.key.container_id.to_string(),
-                ifname: known.key.ifname.to_string(),
-            })
-            .collect();
+        let mut found: Vec<GcAttachment> =
+            attachments::of_container(known.to_vec(), &container, roots)
+                .iter()
+                .filter(|known| ifname.is_none_or(|ifname| known.key.ifname.as_str() == ifname))
+                .map(|known| GcAttachment {
+                    container_id: known.key.container_id.to_string(),
+                    ifname: known.key.ifname.to_string(),
+                })
+                .collect();
         if found.is_empty() {
             found.push(GcAttachment {
                 container_id: container.derived_id().to_string(),

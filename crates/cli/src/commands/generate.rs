@@ -26,7 +26,8 @@ anew.
 pub(crate) fn completions(args: &Completions, shell: &mut Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut args::command(), NAME, &mut script);
-    shell.raw(&script);
+    let script = String::from_utf8_lossy(&script);
+    shell.raw(super::names::offered(args.shell, &script).as_bytes());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -79,7 +80,69 @@ fn page(command: &clap::Command, name: &str) -> Result<(String, Vec<u8>), Failur
     man.render(&mut text).map_err(|error| {
         Failure::of(code::IO_FAILURE, &error).context(Path::new(name).display())
     })?;
-    Ok((format!("{name}.1"), text))
+    let text = String::from_utf8_lossy(&text);
+    Ok((format!("{name}.1"), with_values(&text, &synopsis(command)).into_bytes()))
+}
+
+/// Puts our synopsis in the place of the one that clap_mangen makes, which names options without their values.
+fn with_values(page: &str, synopsis: &str) -> String {
+    const HEAD: &str = ".SH SYNOPSIS\n";
+    let parts = page.split_once(HEAD).and_then(|(before, rest)| {
+        let end = rest.find("\n.SH ")?;
+        Some((before, &rest[end + 1..]))
+    });
+    match parts {
+        Some((before, after)) => format!("{before}{HEAD}{synopsis}\n{after}"),
+        None => page.to_owned(),
+    }
+}
+
+/// Returns a command and all that it takes, in roff.
+fn synopsis(command: &clap::Command) -> String {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let mut words = vec![format!("\\fB{}\\fR", roff(&name.replacen('-', " ", 1)))];
+    let shown = |arg: &&clap::Arg| !arg.is_hide_set() && !arg.is_positional();
+    for arg in command.get_arguments().filter(shown) {
+        words.push(optional(arg, &option(arg)));
+    }
+    for arg in command.get_positionals().filter(|arg| !arg.is_hide_set()) {
+        let dashes = if arg.is_last_set() { "\\-\\- " } else { "" };
+        words.push(optional(arg, &format!("{dashes}{}", values(arg))));
+    }
+    if command.has_subcommands() {
+        words.push("\\fISUBCOMMAND\\fR".to_owned());
+    }
+    words.join(" ")
+}
+
+fn option(arg: &clap::Arg) -> String {
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let names: Vec<String> =
+        short.into_iter().chain(long).map(|name| format!("\\fB{}\\fR", roff(&name))).collect();
+    match arg.get_action().takes_values() {
+        true => format!("{} {}", names.join("|"), values(arg)),
+        false => names.join("|"),
+    }
+}
+
+fn values(arg: &clap::Arg) -> String {
+    let id = arg.get_id().as_str().to_uppercase();
+    let names = arg.get_value_names().map(|names| names.iter().map(ToString::to_string).collect());
+    let names: Vec<String> = names.unwrap_or_else(|| vec![id]);
+    names.iter().map(|name| format!("\\fI{}\\fR", roff(name))).collect::<Vec<_>>().join(" ")
+}
+
+fn optional(arg: &clap::Arg, text: &str) -> String {
+    let many = matches!(arg.get_action(), clap::ArgAction::Append)
+        || arg.get_num_args().is_some_and(|count| 1 < count.max_values());
+    let text = if many { format!("{text}...") } else { text.to_owned() };
+    if arg.is_required_set() { text } else { format!("[{text}]") }
+}
+
+/// Writes text so that roff takes nothing of it for a request.
+fn roff(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('-', "\\-")
 }
 
 /// Returns every command's help as one page.

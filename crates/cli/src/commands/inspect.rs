@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use cni::code;
+use cni::text::one_line;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use state::Roots;
 
 use super::Outcome;
 use super::attach::describe_result;
@@ -64,23 +66,25 @@ impl Report for ContainerView {
 
 pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
-    let known = attachments::all(&session)?;
+    let mut known = attachments::all(&session)?;
     for notice in &known.notices {
         shell.warn(notice);
     }
+    known.known = attachments::with_parts(&session, known.known).known;
     let Some(subject) = args.subject.as_deref() else {
         let network = Network { list: default::list(), file: None };
-        shell.print(&network_view(&network, &known.known)?);
+        shell.print(&network_view(&network, &known.known, &session.roots)?);
         return Ok(ExitCode::SUCCESS);
     };
     let network = session.network(subject);
     let of_container = if subject.is_empty() {
         Vec::new()
     } else {
-        attachments::of_container(known.known.clone(), &container::resolve(subject, world)?)
+        let name = container::resolve(subject, world)?;
+        attachments::of_container(known.known.clone(), &name, &session.roots)
     };
     match network {
-        Ok(network) => shell.print(&network_view(&network, &known.known)?),
+        Ok(network) => shell.print(&network_view(&network, &known.known, &session.roots)?),
         Err(failure) if of_container.is_empty() => {
             return Err(Failure::new(
                 code::UNKNOWN_CONTAINER,
@@ -90,14 +94,15 @@ pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut S
             .hint("`netwright list` shows what is attached, `netwright status` the networks"));
         }
         Err(_) => {
-            let attachments = of_container.iter().map(attachment_view).collect();
+            let attachments =
+                of_container.iter().map(|known| attachment_view(known, &session.roots)).collect();
             shell.print(&ContainerView { attachments });
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn network_view(network: &Network, known: &[Known]) -> Result<NetworkView, Failure> {
+fn network_view(network: &Network, known: &[Known], roots: &Roots) -> Result<NetworkView, Failure> {
     let source = match &network.file {
         None => default::DOCUMENT.as_bytes(),
         Some(_) => &network.list.source,
@@ -108,14 +113,17 @@ fn network_view(network: &Network, known: &[Known]) -> Result<NetworkView, Failu
     let attachments: Vec<Row> = known
         .iter()
         .filter(|known| known.key.network.as_str() == network.list.name)
-        .map(Row::from)
+        .map(|known| Row::of(known, roots))
         .collect();
-    let mut text =
-        format!("# network {} from {}\n{document}\n", network.list.name, network.origin());
+    let mut text = format!(
+        "# network {} from {}\n{document}\n",
+        one_line(&network.list.name),
+        one_line(network.origin())
+    );
     for row in &attachments {
         text.push_str(&format!(
             "# attached: {} {} {}\n",
-            row.container_id,
+            row.container(),
             row.ifname,
             row.addresses.join(",")
         ));
@@ -129,31 +137,62 @@ fn network_view(network: &Network, known: &[Known]) -> Result<NetworkView, Failu
     })
 }
 
-fn attachment_view(known: &Known) -> AttachmentView {
-    let row = Row::from(known);
+/// Writes what a plugin recorded, a line for each value, by the names that lead to it.
+fn describe(text: &mut String, name: &str, value: &Value) {
+    let inner = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                describe(text, &inner(key), value);
+            }
+        }
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+            for (place, item) in items.iter().enumerate() {
+                describe(text, &inner(&place.to_string()), item);
+            }
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(plain).collect();
+            text.push_str(&format!("  {}: {}\n", one_line(name), one_line(items.join(", "))));
+        }
+        value => text.push_str(&format!("  {}: {}\n", one_line(name), one_line(plain(value)))),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "none".to_owned(),
+        value => value.to_string(),
+    }
+}
+
+fn attachment_view(known: &Known, roots: &Roots) -> AttachmentView {
+    let row = Row::of(known, roots);
     let mut text = format!(
         "network {}, container {}, interface {} ({})\n",
         row.network,
-        row.container_id,
+        row.container(),
         row.ifname,
         row.state.as_str()
     );
     text.push_str(&format!(
         "netns: {}\n",
-        if row.netns.is_empty() { "unknown" } else { &row.netns }
+        if row.netns.is_empty() { "unknown".to_owned() } else { one_line(&row.netns) }
     ));
     if let Some(result) = known.result() {
         text.push_str(&describe_result(&result, &row.ifname));
     }
     if !row.ports.is_empty() {
-        text.push_str(&format!("published: {}\n", row.ports.join(", ")));
+        text.push_str(&format!("published: {}\n", one_line(row.ports.join(", "))));
     }
     let mut records = serde_json::Map::new();
     for record in &known.records {
         records.insert(record.plugin.clone(), record.data.clone());
     }
     for (plugin, data) in &records {
-        text.push_str(&format!("{plugin}: {data}\n"));
+        text.push_str(&format!("recorded by {}:\n", one_line(plugin)));
+        describe(&mut text, "", data);
     }
     let config = known.cached.as_ref().and_then(|cached| {
         RawValue::from_string(String::from_utf8_lossy(&cached.config).trim().to_owned()).ok()

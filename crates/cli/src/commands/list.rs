@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use cni::code;
 use serde::Serialize;
 
 use super::Outcome;
 use crate::args::{Common, List};
+use crate::failure::Failure;
 use crate::net::attachments::{self, Row};
 use crate::net::container;
 use crate::net::session::{PluginSource, Session};
@@ -28,7 +30,7 @@ impl Report for Attachments {
         for row in &self.attachments {
             table.row([
                 row.network.clone(),
-                row.container_id.clone(),
+                row.container(),
                 row.ifname.clone(),
                 row.addresses.join(","),
                 row.ports.join(","),
@@ -47,9 +49,22 @@ pub(crate) fn main(args: &List, common: &Common, world: &World, shell: &mut Shel
         shell.warn(notice);
     }
     let known = match &args.container {
-        Some(name) => attachments::of_container(all.known, &container::resolve(name, world)?),
+        Some(name) => {
+            attachments::of_container(all.known, &container::resolve(name, world)?, &session.roots)
+        }
         None => all.known,
     };
-    shell.print(&Attachments { attachments: known.iter().map(Row::from).collect() });
+    if let (Some(name), true) = (&args.container, known.is_empty()) {
+        return Err(Failure::new(
+            code::UNKNOWN_CONTAINER,
+            format!("there is no attachment of {name:?}"),
+        )
+        .hint("`netwright list` alone shows every attachment"));
+    }
+    let shown = attachments::with_parts(&session, known);
+    // Of several networks together, each has a row.
+    let rows = shown.known.iter().filter(|known| !shown.wholes.contains(&known.key));
+    let rows = rows.map(|known| Row::of(known, &session.roots));
+    shell.print(&Attachments { attachments: rows.collect() });
     Ok(ExitCode::SUCCESS)
 }

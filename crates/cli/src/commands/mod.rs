@@ -9,6 +9,7 @@ pub(crate) mod inspect;
 pub(crate) mod install;
 pub(crate) mod lint;
 pub(crate) mod list;
+pub(crate) mod names;
 pub(crate) mod oci_hook;
 pub(crate) mod probe;
 pub(crate) mod repair;
@@ -39,6 +40,12 @@ pub(crate) fn main(
 ) -> ExitCode {
     if asks_for_json(&arguments) {
         shell.format = Format::Json;
+    }
+    if let [asked, kind] = &arguments[..]
+        && asked == names::ASKED
+    {
+        names::main(kind, world, shell);
+        return ExitCode::SUCCESS;
     }
     let parsed = CommandLine::try_parse_from(std::iter::once(program).chain(arguments));
     let line = match parsed {
@@ -110,11 +117,10 @@ fn explain(error: &clap::Error, shell: &mut Shell) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             shell.raw(text.as_bytes());
-            ExitCode::SUCCESS
+            if shell.lost() { ExitCode::from(EXIT_ENVIRONMENT) } else { ExitCode::SUCCESS }
         }
         _ if shell.format == Format::Json => {
-            let line = text.lines().next().unwrap_or_default();
-            shell.fail(&Failure::usage(line.trim_start_matches("error: ")));
+            shell.fail(&usage(&text));
             ExitCode::from(EXIT_USAGE)
         }
         _ => {
@@ -122,6 +128,21 @@ fn explain(error: &clap::Error, shell: &mut Shell) -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
     }
+}
+
+/// Takes what clap says to people apart: the first paragraph tells what is wrong, and lists it below where there are several;
+/// `tip:` says what to do. How the command is used is in its help.
+fn usage(text: &str) -> Failure {
+    let mut lines = text.lines().map(str::trim);
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let rest: Vec<&str> = lines.collect();
+    let listed: Vec<&str> = rest.iter().copied().take_while(|line| !line.is_empty()).collect();
+    let message = match listed.is_empty() {
+        true => first,
+        false => format!("{first} {}", listed.join(", ")),
+    };
+    let tips = rest.iter().filter_map(|line| line.strip_prefix("tip: "));
+    tips.fold(Failure::usage(message), Failure::hint)
 }
 
 #[derive(Debug, Serialize)]

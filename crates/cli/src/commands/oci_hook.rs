@@ -12,9 +12,10 @@ use std::process::ExitCode;
 use cni::{ContainerId, code};
 use serde::{Deserialize, Serialize};
 
-use super::Outcome;
+use super::{Outcome, attach};
 use crate::args::{Common, OciHook, Stage};
-use crate::failure::Failure;
+use crate::failure::{EXIT_ENVIRONMENT, Failure};
+use crate::nearest::nearest;
 use crate::net::attachments::{self, Known};
 use crate::net::session::{PluginSource, Session};
 use crate::net::several::Plan;
@@ -27,6 +28,9 @@ use crate::world::World;
 const NETWORKS: &str = "dev.netwright.networks";
 /// The annotation that lists published ports.
 const PUBLISH: &str = "dev.netwright.publish";
+
+/// What the names of our annotations begin with.
+const OURS: &str = "dev.netwright.";
 
 /// The most a state may hold: annotations are the container's own and could be anything.
 const STATE_LIMIT: u64 = 4 << 20;
@@ -78,24 +82,36 @@ pub(crate) fn main(args: &OciHook, common: &Common, world: &World, shell: &mut S
     };
     let mut served =
         Served { container_id: id.to_string(), attached: Vec::new(), detached: Vec::new() };
+    let mut attached = None;
     match stage {
         Stage::CreateRuntime | Stage::Prestart => {
-            served.attached = attach_all(&state, &id, common, world, shell)?;
+            attached = attach_all(&state, &id, common, world, shell)?;
+            let members = attached.iter().flat_map(|(_, plan)| &plan.members);
+            served.attached = members.map(|member| member.list.name.clone()).collect();
         }
         Stage::Poststop => served.detached = detach_all(&id, common, world, shell)?,
     }
     shell.print(&served);
-    Ok(ExitCode::SUCCESS)
+    match attached {
+        // Who cannot read the answer takes the hook for failed, and then crun runs no poststop.
+        Some((session, plan)) if shell.unread() => {
+            attach::tell_unread(shell);
+            plan.undo(&session, shell);
+            Ok(ExitCode::from(EXIT_ENVIRONMENT))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
-/// Attaches to every network that the annotations name. When one fails, those before it are detached.
+/// Attaches to every network that the annotations name, if any. When one fails, those before it are detached.
 fn attach_all(
     state: &State,
     id: &ContainerId,
     common: &Common,
     world: &World,
     shell: &Shell,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Option<(Session, Plan)>, Failure> {
+    refuse_mistyped(&state.annotations)?;
     let annotation = |name: &str| state.annotations.get(name).map_or("", String::as_str);
     let refuse = |name: &str, error: String| {
         Failure::new(code::INVALID_CONFIG, format!("annotation {name}: {error}"))
@@ -107,7 +123,7 @@ fn attach_all(
         specs.push(NetworkSpec::new(default::NAME));
     }
     if specs.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let pid = state.pid.filter(|pid| *pid != 0).ok_or_else(|| {
         Failure::new(code::INVALID_ENVIRONMENT, "the container's state holds no process ID")
@@ -117,7 +133,27 @@ fn attach_all(
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
     let plan = Plan::new(&specs, &ports, id, &netns.to_string_lossy(), &session, world)?;
     plan.attach(&session, shell)?;
-    Ok(plan.members.into_iter().map(|member| member.list.name).collect())
+    Ok(Some((session, plan)))
+}
+
+/// Refuses an annotation that somebody meant for us and mistyped: its container would start without a network.
+fn refuse_mistyped(annotations: &BTreeMap<String, String>) -> Result<(), Failure> {
+    let known = [NETWORKS, PUBLISH];
+    for name in annotations.keys().filter(|name| !known.contains(&name.as_str())) {
+        let near = nearest(name, known);
+        if near.is_none() && !name.starts_with(OURS) {
+            continue;
+        }
+        let message = format!(
+            "annotation {name} is none that this hook knows: those are {NETWORKS} and {PUBLISH}"
+        );
+        let failure = Failure::new(code::INVALID_CONFIG, message);
+        return Err(match near {
+            Some(near) => failure.hint(format!("did you mean {near}?")),
+            None => failure.hint("remove it; names that begin with dev.netwright. are this hook's"),
+        });
+    }
+    Ok(())
 }
 
 /// Detaches from everything that is known of the container, the last network first.

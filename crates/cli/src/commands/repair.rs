@@ -1,8 +1,10 @@
 //! `repair`: what somebody changed comes back, container by container.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use cni::AttachmentKey;
+use cni::text::one_line;
 use cni_runtime::{Everything, Known, PluginFailure, Presence, Repairs};
 use serde::Serialize;
 
@@ -24,6 +26,9 @@ struct Repaired {
     sound: usize,
     /// How many cannot be looked at: their network says `disableCheck`, or its version is older than 0.4.0.
     skipped: usize,
+    /// How many are not looked after, by the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    apart: BTreeMap<&'static str, usize>,
     #[serde(skip)]
     exit: u8,
 }
@@ -59,11 +64,19 @@ impl Report for Repaired {
             let Item { network, container_id, ifname, put_back, left } = item;
             text.push_str(&format!("{ifname} of {container_id} on {network}\n"));
             for line in put_back {
-                text.push_str(&format!("  put back ({}): {}\n", line.plugin, line.what));
+                text.push_str(&format!(
+                    "  put back ({}): {}\n",
+                    one_line(&line.plugin),
+                    one_line(&line.what)
+                ));
             }
             for left in left {
                 let what = if self.dry_run { "differs" } else { "left" };
-                text.push_str(&format!("  {what} ({}): {}\n", left.plugin, left.error));
+                text.push_str(&format!(
+                    "  {what} ({}): {}\n",
+                    one_line(&left.plugin),
+                    one_line(&left.error)
+                ));
             }
         }
         let lines = |count: fn(&Item) -> usize| self.attachments.iter().map(count).sum::<usize>();
@@ -77,30 +90,40 @@ impl Report for Repaired {
             true => format!("{left} differ, {} sound{skipped}\n", self.sound),
             false => format!("put back {put_back}, left {left}, {} sound{skipped}\n", self.sound),
         });
+        for (why, count) in &self.apart {
+            text.push_str(&format!("left alone: {count} {why}\n"));
+        }
         text
     }
 }
 
 pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let Everything { mut known, notices, .. } = attachments::all(&session)?;
+    let Everything { mut known, notices, .. } = attachments::at_paths(&session)?;
     for notice in notices {
         shell.warn(notice);
     }
     if let Some(name) = &args.container {
-        known = attachments::of_container(known, &container::resolve(name, world)?);
+        known = attachments::of_container(known, &container::resolve(name, world)?, &session.roots);
     }
     if let Some(network) = &args.network {
         known.retain(|known| known.key.network.as_str() == network);
     }
-    // An attachment without a result is one that is being made, or whose ADD failed.
-    known.retain(|known| known.presence == Presence::Alive && known.result().is_some());
+    known.retain(|known| known.presence != Presence::Gone);
     if known.is_empty() && (args.container.is_some() || args.network.is_some()) {
-        return Err(Failure::new(cni::code::UNKNOWN_CONTAINER, "nothing of that is attached")
+        let container = args.container.iter().map(|name| format!("of {name:?}"));
+        let network = args.network.iter().map(|name| format!("to network {name:?}"));
+        let asked: Vec<String> = container.chain(network).collect();
+        let text = format!("there is no attachment {}", asked.join(" "));
+        return Err(Failure::new(cni::code::UNKNOWN_CONTAINER, text)
             .hint("`netwright list` shows what is attached"));
     }
     let mut report = Repaired { dry_run: args.dry_run, ..Repaired::default() };
     for (number, one) in known.iter().enumerate() {
+        if let Some(apart) = one.apart(&session.roots) {
+            *report.apart.entry(apart.as_str()).or_default() += 1;
+            continue;
+        }
         let place = format!("{} of {}", number + 1, known.len());
         let waiting = shell.waiting(format!("looking after {}, {place}", one.key));
         let repaired = repair(one, args, &session);
@@ -112,7 +135,10 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
 }
 
 fn repair(known: &Known, args: &Repair, session: &Session) -> Result<Repairs, cni::Error> {
-    let cached = known.cached.as_ref().expect("only attachments with a cached result are kept");
+    if let Some(damage) = known.damage() {
+        return Err(damage);
+    }
+    let cached = known.cached.as_ref().expect("what has no file is damaged or apart");
     let list = cached.list()?;
     let (runtime, deadline) = (&session.runtime, session.deadline());
     let repaired = match args.dry_run {

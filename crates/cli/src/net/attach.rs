@@ -1,7 +1,10 @@
 //! What a container asks of a network, in the words plugins understand.
 
+use std::collections::BTreeSet;
+
 use cni::{Args, ContainerId, IfName, NetworkList, code};
 use cni_runtime::Attachment;
+use plugins::judge;
 use serde_json::value::RawValue;
 
 use super::ports::PortMapping;
@@ -14,7 +17,7 @@ use crate::world::World;
 const FIRST_IFNAME: &str = "eth0";
 
 /// The capabilities by which plugins take what we are asked for (CNI conventions).
-const PORT_MAPPINGS: &str = "portMappings";
+pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const IPS: &str = "ips";
 const MAC: &str = "mac";
 
@@ -90,6 +93,40 @@ pub(crate) fn from_environment(
             .with_capabilities_json(&document)
             .map_err(|error| Failure::from(error.context("CAP_ARGS"))),
         None => Ok(attachment),
+    }
+}
+
+/// Refuses a capability that no plugin of any of the networks takes: it would be left out without a word.
+pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(), Failure> {
+    let untaken = asked
+        .capabilities
+        .iter()
+        .find(|(name, _)| !lists.iter().any(|list| has_capability(list, name)));
+    let Some((name, _)) = untaken else { return Ok(()) };
+    let names: Vec<String> = lists.iter().map(|list| format!("{:?}", list.name)).collect();
+    let plugins = lists.iter().flat_map(|list| &list.plugins);
+    let taken: BTreeSet<&str> =
+        plugins.flat_map(|plugin| plugin.capabilities.iter().map(String::as_str)).collect();
+    let taken: Vec<&str> = taken.into_iter().collect();
+    let what = match taken.is_empty() {
+        true => "its plugins take no capability".to_owned(),
+        false => format!("its plugins take {}", taken.join(", ")),
+    };
+    Err(Failure::new(
+        code::INVALID_CONFIG,
+        format!("no plugin of network {} takes the capability {name:?}", names.join(", ")),
+    )
+    .because(what)
+    .hint(format!(
+        "add \"capabilities\": {{{name:?}: true}} to the plugin that is to have it, or leave --cap {name} out"
+    )))
+}
+
+/// Refuses a list in which a plugin of ours stands where it cannot be.
+pub(crate) fn refuse_out_of_place(list: &NetworkList) -> Result<(), Failure> {
+    match judge::out_of_place(list) {
+        Some(refusal) => Err(refusal.to_error(&list.name).into()),
+        None => Ok(()),
     }
 }
 

@@ -1,8 +1,15 @@
 //! Who is attached to what: the cache of results and our own records, seen as one.
 
-use cni_runtime::Everything;
-use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
+use cni::AttachmentKey;
+use cni_runtime::Everything;
+use firewall::taken;
+use plugins::chained::portmap;
+use serde::Serialize;
+use state::Roots;
+
+use super::dockers::{self, Endpoint};
 use super::ports::PortMapping;
 use super::presence::{self, Presence};
 use super::session::Session;
@@ -15,17 +22,67 @@ pub(crate) fn all(session: &Session) -> Result<Everything, Failure> {
     session.runtime.everything(&session.roots).map_err(|error| Failure::from(error.to_cni()))
 }
 
+/// Reads them without a search for containers whose path does not lead to them: for what needs the path.
+pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
+    let everything = session.runtime.everything_at_paths(&session.roots);
+    everything.map_err(|error| Failure::from(error.to_cni()))
+}
+
+/// Attachments to show, and those that are several networks together.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// All, each network of several with what it gave.
+    pub(crate) known: Vec<Known>,
+    /// The attachments whose networks are there too.
+    pub(crate) wholes: BTreeSet<AttachmentKey>,
+}
+
+/// Adds to what is known what `multi` and `netwright-multi` recorded of their networks. It is for people to read: who detaches or repairs has the
+/// plugin do it, for all of its networks.
+pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
+    let mut parts = BTreeMap::new();
+    let mut wholes = BTreeSet::new();
+    for whole in &known {
+        for record in &whole.records {
+            for cached in plugins::multi::parts(&session.roots, record) {
+                wholes.insert(whole.key.clone());
+                parts.insert(cached.key(), (cached, whole.clone()));
+            }
+        }
+    }
+    let mut known = known;
+    for one in &mut known {
+        if let Some((cached, _)) = parts.remove(&one.key) {
+            wholes.remove(&one.key);
+            one.cached.get_or_insert(cached);
+        }
+    }
+    known.extend(parts.into_values().map(|(cached, whole)| Known::part(&whole, cached)));
+    known.sort_by(|one, other| one.key.cmp(&other.key));
+    Shown { known, wholes }
+}
+
 /// Returns the container's addresses.
 pub(crate) fn addresses(known: &Known) -> Vec<String> {
     let Some(result) = known.result() else { return Vec::new() };
     result.container_ips(known.key.ifname.as_str()).map(|ip| ip.address.to_string()).collect()
 }
 
-/// Returns the published ports that the runtime asked for.
-pub(crate) fn ports(known: &Known) -> Vec<PortMapping> {
-    let cached = known.cached.as_ref();
-    let raw = cached.and_then(|cached| cached.attachment.capability_args.get("portMappings"));
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+/// Returns the published ports: as our `portmap` recorded them, and else as they were asked of plugins that publish ports, or by
+/// the network's list itself.
+fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<PortMapping> {
+    let recorded = known.records.iter().find_map(portmap::published);
+    let forwards = recorded.or_else(|| {
+        let dockers = docker.and_then(|endpoint| endpoint.ports.as_deref());
+        dockers.map(|raw| taken::forwards(raw.get())).filter(|ports| !ports.is_empty())
+    });
+    let forwards = forwards.unwrap_or_else(|| {
+        let Some(cached) = &known.cached else { return Vec::new() };
+        let asked = cached.attachment.capability_args.get(taken::PORT_MAPPINGS);
+        let list = cached.list().ok();
+        list.map(|list| taken::of_list(&list, asked.map(|raw| raw.get()))).unwrap_or_default()
+    });
+    forwards.into_iter().map(PortMapping::from).collect()
 }
 
 /// One row of a list of attachments.
@@ -35,6 +92,8 @@ pub(crate) struct Row {
     pub(crate) network: String,
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) docker: Option<dockers::Shown>,
     pub(crate) ifname: String,
     pub(crate) netns: String,
     pub(crate) state: Presence,
@@ -43,33 +102,51 @@ pub(crate) struct Row {
     pub(crate) ports: Vec<String>,
 }
 
-impl From<&Known> for Row {
-    fn from(known: &Known) -> Self {
+impl Row {
+    /// Describes an attachment; of a container of Docker's it says where Docker has put the interface.
+    pub(crate) fn of(known: &Known, roots: &Roots) -> Self {
+        let docker = dockers::endpoint(known, roots);
         Row {
             network: known.key.network.to_string(),
             container_id: known.key.container_id.to_string(),
+            docker: docker.as_ref().map(|endpoint| endpoint.shown(known)),
             ifname: known.key.ifname.to_string(),
-            netns: known.netns(),
+            netns: netns(known, docker.as_ref()),
             state: known.presence,
             addresses: addresses(known),
-            ports: ports(known).iter().map(ToString::to_string).collect(),
+            ports: ports(known, docker.as_ref()).iter().map(ToString::to_string).collect(),
         }
+    }
+
+    /// What the container is called in a list.
+    pub(crate) fn container(&self) -> String {
+        self.docker.as_ref().map_or_else(|| self.container_id.clone(), dockers::Shown::name)
     }
 }
 
-/// Keeps the attachments of one container, named by its ID or by its namespace however that is called.
+/// Returns the path of the container's namespace; empty when nobody wrote it down.
+fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
+    let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
+    sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
+}
+
+/// Keeps the attachments of one container, named by its ID or by its namespace however that is called; of one of Docker's also by its
+/// endpoint's ID as Docker shows it.
 pub(crate) fn of_container(
     known: Vec<Known>,
     name: &super::container::ContainerName,
+    roots: &Roots,
 ) -> Vec<Known> {
     let path = name.netns_text();
     let identity = presence::identity(&path);
     known
         .into_iter()
         .filter(|known| {
-            let netns = known.netns();
+            let docker = dockers::endpoint(known, roots);
+            let netns = netns(known, docker.as_ref());
             known.key.container_id.as_str() == name.text
                 || known.key.container_id == name.derived_id()
+                || docker.is_some() && dockers::is_meant(known, &name.text)
                 || netns == path
                 || (identity.is_some()
                     && !netns.is_empty()

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::world::World;
 
 /// Where `ip netns` keeps its names (iproute2 include/namespace.h `NETNS_RUN_DIR`).
-const NETNS_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
+pub(crate) const NETNS_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
 /// What somebody called a container, and where that leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,9 @@ impl ContainerName {
         // What is there and cannot be opened needs no other name.
         let missing = std::fs::metadata(&self.netns)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        let is_other = matches!(error, kernel::netns::NetnsError::NotANamespace { .. });
         Err(match self.kind {
+            _ if is_other => failure.hint("the path leads to no network namespace"),
             Kind::Path => failure,
             _ if !missing => failure,
             Kind::Pid => failure.hint(format!("there is no process {}", self.text)),
@@ -87,6 +89,15 @@ impl ContainerName {
             )),
         })
     }
+}
+
+/// Reads the ID that an option gives a container.
+pub(crate) fn id(text: &str, option: &str) -> Result<ContainerId, Failure> {
+    ContainerId::new(text).map_err(|error| {
+        Failure::from(error.context(option)).hint(
+            "a container's ID has letters, digits, `_`, `.` and `-`, the first a letter or digit",
+        )
+    })
 }
 
 /// Returns cnitool's container ID for a namespace: `cnitool-` and 20 digits of the SHA-512 of its path.

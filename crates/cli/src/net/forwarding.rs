@@ -6,6 +6,7 @@
 use cni::NetworkList;
 use firewall::forward;
 use serde::Deserialize;
+use state::Index;
 
 use crate::shell::Shell;
 
@@ -21,12 +22,12 @@ struct Gateway {
 }
 
 /// Says who will drop what the containers of a network send beyond the host; empty when nobody does.
-pub(crate) fn warnings(list: &NetworkList) -> Vec<String> {
+pub(crate) fn warnings(list: &NetworkList, index: &Index) -> Vec<String> {
     if !is_routed(list) || list.plugins.iter().any(|plugin| plugin.plugin_type == OPENER) {
         return Vec::new();
     }
     // Best effort: ADD has succeeded without this answer.
-    let blockers = forward::blockers().unwrap_or_default();
+    let blockers = forward::blockers(index).unwrap_or_default();
     let told = |blocker: &forward::Blocker| {
         format!(
             "network {:?} may reach no further than this host: {blocker}; {}",
@@ -38,8 +39,8 @@ pub(crate) fn warnings(list: &NetworkList) -> Vec<String> {
 }
 
 /// Warns of what [`warnings`] finds.
-pub(crate) fn warn(list: &NetworkList, shell: &Shell) {
-    warnings(list).into_iter().for_each(|warning| shell.warn(warning));
+pub(crate) fn warn(list: &NetworkList, index: &Index, shell: &Shell) {
+    warnings(list, index).into_iter().for_each(|warning| shell.warn(warning));
 }
 
 fn is_routed(list: &NetworkList) -> bool {

@@ -4,7 +4,9 @@
 //! execute. So that all of them find ours with nothing installed, every process that drives plugins has a
 //! folder of links to itself, for as long as it runs. One that was killed leaves it; the next process removes it.
 
+use std::error::Error as _;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +19,11 @@ use crate::failure::Failure;
 /// How often the folder is made again that somebody removed the one above of.
 const TRIES: usize = 16;
 
+/// Where such folders are made when the file system of ours is full. Anybody may write above it.
+const ELSEWHERE: &str = "/dev/shm/netwright-plugins";
+
+const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
+
 /// The folder; it is removed with the value.
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
@@ -25,18 +32,32 @@ pub(crate) struct OwnPlugins {
     lock: Option<File>,
 }
 
+/// Why there is no folder.
+struct Refused {
+    /// The file system is full, of octets or of files.
+    is_full: bool,
+    failure: Failure,
+}
+
 impl OwnPlugins {
-    /// Makes the folder.
+    /// Makes the folder: in memory where ours is full, since DEL and GC are what makes room.
     pub(crate) fn create(roots: &Roots) -> Result<Self, Failure> {
+        collect(roots, false);
+        Self::create_in(&parent(roots)).or_else(|refused| match elsewhere() {
+            Some(parent) if refused.is_full => Self::create_in(parent).map_err(|_| refused.failure),
+            _ => Err(refused.failure),
+        })
+    }
+
+    fn create_in(parent: &Path) -> Result<Self, Refused> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        collect(roots, false);
-        let dir = parent(roots).join(format!("{}.{count}", std::process::id()));
+        let dir = parent.join(format!("{}.{count}", std::process::id()));
         let mut own = OwnPlugins { dir, lock: None };
         let cannot = |error: std::io::Error, what: &Path| {
-            Failure::new(code::IO_FAILURE, format!("make {what:?}, where plugins find our own"))
-                .because(&error)
-                .hint("run as root, or set NETWRIGHT_RUN_DIR to a folder that can be written")
+            let what = format!("make {what:?}, where plugins find our own");
+            let failure = Failure::new(code::IO_FAILURE, what).because(&error).hint(HINT);
+            Refused { is_full: is_full(&error), failure }
         };
         // Whoever ends removes the folder above when it is empty: maybe between our making it and ours in it.
         let mut made = state::create_directory(&own.dir, 0o700);
@@ -47,8 +68,9 @@ impl OwnPlugins {
             made = state::create_directory(&own.dir, 0o700);
         }
         made.map_err(|error| {
-            Failure::of(code::IO_FAILURE, &error)
-                .hint("run as root, or set NETWRIGHT_RUN_DIR to a folder that can be written")
+            let source = error.source().and_then(|source| source.downcast_ref());
+            let failure = Failure::of(code::IO_FAILURE, &error).hint(HINT);
+            Refused { is_full: source.is_some_and(is_full), failure }
         })?;
         own.lock = File::open(&own.dir).ok().filter(|dir| dir.try_lock().is_ok());
         let target = target();
@@ -57,7 +79,7 @@ impl OwnPlugins {
             match symlink(&target, &link) {
                 Ok(()) => {}
                 // Left by a process that had our number and was killed: it may point anywhere.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     std::fs::remove_file(&link)
                         .and_then(|()| symlink(&target, &link))
                         .map_err(|error| cannot(error, &link))?;
@@ -84,8 +106,15 @@ impl Drop for OwnPlugins {
 
 /// Removes the folders of processes that are gone; returns them.
 pub(crate) fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
-    let parent = parent(roots);
-    let entries = std::fs::read_dir(&parent).into_iter().flatten().filter_map(Result::ok);
+    let mut stale = collect_in(&parent(roots), dry_run);
+    if is_ours(Path::new(ELSEWHERE)) {
+        stale.extend(collect_in(Path::new(ELSEWHERE), dry_run));
+    }
+    stale
+}
+
+fn collect_in(parent: &Path, dry_run: bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().filter_map(Result::ok);
     let stale: Vec<PathBuf> = entries
         .map(|entry| entry.path())
         .filter(|dir| {
@@ -99,9 +128,42 @@ pub(crate) fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
         for dir in &stale {
             let _ = std::fs::remove_dir_all(dir);
         }
-        remove_if_empty(Some(&parent));
+        remove_if_empty(Some(parent));
     }
     stale
+}
+
+/// Returns the folder of such folders in memory, if it can be had: anybody may make one of its name.
+fn elsewhere() -> Option<&'static Path> {
+    let parent = Path::new(ELSEWHERE);
+    state::create_directory(parent, 0o700).ok()?;
+    is_ours(parent).then_some(parent)
+}
+
+/// Says whether it is a folder that we made, and nobody else writes to.
+fn is_ours(dir: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    dir.symlink_metadata()
+        .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+/// How a search for a plugin that nobody has names the folders, one after the other, and their end (libcni's words).
+const LISTED: (&str, char) = (" in path [", ']');
+
+/// Writes a search that found nothing as people do, without the folder that is gone when they look.
+pub(crate) fn without_folder(text: &str) -> String {
+    let own = format!("plugins/{}.", std::process::id());
+    let listed = text.split_once(LISTED.0).and_then(|(before, rest)| {
+        let (dirs, after) = rest.split_once(LISTED.1)?;
+        Some((before, dirs, after))
+    });
+    let Some((before, dirs, after)) = listed else { return text.to_owned() };
+    let dirs: Vec<&str> = dirs.split(' ').filter(|dir| !dir.contains(&own)).collect();
+    format!("{before} in {}{}", dirs.join(", "), without_folder(after))
 }
 
 fn parent(roots: &Roots) -> PathBuf {
@@ -112,17 +174,31 @@ fn parent(roots: &Roots) -> PathBuf {
 fn remove_if_empty(parent: Option<&Path>) {
     let Some(parent) = parent else { return };
     if std::fs::remove_dir(parent).is_ok()
+        && parent != Path::new(ELSEWHERE)
         && let Some(run) = parent.parent()
     {
         let _ = std::fs::remove_dir(run);
     }
 }
 
+/// Says whether a file is this very executable, under whatever name.
+pub(crate) fn is_own(executable: &Path) -> bool {
+    let own = identity(&by_process());
+    own.is_some() && identity(executable) == own
+}
+
+fn by_process() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// Returns a path that leads to this very executable as long as this process lives. The plain path does not
 /// when the file was replaced or removed since.
 fn target() -> PathBuf {
-    let by_process = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-    let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let by_process = by_process();
     match std::fs::read_link(&by_process) {
         Ok(path) if identity(&path).is_some() && identity(&path) == identity(&by_process) => path,
         _ => by_process,
@@ -149,6 +225,24 @@ mod tests {
         assert!(other.dir().is_dir());
         drop(other);
         assert!(!roots.run.exists());
+    }
+
+    #[test]
+    fn people_are_not_shown_the_folder() {
+        let own = format!("/run/netwright/plugins/{}.0", std::process::id());
+        for (text, shown) in [
+            (
+                format!("find plugin \"x\" in path [{own} /opt/cni/bin /b]"),
+                "find plugin \"x\" in /opt/cni/bin, /b",
+            ),
+            (
+                format!("\"x\" in path [/b {own}]; \"y\" in path [{own} /b]"),
+                "\"x\" in /b; \"y\" in /b",
+            ),
+            ("nothing of that".to_owned(), "nothing of that"),
+        ] {
+            assert_eq!(without_folder(&text), shown);
+        }
     }
 
     #[test]

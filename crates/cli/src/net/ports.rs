@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use firewall::hostport::Forward;
 use serde::{Deserialize, Serialize};
 
 /// One published port, in the form of the capability `portMappings` (CNI conventions, "portMappings").
@@ -15,6 +16,17 @@ pub(crate) struct PortMapping {
     pub(crate) protocol: String,
     #[serde(rename = "hostIP", default, skip_serializing_if = "Option::is_none")]
     pub(crate) host_ip: Option<IpAddr>,
+}
+
+impl From<Forward> for PortMapping {
+    fn from(forward: Forward) -> Self {
+        PortMapping {
+            host_port: forward.host_port,
+            container_port: forward.container_port,
+            protocol: forward.protocol.to_string(),
+            host_ip: forward.host_ip,
+        }
+    }
 }
 
 /// The protocols that plugins publish.

@@ -24,6 +24,9 @@ use crate::{VERSION, plugin_process};
 /// Where network configurations are unless somebody says otherwise.
 const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
 
+/// A file that ends too early may be half written, or have been cut off.
+const UNFINISHED: &str = "if nobody is writing the file now, its end is missing: write it again";
+
 /// What a command works with.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -189,12 +192,17 @@ pub(crate) fn load_failure(error: &LoadError) -> Failure {
     let failure = Failure::from(error.to_cni());
     match error {
         LoadError::Refused { refusal, .. } => {
+            let failure = match refusal.unfinished {
+                true => failure.hint(UNFINISHED),
+                false => failure,
+            };
             failure.excerpt(crate::commands::lint::excerpt_of_file(
                 Path::new(&refusal.path),
                 refusal.line,
                 refusal.column,
             ))
         }
+        LoadError::Unfinished { .. } => failure.hint(UNFINISHED),
         _ => failure,
     }
 }

@@ -3,15 +3,17 @@
 use std::path::Path;
 
 use cni::{ContainerId, IfName, code};
-use cni_runtime::{Attachment, Member};
+use cni_runtime::{Attachment, Member, Runtime};
 use kernel::netns::Netns;
 use plugins::multi::default_route::{self, DefaultRoute};
+use state::Index;
 
 use super::attach;
 use super::forwarding;
 use super::ports::PortMapping;
 use super::session::{Network, Session};
 use super::spec::NetworkSpec;
+use super::taken;
 use crate::args::Attach;
 use crate::failure::Failure;
 use crate::shell::Shell;
@@ -88,30 +90,48 @@ impl Plan {
 
     /// Attaches to all networks, or to none.
     pub(crate) fn attach(&self, session: &Session, shell: &Shell) -> Result<(), Failure> {
+        for Member { list, attachment } in &self.members {
+            attach::refuse_out_of_place(list)?;
+            taken::refuse(list, attachment)?;
+        }
         let (runtime, deadline) = (&session.runtime, session.deadline());
         let added = runtime.add_several(&self.members, deadline);
         let added = added.map_err(|error| Failure::from(error.to_cni()))?;
         let mut results: Vec<_> = added.into_iter().map(|one| one.result).collect();
         let chosen = self.default_route.as_ref();
-        let settled = match Netns::open(Path::new(&self.netns)) {
+        let given = self.members.iter().zip(&results).try_for_each(|(member, result)| {
+            let given = member.attachment.require_given(result);
+            given.map_err(|error| error.context(format_args!("network {:?}", member.list.name)))
+        });
+        let settled = given.and_then(|()| match Netns::open(Path::new(&self.netns)) {
             Ok(netns) => {
                 default_route::settle(runtime, &netns, chosen, &self.members, &mut results)
             }
             Err(error) => Err(cni::Error::from_chain(code::INVALID_NETNS, &error)),
-        };
+        });
         if let Err(error) = settled {
-            let left = runtime.del_several(&self.members, session.deadline());
+            let left = runtime.clone().undoing().del_several(&self.members, session.deadline());
             return Err(Failure::from(left.tell(error)));
         }
+        let index = Index::new(&session.roots);
         for member in &self.members {
-            forwarding::warn(&member.list, shell);
+            forwarding::warn(&member.list, &index, shell);
         }
         Ok(())
     }
 
     /// Detaches from all networks, the last first; says of which it could not.
-    pub(crate) fn detach(&self, session: &Session, shell: &mut Shell) {
-        for (network, error) in session.runtime.del_several(&self.members, session.deadline()).0 {
+    pub(crate) fn detach(&self, session: &Session, shell: &Shell) {
+        self.detach_by(&session.runtime, session, shell);
+    }
+
+    /// Does so for an attachment of which nobody has been told.
+    pub(crate) fn undo(&self, session: &Session, shell: &Shell) {
+        self.detach_by(&session.runtime.clone().undoing(), session, shell);
+    }
+
+    fn detach_by(&self, runtime: &Runtime<'_>, session: &Session, shell: &Shell) {
+        for (network, error) in runtime.del_several(&self.members, session.deadline()).0 {
             shell.warn(format_args!(
                 "detaching from network {network:?} failed: {error}; `netwright gc` tries again"
             ));

@@ -17,7 +17,7 @@ pub(crate) struct Addresses {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ip: Vec<IpOrCidr>,
     /// Ask for this hardware address.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = mac)]
     pub(crate) mac: Option<MacAddr>,
     /// The interface's name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …].
     #[arg(long, value_name = "NAME", value_parser = ifname)]
@@ -54,6 +54,10 @@ impl FromStr for IpOrCidr {
     }
 }
 
+fn mac(text: &str) -> Result<MacAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a hardware address"))
+}
+
 fn ifname(text: &str) -> Result<IfName, String> {
     IfName::new(text).map_err(|error| error.to_string())
 }
@@ -73,11 +77,7 @@ impl NetworkSpec {
             .ok_or_else(|| format!("{option:?} is not of the form KEY=VALUE"))?;
         match key {
             "ip" => self.addresses.ip.push(value.parse()?),
-            "mac" => {
-                let mac: MacAddr =
-                    value.parse().map_err(|_| format!("{value:?} is not a hardware address"))?;
-                self.addresses.mac = Some(mac);
-            }
+            "mac" => self.addresses.mac = Some(mac(value)?),
             "ifname" => self.addresses.ifname = Some(ifname(value)?),
             DEFAULT_ROUTE => {
                 let gateway =

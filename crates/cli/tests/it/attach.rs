@@ -70,6 +70,22 @@ fn a_container_is_attached_checked_listed_and_detached() {
 }
 
 #[test]
+fn check_says_who_else_has_the_address() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-twice");
+    network(&lab, "blue", BLUE);
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "blue", "c1"]).succeeded();
+    lab.sh("ip link add p0 type veth peer name p1 && ip addr add 10.9.0.2/32 dev p0");
+    let said = call_in(&lab, &["check", "blue", "c1"]).failed(1);
+    let words = "address 10.9.0.2 is the host's own, on link \"p0\"";
+    assert!(said.stderr.contains(words), "{said:#?}");
+    lab.sh("ip link del p0");
+    call_in(&lab, &["check", "blue", "c1"]).succeeded();
+    call_in(&lab, &["del", "blue", "c1"]).succeeded();
+}
+
+#[test]
 fn a_container_can_be_named_by_a_process() {
     testkit::require!("root");
     let lab = Lab::new("cli-pid");
@@ -167,7 +183,7 @@ fn status_says_which_networks_are_ready() {
         netwright  1.1.0    bridge,portmap,firewall  ready      (embedded)
     "#]]
     .assert_eq(&said.stdout.lines().take(4).map(|line| format!("{line}\n")).collect::<String>());
-    assert!(said.stdout.contains("red: [failed to find plugin \"nwt-none\" in path"), "{said:#?}");
+    assert!(said.stdout.contains("red: failed to find plugin \"nwt-none\" in "), "{said:#?}");
     call_in(&lab, &["status", "blue"]).succeeded();
 }
 
@@ -287,6 +303,42 @@ fn garbage_in_the_state_is_told_and_stops_nothing() {
     call_in(&lab, &["gc"]).succeeded();
     call_in(&lab, &["del", "blue", "c1"]).succeeded();
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+}
+
+/// A `/run` without room for a file: what makes room must not need any.
+#[test]
+fn what_is_attached_goes_where_run_is_full() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-full");
+    network(&lab, "blue", BLUE);
+    let before = Snapshot::take(&lab);
+    lab.sh("mkdir -p /run/netwright && mount -t tmpfs -o size=1m tmpfs /run/netwright");
+    let (c1, c2) = (lab.container("c1"), lab.container("c2"));
+    for name in ["c1", "c2"] {
+        call_in(&lab, &["add", "blue", name]).succeeded();
+    }
+    let fill = || {
+        lab.sh("mount -o remount,nr_inodes=$(find /run/netwright | wc -l) /run/netwright");
+    };
+    fill();
+    let said = call_in(&lab, &["add", "blue", "c1", "--ifname", "eth1"]).failed(3);
+    assert!(said.stderr.contains("No space left on device"), "{said:#?}");
+    assert_eq!(c1.sh("ip -o link | wc -l").trim(), "2");
+    call_in(&lab, &["check", "blue", "c1"]).succeeded();
+    call_in(&lab, &["del", "blue", "c1"]).succeeded();
+    // The ADD that failed was recorded: it could not lock what was never locked before to undo it.
+    call_in(&lab, &["del", "blue", "c1", "--ifname", "eth1"]).succeeded();
+    assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
+    drop(c2);
+    // What the first left free is full again.
+    fill();
+    let said = call_in(&lab, &["gc"]).succeeded();
+    assert_eq!(rows(&lab), Vec::<Value>::new(), "{said:#?}");
+    assert_eq!(lab.sh("ls /dev/shm"), "");
+    drop(c1);
+    // The last call may have removed it; umount notes what it did in /run/mount.
+    lab.sh("umount /run/netwright; rm -rf /run/mount; rmdir /run/netwright; true");
+    assert_as_before(&before, &lab);
 }
 
 #[test]

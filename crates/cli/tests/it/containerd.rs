@@ -1,10 +1,11 @@
 //! Debian's containerd, through its CRI plugin, on our plugins: what a kubelet would ask for.
 
+use serde_json::{Value, json};
 use testkit::real::{Containerd, Pod, tell};
 use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp, assert_udp};
-use testkit::{Lab, Place, Snapshot, require};
+use testkit::{Lab, Place, Snapshot, require, wait_until};
 
-use crate::system::{SERVE, assert_only_left, fetch, install};
+use crate::system::{NETWRIGHT, SERVE, assert_only_left, fetch, install};
 
 /// What a cluster's installer writes, in the newest version that this containerd reads.
 const PODS: &str = r#"{
@@ -47,6 +48,13 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
     );
     let [v4, v6] = addresses[..] else { panic!("two addresses: {addresses:?}") };
     assert!(v4.is_ipv4() && v6.is_ipv6(), "{addresses:?}");
+
+    let listed: Value =
+        serde_json::from_str(&lab.sh(&format!("{NETWRIGHT} list -o json"))).unwrap();
+    // Beside it there is containerd's own network of `lo`.
+    let pods =
+        listed["attachments"].as_array().unwrap().iter().find(|one| one["network"] == "pods");
+    assert_eq!(pods.unwrap()["ports"], json!(["8080:80/tcp", "5353:53/udp"]));
 
     // The published port: from outside in both families, from the host, from another pod, from itself.
     let outer = ["198.51.100.1", "[2001:db8:ffff::1]"];
@@ -113,4 +121,31 @@ fn a_pod_whose_network_fails_leaves_nothing() {
     let why = containerd.try_run_pod(&Pod::new("web").tcp(8080, 80)).unwrap_err();
     assert!(why.contains("no_such_thing"), "{why}");
     assert_only_left(&lab, &before, &Containerd::LEAVES);
+}
+
+/// How often a runtime must notice what is written while it runs.
+fn times() -> usize {
+    if std::env::var_os(testkit::feature::FULL_VARIABLE).is_some() { 20 } else { 3 }
+}
+
+/// A node whose runtime runs already and has no network: `install` makes it ready, without a restart. `uninstall` is noticed
+/// as well.
+#[test]
+fn what_install_writes_is_noticed_while_containerd_runs() {
+    require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
+    let lab = Lab::with_processes("containerd-notices-install");
+    let containerd = Containerd::without_network(&lab, "/opt/cni/bin");
+    for time in 1..=times() {
+        containerd.network_ready().expect_err("there is no network");
+        lab.sh(&format!("{NETWRIGHT} install --bin-dir /opt/cni/bin"));
+        wait_until(&format!("the network to be ready, time {time}"), || {
+            containerd.network_ready().is_ok()
+        });
+        assert_eq!(containerd.loaded_network()["name"], "netwright");
+        let pod = containerd.run_pod(&Pod::new("any"));
+        assert_eq!(containerd.addresses(&pod).len(), 2);
+        containerd.remove_pod(&pod).unwrap();
+        lab.sh(&format!("{NETWRIGHT} uninstall --bin-dir /opt/cni/bin"));
+        wait_until("the network to be gone", || containerd.network_ready().is_err());
+    }
 }

@@ -203,6 +203,18 @@ fn uninstall_removes_a_folder_that_install_made() {
     assert!(!scratch.path("run").exists());
 }
 
+/// A runtime that loses the folder it watches notices no configuration until it is started again.
+#[test]
+fn uninstall_leaves_the_folder_of_configurations() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-uninstall-conf-dir");
+    install(&scratch, &[]).succeeded();
+    let said = uninstall(&scratch, &lab, &[]).succeeded();
+    assert!(said.stderr.contains("net.d: runtimes may watch this folder"), "{said:#?}");
+    assert_eq!(listing(&scratch.path("net.d")), [""; 0]);
+    assert!(!scratch.path("opt/bin").exists());
+}
+
 #[test]
 fn what_others_changed_since_is_left_and_told() {
     let scratch = Scratch::new();
@@ -228,6 +240,7 @@ fn what_others_changed_since_is_left_and_told() {
 fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     testkit::require!("root");
     let lab = Lab::new("cli-uninstall-attached");
+    lab.sh("mkdir -p /etc/cni/net.d");
     let before = testkit::Snapshot::take(&lab);
     let call = |args: &[&str]| crate::support::call_in(&lab, args);
     call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
@@ -269,7 +282,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     // A folder that cannot be made.
     let said = scratch.call(&["install", "--bin-dir", "/proc/nwt-none"]).failed(3);
     assert!(said.stderr.starts_with("error: /proc/nwt-none cannot be written: "), "{said:#?}");
-    assert!(said.stderr.contains("\nhint: run as root, or choose another folder"), "{said:#?}");
+    assert!(said.stderr.contains("\nhint: --bin-dir can name another folder"), "{said:#?}");
 }
 
 #[test]
@@ -325,4 +338,59 @@ fn plugins_can_be_called_at_any_moment_of_an_installation() {
         stop.store(true, Ordering::Relaxed);
     });
     assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
+}
+
+/// A network that an older version wrote, and nobody has changed, is brought up to date; one that somebody changed is left.
+#[test]
+fn a_network_of_an_older_version_is_brought_up_to_date() {
+    let scratch = Scratch::new();
+    install(&scratch, &[]).succeeded();
+    let file = scratch.path("net.d/99-netwright.conflist");
+    let new = std::fs::read_to_string(&file).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&new).unwrap();
+    assert_eq!(list["cniVersion"], "1.0.0", "what containerd 1.6 and podman 4 read");
+    assert_eq!(list["cniVersions"], serde_json::json!(["0.4.0", "1.0.0", "1.1.0"]));
+    let old = new.replacen("1.0.0", "1.1.0", 1);
+    let manifest = scratch.path("opt/bin/.netwright-replaced/manifest.json");
+    let digest = |text: &str| cni::owner::sha512_hex(text, 32);
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace(&digest(&new), &digest(&old))).unwrap();
+    std::fs::write(&file, &old).unwrap();
+    install(&scratch, &[]).succeeded();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), new);
+    std::fs::write(&file, old + " ").unwrap();
+    let said = install(&scratch, &[]).succeeded();
+    assert!(said.stderr.contains("was there and was left as it is"), "{said:#?}");
+    assert!(std::fs::read_to_string(&file).unwrap().ends_with(' '));
+}
+
+/// Whoever removes everything learns what is not as before, and how to have it so.
+#[test]
+fn forwarding_that_stays_on_is_told() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-forwarding-left");
+    lab.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let told = |text: &str| {
+        ["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"]
+            .map(|setting| text.contains(&format!("sysctl -w {setting}")))
+    };
+    call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let c1 = lab.container("c1");
+    call(&["add", "netwright", "c1"]).succeeded();
+    let said = call(&["gc", "--all"]).succeeded();
+    assert_eq!(told(&said.stderr), [true; 2], "{said:#?}");
+    drop(c1);
+    // A question again is answered again; what is off by now is not spoken of.
+    lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
+    let said = call(&["gc", "--all"]).succeeded();
+    assert_eq!(told(&said.stderr), [true, false], "{said:#?}");
+    // Who finds nothing to take away says it too: plugins run without an installation.
+    let said = call(&["uninstall", "--bin-dir", "/opt/other"]).failed(1);
+    assert_eq!(told(&said.stderr), [true, false], "{said:#?}");
+    let said = call(&["uninstall", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    assert_eq!(told(&said.both()), [true, false], "{said:#?}");
+    lab.sh("test ! -e /run/netwright");
+    let said = call(&["uninstall"]).failed(1);
+    assert_eq!(told(&said.stderr), [false; 2], "{said:#?}");
 }

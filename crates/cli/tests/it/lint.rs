@@ -209,14 +209,14 @@ fn missing_plugins_are_named() {
 "#,
         1,
         expect![[r#"
-            error: failed to find plugin "brigde" in path [SCRATCH/bin]
+            error: failed to find plugin "brigde" in SCRATCH/bin
               --> SCRATCH/net.d/10-x.conflist:2:14
               |
             2 |     {"type": "brigde", "ipam": {"type": "whereabouts"}}
               |              ^
               hint: did you mean "bridge"?
 
-            error: failed to find plugin "whereabouts" in path [SCRATCH/bin]
+            error: failed to find plugin "whereabouts" in SCRATCH/bin
               --> SCRATCH/net.d/10-x.conflist:2:41
               |
             2 |     {"type": "brigde", "ipam": {"type": "whereabouts"}}

@@ -67,6 +67,8 @@ fn pods_of_containerd_are_repaired_and_collected() {
     let netns = lab.sh("grep -ls 8081 /var/lib/cni/results/* | xargs grep -oh '/var/run/netns/cni-[0-9a-f-]*' | head -n 1");
     let netns = netns.trim();
     assert!(!netns.is_empty());
+    let number = lab.sh(&format!("stat -L -c %i {netns}"));
+    let number = number.trim();
     lab.sh(&format!("umount {netns} && rm {netns}"));
     let reservations = || lab.sh("ls /var/lib/cni/networks/pods");
     let before = reservations();
@@ -76,6 +78,12 @@ fn pods_of_containerd_are_repaired_and_collected() {
         "rm -rf /run/containerd/io.containerd.grpc.v1.cri/sandboxes/{gone} /run/containerd/io.containerd.runtime.v2.task/k8s.io/{gone} \
          /run/containerd/runc/k8s.io/{gone}"
     ));
+    assert!(!collect(&lab, &["-act"]).contains("removed;"), "its processes go on");
+    let processes = format!(
+        "for p in /proc/[0-9]*; do [ \"$(stat -L -c %i $p/ns/net 2>/dev/null)\" != {number} ] || echo ${{p#/proc/}}; done"
+    );
+    lab.sh(&format!("for p in $({processes}); do kill -9 $p; done"));
+    wait_until("its processes to be gone", || lab.sh(&processes).is_empty());
     let log = collect(&lab, &[]);
     assert!(log.contains("would remove") && log.contains(&gone) && !log.contains(&web), "{log}");
     assert_eq!(reservations(), before);

@@ -9,6 +9,7 @@ use testkit::real::{Containerd, Pod, tell};
 use testkit::traffic::assert_pings;
 use testkit::{Lab, MemoryLimit, Place, Service, require, wait_until};
 
+use crate::support::call_in;
 use crate::system::{install, netwrightd};
 
 /// The default network.
@@ -28,8 +29,13 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(lab: Lab) -> Self {
-        let api = lab.enter(KubeApi::start);
         install(&lab);
+        Cluster::bare(lab)
+    }
+
+    /// Without any plugins.
+    pub(crate) fn bare(lab: Lab) -> Self {
+        let api = lab.enter(KubeApi::start);
         lab.sh(&format!(
             "mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/10-cluster.conflist <<'E'\n{CLUSTER}\nE"
         ));
@@ -73,8 +79,10 @@ impl Cluster {
     }
 
     fn daemon(&self) -> Service {
-        let mut command = self.lab.command(netwrightd().to_str().unwrap());
+        let mut command = self.lab.command("sh");
         command
+            .args(["-c", "echo $$ >/run/netwrightd.pid; exec \"$0\" \"$@\""])
+            .arg(netwrightd())
             .args(["multinet", "-node", "n1", "-cluster-network", "cluster", "-conflist", CONFLIST])
             .arg("-kubeconfig")
             .arg(self.api.kubeconfig(self.lab.dir()));
@@ -86,6 +94,12 @@ impl Cluster {
         let daemon = self.daemon();
         wait_until("pods to be answered", || self.lab.sh_status(&format!("test -e {CONFLIST}")));
         daemon
+    }
+
+    /// Kills the daemon, in a lab with processes of its own too, where another one starts it.
+    fn kill(&self, mut daemon: Service) {
+        self.lab.sh("kill -KILL $(cat /run/netwrightd.pid)");
+        let _ = daemon.child().wait();
     }
 
     /// Calls the plugin as containerd does.
@@ -200,6 +214,19 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     ];
     wait_until("the status", || cluster.interfaces("web") == wanted(&all));
     assert_eq!(cluster.status("web").unwrap()[1]["ips"], json!(["10.71.0.99"]));
+    // A row for each of its networks, and no other.
+    let listed = call_in(&cluster.lab, &["list", "-o", "json"]).succeeded().json();
+    let row = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap().to_owned();
+        (text("network"), text("ifname"), row["addresses"].as_array().unwrap().len())
+    };
+    let mut rows: Vec<_> = listed["attachments"].as_array().unwrap().iter().map(row).collect();
+    rows.sort();
+    let expected = [("cluster", "eth0"), ("lan", "data0"), ("mac", "net3"), ("pair", "net2")];
+    let expected = expected.map(|(name, ifname)| (name.to_owned(), ifname.to_owned(), 1));
+    assert_eq!(rows, expected, "{listed}");
+    let network = call_in(&cluster.lab, &["inspect", "cluster"]).succeeded();
+    assert!(network.stdout.contains("# attached: sandbox-web eth0 10.97."), "{}", network.stdout);
     cluster.succeeds("STATUS", "web", "uid-web");
 
     // One goes, the others stay.
@@ -233,6 +260,47 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     });
 }
 
+/// As on a node whose pods were attached to the cluster's network alone, before the daemon wrote its configuration.
+#[test]
+fn a_pod_from_before_the_switch_leaves_nothing() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-switch"));
+    // By another name, as a configuration may have had then, and on a bridge of its own.
+    cluster.lab.sh("sed 's/\"cluster\"/\"old\"/; s/pods0/old0/; s/10[.]97/10.96/' /etc/cni/net.d/10-cluster.conflist >/etc/cni/net.d/20-old.conflist");
+    let pods = [("web", "cluster"), ("db", "old")];
+    let containers = pods.map(|(pod, network)| {
+        let container = cluster.lab.container(pod);
+        let id = format!("sandbox-{pod}");
+        let add = ["add", network, pod, "--container-id", &id];
+        call_in(&cluster.lab, &add).succeeded();
+        container
+    });
+    cluster.lab.sh("rm /etc/cni/net.d/20-old.conflist");
+    let _daemon = cluster.ready();
+    // And one of this plugin's own, whose network was called otherwise.
+    let renamed = cluster.lab.container("renamed");
+    let mut before: Value =
+        serde_json::from_str(&cluster.lab.sh(&format!("cat {CONFLIST}"))).unwrap();
+    before["name"] = json!("before");
+    let file = "/etc/cni/net.d/30-before.conflist";
+    cluster.lab.sh(&format!("cat >{file} <<'E'\n{before}\nE"));
+    call_in(&cluster.lab, &["add", "before", "renamed", "--container-id", "sandbox-renamed"])
+        .succeeded();
+    cluster.lab.sh(&format!("rm {file}"));
+    for pod in ["web", "db", "renamed"] {
+        cluster.succeeds("DEL", pod, pod);
+        cluster.succeeds("DEL", pod, pod);
+    }
+    for container in containers.iter().chain([&renamed]) {
+        assert_eq!(links(container), Vec::<String>::new());
+    }
+    assert_eq!(cluster.lab.sh("ls /var/lib/cni/results"), "");
+    let held = "cd /var/lib/cni/networks && ls cluster old | grep -c '^10\\.' || true";
+    assert_eq!(cluster.lab.sh(held).trim(), "0");
+    let listed = call_in(&cluster.lab, &["list"]).succeeded();
+    assert_eq!(listed.stdout, "no attachments\n");
+}
+
 #[test]
 fn refusals_leave_no_pod_half_attached() {
     require!("root");
@@ -254,6 +322,7 @@ fn refusals_leave_no_pod_half_attached() {
         let output = cluster.call("ADD", name, name);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(!output.status.success() && said.contains(words), "{name}: {said}");
+        assert_eq!(said.matches(&format!("pod default/{name}")).count(), 1, "{said}");
         assert_eq!(links(&pod), Vec::<String>::new(), "{name}");
         cluster.api.wait_until("an Event", |api| {
             api.objects("events").iter().any(|event| {
@@ -381,4 +450,52 @@ fn pods_of_containerd_have_their_networks() {
         "answered",
         "a pod with networks of its annotation, one detached while it ran",
     );
+}
+
+/// containerd runs and has a network already when the daemon comes; it uses the daemon's as soon as that is written. What
+/// somebody changes or removes is put back while the daemon lives, and containerd notices each time.
+#[test]
+fn what_the_daemon_writes_is_noticed_while_containerd_runs() {
+    require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
+    let cluster = Cluster::new(Lab::with_processes("multinet-notices"));
+    let containerd = Containerd::without_network(&cluster.lab, "/opt/cni/bin");
+    let uses = |name: &str| {
+        let what = format!("containerd to use {name}");
+        wait_until(&what, || containerd.loaded_network()["name"] == name);
+    };
+    let full = std::env::var_os(testkit::feature::FULL_VARIABLE).is_some();
+    for _ in 0..if full { 20 } else { 3 } {
+        uses("cluster");
+        let daemon = cluster.ready();
+        uses("netwright-multi");
+        cluster.kill(daemon);
+        cluster.lab.sh(&format!("rm {CONFLIST}"));
+    }
+    uses("cluster");
+    let daemon = cluster.ready();
+    let whole = cluster.lab.sh(&format!("cat {CONFLIST}"));
+    for damage in [
+        format!("rm {CONFLIST}"),
+        format!("mv {CONFLIST} /etc/cni/net.d/00-netwright.conflist.old"),
+        format!("printf '{{' >{CONFLIST}"),
+        format!(
+            "sed s/netwright-multi/other/ {CONFLIST} >/etc/cni/net.d/x && mv /etc/cni/net.d/x {CONFLIST}"
+        ),
+    ] {
+        cluster.lab.sh(&damage);
+        wait_until(&format!("it to be put back after {damage}"), || {
+            cluster.lab.sh(&format!("cat {CONFLIST} || true")) == whole
+        });
+        uses("netwright-multi");
+    }
+    // A daemon that is being replaced makes no node NotReady; one that stays away does.
+    wait_until("the daemon to say that it is ready", || {
+        cluster.lab.sh_status("test -s /run/netwright/multinet.sock.ready")
+    });
+    cluster.kill(daemon);
+    cluster.succeeds("STATUS", "any", "any");
+    cluster.lab.sh("echo soon >/run/netwright/multinet.sock.ready");
+    let output = cluster.call("STATUS", "any", "any");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("netwrightd does not answer"), "{said}");
 }

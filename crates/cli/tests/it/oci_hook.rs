@@ -58,6 +58,31 @@ fn a_container_without_annotations_is_left_alone() {
     lab.sh("test ! -e /run/netwright && test ! -e /var/lib/cni");
 }
 
+/// A container without a network, silently, is what a slip in an annotation's name meant once.
+#[test]
+fn a_mistyped_annotation_is_refused() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-oci-mistyped");
+    let mut c1 = lab.container("c1");
+    let pid = c1.pid();
+    for (wrong, right) in [
+        ("dev.netwright.network", "dev.netwright.networks"),
+        ("dev.netwright.Networks", "dev.netwright.networks"),
+        ("dev.netwright.ports", "dev.netwright.publish"),
+        ("dev.netwrigth.publish", "dev.netwright.publish"),
+    ] {
+        let state = creating(pid, &json!({wrong: "netwright", "org.example/networks": "x"}));
+        let said = hook(&lab, &["createRuntime"], &state).failed(1);
+        assert!(said.stderr.contains(&format!("annotation {wrong} ")), "{said:#?}");
+        assert!(said.stderr.contains(right), "{said:#?}");
+    }
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+    // At the end nothing is judged: what is attached must go.
+    let mut stopped = stopped();
+    stopped["annotations"] = json!({"dev.netwright.network": "netwright"});
+    hook(&lab, &["poststop"], &stopped).succeeded();
+}
+
 #[test]
 fn a_failed_attachment_takes_those_before_it_along() {
     testkit::require!("root");

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use expect_test::expect;
+use serde_json::{Value, json};
 
 use crate::support::Scratch;
 
@@ -121,4 +122,127 @@ fn a_broken_file_is_shown_with_its_place_and_stops_only_its_own_network() {
     .assert_eq(&scratch.plain(&said.stderr));
     let all = scratch.call(&["status"]).failed(1);
     assert!(all.stdout.contains("broken: "), "{all:#?}");
+}
+
+/// The cache has the ports as the runtime spells them, containerd in capitals; where no plugin of the list takes them nothing is
+/// published.
+#[test]
+fn ports_are_shown_however_a_runtime_spells_them_and_if_a_plugin_takes_them() {
+    let scratch = Scratch::new();
+    let go = json!([
+        { "HostPort": 8080, "ContainerPort": 80, "Protocol": "TCP", "HostIP": "" },
+        { "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "2001:db8::1" },
+        { "HostPort": "x" },
+    ]);
+    let plain = json!([{ "hostPort": 81, "containerPort": 8081 }]);
+    let own =
+        json!({ "portMappings": [{ "hostPort": 7, "containerPort": 70, "protocol": "sctp" }] });
+    let taken = json!([{ "type": "portmap", "capabilities": { "portMappings": true } }]);
+    for (container, ports, plugins, shown) in [
+        ("capitals", &go, taken.clone(), json!(["8080:80/tcp", "[2001:db8::1]:53:5353/udp"])),
+        ("plain", &plain, taken, json!(["81:8081/tcp"])),
+        ("nobody", &plain, json!([{ "type": "bridge" }]), Value::Null),
+        (
+            "lists-own",
+            &Value::Null,
+            json!([{ "type": "portmap", "runtimeConfig": own }]),
+            json!(["7:70/sctp"]),
+        ),
+    ] {
+        let list = json!({ "cniVersion": "1.1.0", "name": "blue", "plugins": plugins });
+        let cached = json!({
+            "kind": "cniCacheV1", "containerId": container, "ifName": "eth0", "networkName": "blue",
+            "config": base64(&list.to_string()), "netns": "/run/netns/x", "cniArgs": null,
+            "capabilityArgs": { "portMappings": ports },
+        });
+        scratch.write(&format!("cache/results/blue-{container}-eth0"), &cached.to_string());
+        let said = scratch.call(&["list", "-o", "json", container]).succeeded().json();
+        assert_eq!(said["attachments"][0]["ports"], shown, "{container}");
+        let text = scratch.call(&["inspect", container]).succeeded().stdout;
+        assert_eq!(text.contains("published: "), !shown.is_null(), "{text}");
+    }
+}
+
+/// As Go writes bytes into JSON (RFC 4648 §4).
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let of_three = |three: &[u8]| {
+        let bits = (0..3).fold(0_usize, |bits, at| {
+            bits << 8 | usize::from(three.get(at).copied().unwrap_or_default())
+        });
+        let digit = |at: usize| match at <= three.len() {
+            true => char::from(DIGITS[bits >> (18 - 6 * at) & 63]),
+            false => '=',
+        };
+        [digit(0), digit(1), digit(2), digit(3)]
+    };
+    text.as_bytes().chunks(3).flat_map(of_three).collect()
+}
+
+/// Whether a terminal would obey a part of the text, or show its letters in another order.
+fn obeyed(text: &str) -> bool {
+    let bidi = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().any(|c| (c.is_control() && c != '\n') || bidi(c))
+}
+
+/// What anybody may write into a file, a name or a label reaches no terminal as it is: a title, a colour, a line that is not
+/// ours, letters in another order.
+#[test]
+fn no_terminal_obeys_what_others_wrote() {
+    const NASTY: &str = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}";
+    let scratch = Scratch::new();
+    let netns = scratch.write("ns/gone", "");
+    let netns = format!("{}{NASTY}", netns.display());
+    // {"cniVersion":"1.1.0","name":"blue","plugins":[{"type":"loopback"}]}
+    let config = "eyJjbmlWZXJzaW9uIjoiMS4xLjAiLCJuYW1lIjoiYmx1ZSIsInBsdWdpbnMiOlt7InR5cGUiOiJsb29wYmFjayJ9XX0=";
+    let cached = json!({
+        "kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "blue",
+        "config": config, "netns": netns, "cniArgs": null, "capabilityArgs": {
+            "portMappings": [{ "hostPort": 80, "containerPort": 80, "protocol": NASTY }],
+        },
+        "result": {
+            "cniVersion": "1.1.0",
+            "interfaces": [{ "name": "eth0", "mac": NASTY, "sandbox": netns }],
+            "ips": [{ "address": "192.0.2.9/24", "interface": 0 }],
+            "dns": { "nameservers": [NASTY] },
+        },
+    });
+    scratch.write("cache/results/blue-c1-eth0", &cached.to_string());
+    scratch.write(&format!("cache/results/{NASTY}"), "{");
+    scratch.write(&format!("run/owners/x/{NASTY}.json"), "{");
+    let named = |name: &str| json!({ "cniVersion": "1.1.0", "name": name, "plugins": [{ "type": NASTY, NASTY: 1 }] });
+    scratch.write("net.d/1.conflist", &named("red").to_string());
+    scratch.write("net.d/2.conflist", &named(NASTY).to_string());
+    scratch.write(&format!("net.d/3{NASTY}.conflist"), &named("red").to_string());
+    scratch.write(&format!("net.d/4{NASTY}.conf"), "{");
+    let nasty = NASTY.to_owned();
+    let lint = scratch.path(&format!("net.d/3{NASTY}.conflist"));
+    for args in [
+        &["list"][..],
+        &["inspect", "c1"],
+        &["inspect", "red"],
+        &["inspect", &nasty],
+        &["status"],
+        &["status", &nasty],
+        &["lint"],
+        &["lint", lint.to_str().unwrap()],
+        &["gc", "--dry-run"],
+        &["repair", "--dry-run"],
+        &["add", "red", "c1"],
+        &["check", "blue", "c1"],
+        &["del", "red", &nasty],
+    ] {
+        let said = scratch.call(args);
+        assert!(!obeyed(&said.stdout) && !obeyed(&said.stderr), "{args:?}: {said:?}");
+        let forged = |text: &str| text.lines().any(|line| line.starts_with("error: forged"));
+        assert!(!forged(&said.stdout) && !forged(&said.stderr), "{args:?}: {said:?}");
+    }
+    let listed = scratch.call(&["list"]).succeeded().stdout;
+    assert!(
+        listed.contains(r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}"),
+        "{listed}"
+    );
+    // Programs are told the very name.
+    let json = scratch.call(&["list", "-o", "json"]).succeeded().json();
+    assert_eq!(json["attachments"][0]["netns"], netns.as_str());
 }

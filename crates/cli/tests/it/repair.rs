@@ -57,6 +57,56 @@ fn what_cannot_be_put_back_is_told_with_an_exit_code() {
     let said = call_in(&lab, &["repair"]).failed(1);
     assert!(said.stdout.contains("\"eth0\" is gone from the container"), "{said:#?}");
     let said = call_in(&lab, &["repair", "nobody"]).failed(1);
-    assert!(said.stderr.contains("nothing of that is attached"), "{said:#?}");
+    assert!(said.stderr.contains("there is no attachment of "), "{said:#?}");
     call_in(&lab, &["repair", "--network", "nowhere"]).failed(1);
+}
+
+/// A living container is sound, put back, left, or left alone for a reason that is said.
+#[test]
+fn every_living_container_is_told_of() {
+    testkit::require!("root");
+    let lab = Lab::new("repair-told");
+    let _living = ["sound", "empty", "garbled", "elsewhere", "begun", "docker"].map(|name| {
+        let container = lab.container(name);
+        let mut netns = name.to_owned();
+        if name == "docker" {
+            netns = "/run/netwright/docker/netns/nwd0".to_owned();
+            lab.sh(&format!("mkdir -p /run/netwright/docker/netns; touch {netns}; mount --bind /run/netns/docker {netns}"));
+        }
+        call_in(&lab, &["add", "netwright", &netns]).succeeded();
+        (name, container)
+    });
+    // What Docker has moved is not there any more.
+    lab.sh("nsenter --net=/run/netns/docker ip link set eth0 name eth7");
+    let files = lab.sh("cd /var/lib/cni/results; grep -l /run/netns/ *");
+    let of = |name: &str| {
+        let found = files.lines().find(|file| {
+            lab.sh(&format!("cat /var/lib/cni/results/{file}"))
+                .contains(&format!("/run/netns/{name}\""))
+        });
+        format!("/var/lib/cni/results/{}", found.unwrap_or_else(|| panic!("{name}: {files}")))
+    };
+    let [empty, garbled, elsewhere, begun] = ["empty", "garbled", "elsewhere", "begun"].map(of);
+    lab.sh(&format!(": >{empty}; echo '{{\"kind\":' >{garbled}; rm {elsewhere}"));
+    let document: serde_json::Value =
+        serde_json::from_str(&lab.sh(&format!("cat {begun}"))).unwrap();
+    let mut document = document;
+    document.as_object_mut().unwrap().remove("result");
+    std::fs::write(lab.path(&begun), document.to_string()).unwrap();
+
+    for arguments in [&["repair"][..], &["repair", "--dry-run"]] {
+        let said = call_in(&lab, arguments).failed(1);
+        for file in [&empty, &garbled] {
+            let told = format!("its file in the cache is damaged: {file:?}");
+            assert!(said.stdout.contains(&told), "{told}: {said:#?}");
+        }
+        assert!(said.stdout.contains(", 1 sound\n"), "{said:#?}");
+        for alone in [
+            "left alone: 1 of Docker's containers",
+            "left alone: 1 of runtimes that keep their cache elsewhere",
+            "left alone: 1 whose ADD has not come to its end",
+        ] {
+            assert!(said.stdout.contains(alone), "{alone}: {said:#?}");
+        }
+    }
 }

@@ -242,8 +242,7 @@ fn without_a_command_the_probe_tells_what_works() {
     let lab = Lab::new("cli-run-probe");
     let said = run(&lab, &["--to", "198.51.100.2:80"]).succeeded();
     assert!(said.stdout.contains("gateway  10.63.0.1: answers after "), "{said:#?}");
-    let verdict =
-        "outside  this machine has no route to the outside: connect to 198.51.100.2:80: Network ";
+    let verdict = "outside  this machine cannot reach 198.51.100.2:80 either: connect to 198.51.100.2:80: Network ";
     // "Network is unreachable", or in the words of musl "Network unreachable".
     let line = said.stdout.lines().find_map(|line| line.split_once(verdict)).map(|(_, rest)| rest);
     assert!(line.is_some_and(|rest| rest.contains("unreachable")), "{said:#?}");
@@ -334,6 +333,81 @@ fn witnessed(name: &str) -> (Vec<String>, String) {
     let netns = log.split_whitespace().nth(2).unwrap().to_owned();
     let lines = log.lines().map(|line| line.replace(&netns, "").trim().to_owned()).collect();
     (lines, netns)
+}
+
+/// `--publish 22:22` cut off the machine's own sshd. Ports of other containers are another matter, and another test.
+#[test]
+fn a_port_that_a_program_of_the_host_has_is_refused_and_the_program_named() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-taken");
+    let _outside = lab.outside();
+    let _programs = [
+        traffic::Server::tcp(&lab, "0.0.0.0:2222", "v4"),
+        traffic::Server::tcp(&lab, "[::]:2223", "dual stack"),
+        traffic::Server::udp(&lab, "127.0.0.1:2224", "udp"),
+    ];
+    let mut c1 = lab.container("c1");
+    let (pid, path) = (c1.pid(), c1.netns());
+    let hook = |port: &str| {
+        let state = serde_json::json!({ "id": "c1", "status": "creating", "pid": pid,
+                                        "annotations": { "dev.netwright.publish": port } });
+        crate::support::said_with(
+            command_in(&lab, &["oci-hook", "createRuntime"]),
+            state.to_string().as_bytes(),
+        )
+    };
+    let before = Snapshot::take(&lab);
+    let holder = format!("(process {})", std::process::id());
+    for (port, told) in [
+        ("2222:80", "host port 2222/tcp is held by program"),
+        ("127.0.0.1:2222:80", "host port 127.0.0.1:2222/tcp is held by program"),
+        ("2223:80", "host port 2223/tcp is held by program"),
+        ("[::1]:2223:80", "host port [::1]:2223/tcp is held by program"),
+        ("2224:80/udp", "host port 2224/udp is held by program"),
+        ("192.0.2.9:8080:80", "the host does not have address 192.0.2.9"),
+        ("[2001:db8::9]:8080:80", "the host does not have address 2001:db8::9"),
+    ] {
+        let add = call_in(&lab, &["add", "netwright", path.to_str().unwrap(), "--publish", port]);
+        for said in [run(&lab, &["--publish", port, "--", "true"]), add, hook(port)] {
+            assert_ne!(said.code, 0, "{said:#?}");
+            assert!(said.stderr.contains(told), "{port}: {said:#?}");
+            assert!(told.contains("does not have") || said.stderr.contains(&holder), "{said:#?}");
+        }
+    }
+    // Ports that a network's list names itself, and those of networks within.
+    let own = r#""runtimeConfig": {"portMappings": [{"hostPort": 2222, "containerPort": 80, "protocol": "tcp"}]}"#;
+    let bridge = r#"{"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}}"#;
+    let portmap = r#""type": "portmap""#;
+    let within = r#""capabilities": {"portMappings": true}"#;
+    let lists = [
+        ("own", format!("{bridge}, {{{portmap}, {own}}}")),
+        (
+            "many",
+            format!(
+                r#"{{"type": "multi", "networks": [{{"config": {{"cniVersion": "1.0.0", "name": "in",
+                   "plugins": [{bridge}, {{{portmap}, {within}}}]}}, {own}}}]}}"#
+            ),
+        ),
+    ];
+    for (name, plugins) in &lists {
+        let list =
+            format!(r#"{{"cniVersion": "1.0.0", "name": "{name}", "plugins": [{plugins}]}}"#);
+        std::fs::create_dir_all(lab.path("/etc/cni/net.d")).unwrap();
+        let file = lab.path(format!("/etc/cni/net.d/{name}.conflist"));
+        std::fs::write(&file, list).unwrap();
+        let add = call_in(&lab, &["add", name, path.to_str().unwrap()]);
+        for said in [run(&lab, &["--net", name, "--", "true"]), add] {
+            assert_ne!(said.code, 0, "{name}: {said:#?}");
+            assert!(said.stderr.contains("host port 2222/tcp is held by program"), "{said:#?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+    lab.sh("rmdir /etc/cni/net.d /etc/cni");
+    assert_as_before(&before, &lab);
+    // Free are the same ports of other protocols and addresses.
+    for port in ["2222:80/udp", "198.51.100.1:2224:80/udp", "2224:80", "2222:80/sctp"] {
+        run(&lab, &["--publish", port, "--", "true"]).succeeded();
+    }
 }
 
 #[test]

@@ -4,10 +4,10 @@ use testkit::{Lab, Place};
 
 use crate::support::call_in;
 
-const LIST: &str = r#"{"cniVersion":"1.1.0","name":"theirs","plugins":[{"type":"theirs","ipam":{"type":"addresses"}}]}"#;
+const LIST: &str = r#"{"cniVersion":"1.0.0","name":"theirs","plugins":[{"type":"theirs","ipam":{"type":"addresses"}}]}"#;
 
 /// Says the same to every verb.
-const PLUGIN: &str = "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}'\n";
+const PLUGIN: &str = "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
 
 #[test]
 fn who_can_change_a_plugin_is_told_and_refused_where_the_administrator_says_so() {

@@ -141,6 +141,27 @@ fn no_call_fails_while_the_plugins_are_replaced() {
     );
 }
 
+/// Containers go on running beneath an upgrade: what an older version's rules let through is closed by the installation.
+#[test]
+fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {
+    testkit::require!("root");
+    let lab = Lab::new("upgrade-rules");
+    let install = || lab.sh(&format!("{EXECUTABLE} install --no-config --bin-dir {BIN} 2>&1"));
+    install();
+    assert_eq!(lab.sh("nft list ruleset"), "", "no table is made");
+    lab.sh("nft add table inet netwright '{ comment \"Netwright, layout 1.\"; }' && \
+            nft add set inet netwright localnet '{ type ifname; elements = { \"cni0\" comment \"shared localnet cni0\" }; }'");
+    assert!(install().contains("this version's rules"));
+    let table = lab.sh("nft list table inet netwright");
+    for there in [
+        "iifname != \"lo\" ip daddr 127.0.0.0/8 return",
+        "\"cni0\" comment \"shared localnet cni0\"",
+    ] {
+        assert!(table.contains(there), "{table}");
+    }
+    assert!(!install().contains("this version's rules"));
+}
+
 /// Everything of a file that an installation could lose.
 #[derive(Debug, PartialEq, Eq)]
 struct Whole {
@@ -198,7 +219,9 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
 fn uninstall_gives_the_very_same_files_back() {
     testkit::require!("root");
     let lab = Lab::new("upgrade-back");
-    lab.sh(&format!("mkdir -p {BIN} /opt/new && cp {EXECUTABLE} /opt/new/netwright"));
+    lab.sh(&format!(
+        "mkdir -p {BIN} /opt/new /etc/cni/net.d && cp {EXECUTABLE} /opt/new/netwright"
+    ));
     lab.sh("echo newer >>/opt/new/netwright");
     lab.enter(|| {
         let dir = Path::new(BIN);

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use testkit::driver::Driver;
 use testkit::fault::{self, Blow, Moment, failures};
 use testkit::real::Ovs;
-use testkit::{Lab, Place as _, Tally, feature};
+use testkit::{Lab, Place as _, Tally, feature, share};
 
 use crate::scenario::Scenario;
 use crate::strike::{After, Torture};
@@ -22,8 +23,8 @@ pub(crate) type Choose<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
 const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After::GoneDel];
 const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
 
-/// How many moments of a verb are struck in every run, of those that there are; with `--full` all.
-const SOME: usize = 16;
+/// How often a verb is struck in every run, of all there is to try; with `--full` a share of it ([`share`]).
+const SOME: usize = 12;
 
 /// How many system calls into a DEL the second blow falls.
 const DEEP: usize = 120;
@@ -38,13 +39,19 @@ fn everywhere(scenarios: &[Scenario]) {
         for beside in [false, true] {
             for verb in ["ADD", "DEL", "GC"] {
                 let start = Instant::now();
-                let tried = strike(scenario, beside, verb, &|all| some(scenario, all), &mut tally);
+                let there_are = AtomicUsize::new(0);
+                let choose = |all: Vec<Try>| {
+                    there_are.store(all.len(), Ordering::Relaxed);
+                    some(scenario, all)
+                };
+                let tried = strike(scenario, beside, verb, &choose, &mut tally);
                 if feature::available("full") {
                     let Scenario { name, family, .. } = scenario;
                     let (found, took) = (tally.findings(), start.elapsed().as_secs());
                     let beside = if beside { "beside another" } else { "alone" };
+                    let all = there_are.into_inner();
                     eprintln!(
-                        "{name} {verb} {family}{beside}: {tried} tries, {took} s, {found} found"
+                        "{name} {verb} {family}{beside}: {tried} of {all} tries, {took} s, {found} found"
                     );
                 }
                 if ENOUGH <= tally.findings() {
@@ -152,10 +159,14 @@ fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> V
 
 /// Chooses what to try in a run that does not try all.
 fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
-    let chosen = env::var("NETWRIGHT_TORTURE").ok().and_then(|count| count.parse().ok());
     // Five processes for one cost as much, and each of them is struck by itself too.
-    let some = chosen.unwrap_or(SOME / scenario.plugins.len().div_ceil(2));
-    if feature::available("full") || all.len() <= some {
+    let times = scenario.plugins.len().div_ceil(2);
+    if feature::available("full") {
+        return share::of_this_round(all, share::STRIKES / times);
+    }
+    let chosen = env::var("NETWRIGHT_TORTURE").ok().and_then(|count| count.parse().ok());
+    let some = chosen.unwrap_or(SOME / times);
+    if all.len() <= some {
         return all;
     }
     // Killed between two changes is killed alike: those that change something come first, and of each kind of call and

@@ -106,3 +106,13 @@ fn a_bridge_goes_with_the_add_that_failed() {
     testkit::require!("root", "ptrace");
     at(&Scenario::bridge(), false, "ADD", &["open"]);
 }
+
+/// It could not be read whose an address was, and so it stayed that container's.
+#[test]
+fn a_claim_that_cannot_be_read_is_not_forgotten() {
+    testkit::require!("root", "ptrace");
+    // GC reads thousands of links, most of them of processes: `anywhere` strikes at some.
+    for scenario in [Scenario::bridge(), Scenario::ptp(), Scenario::macvlan()] {
+        at(&scenario, false, "DEL", &["readlink"]);
+    }
+}

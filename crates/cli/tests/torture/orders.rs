@@ -1,14 +1,14 @@
 //! An old container is detached while a new one is attached in its place.
 
 use serde_json::json;
-use testkit::fault::{Blow, Moment};
-use testkit::{Lab, Place as _, Tally, feature};
+use testkit::fault::{self, Blow, Ended, Moment};
+use testkit::{Lab, Place as _, Tally, feature, share};
 
 use crate::chance::Chance;
 use crate::scenario::Scenario;
-use crate::world::{Call, Said, World};
+use crate::world::{Call, NETWORK, Said, World};
 
-/// How many moments in every run; with `--full` all.
+/// How many moments in every run; with `--full` a share of all ([`share`]).
 const SOME: usize = 40;
 
 /// How long the call that begins meanwhile has for its own before the other goes on, in milliseconds: it may be waiting for
@@ -16,10 +16,16 @@ const SOME: usize = 40;
 const HEAD_START: [u64; 3] = [0, 2, 25];
 
 /// Which of the two is stopped while the other begins.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stopped {
+    /// What removes: DEL or GC.
     Del,
     Add,
+}
+
+/// The moments of which some are chosen in every run, and all of which a run with `--full` goes through.
+fn to_stop_at(all: Vec<Moment>) -> Vec<Moment> {
+    if feature::available("full") { share::of_this_round(all, share::STRIKES) } else { all }
 }
 
 /// The new container has the same host ports, and the old one's namespace is gone, as with a sandbox that died.
@@ -73,7 +79,7 @@ fn interleaved(stopped: Stopped) {
                 Stopped::Add => (Said::of(&two, "DEL"), Said::of(&one, "ADD")),
             };
             if at.is_none() {
-                all.clone_from(&one.moments);
+                all = to_stop_at(one.moments.clone());
             }
             tally.count("chain", &format!("{stopped:?} stopped").to_uppercase(), "interleaved");
             let mut wrong = Vec::new();
@@ -124,4 +130,169 @@ fn a_del_that_is_stopped_while_the_next_container_comes() {
 fn an_add_that_is_stopped_while_the_last_container_goes() {
     testkit::require!("root", "ptrace");
     interleaved(Stopped::Add);
+}
+
+/// How many moments of a command in every run; with `--full` a share of all ([`share`]).
+const SOME_OF_A_COMMAND: usize = 12;
+
+/// What runs beside the ADD of a container, all of them commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    /// `gc`, after a container of that ID has gone without a DEL.
+    Gc,
+    /// DEL of the same attachment, as after a start that took too long.
+    Del,
+}
+
+/// One of the two is stopped while the other begins.
+fn beside_add(beside: Beside, stopped: Stopped) {
+    let lab = Lab::new("orders-commands");
+    let tally = lab.enter(|| {
+        let world = World::enter(&lab);
+        let mut tally = Tally::new();
+        let mut chance = Chance::new(11);
+        let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }]] });
+        let list = json!({ "cniVersion": "1.1.0", "name": NETWORK, "plugins": [
+            { "type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true, "ipam": ipam },
+            { "type": "portmap", "capabilities": { "portMappings": true } },
+        ]});
+        world.sh(&format!("mkdir -p /etc/cni/net.d && echo '{list}' > /etc/cni/net.d/n.conflist"));
+        let verb = |verb: &str, netns: &str| {
+            let mut words = vec![verb, NETWORK, netns, "--container-id", "web"];
+            if verb != "check" {
+                words.extend(["-p", "8080:80"]);
+            }
+            words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let words = |all: &[String]| all.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        let run = |command: &[String]| {
+            world.netwright(&command.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        // What a network's first container leaves for the next.
+        let first = world.pod("first");
+        run(&verb("add", first.netns()));
+        run(&verb("del", first.netns()));
+        // GC removes what a network leaves for the next container, and so does each round.
+        let tidy = || run(&["gc".to_owned()]);
+        tidy();
+        let before = world.look();
+        let what = format!("{stopped:?} stopped, {beside:?} beside ADD").to_uppercase();
+        let mut all: Vec<Moment> = Vec::new();
+        let mut number = 0;
+        loop {
+            let at = match number {
+                0 => None,
+                _ if all.is_empty() => break,
+                _ if feature::available("full") => Some(all.remove(0)),
+                _ if SOME_OF_A_COMMAND < number => break,
+                _ => Some(all.swap_remove(chance.below(all.len()))),
+            };
+            number += 1;
+            if beside == Beside::Gc {
+                let old = world.pod(&format!("old{number}"));
+                let added = run(&verb("add", old.netns()));
+                assert_eq!(added.code, Some(0), "{added:#?}");
+                old.end();
+            }
+            let new = world.pod(&format!("new{number}"));
+            let add = verb("add", new.netns());
+            let other = match beside {
+                Beside::Gc => vec!["gc".to_owned()],
+                Beside::Del => verb("del", new.netns()),
+            };
+            let (first, second) = match stopped {
+                Stopped::Add => (&add, &other),
+                Stopped::Del => (&other, &add),
+            };
+            let first: Vec<&str> = first.iter().map(String::as_str).collect();
+            let second: Vec<&str> = second.iter().map(String::as_str).collect();
+            let mut begun = None;
+            let pause = HEAD_START[number % HEAD_START.len()];
+            let one = world.follow_netwright(&first, &mut |moment| {
+                if at.is_some_and(|at| moment.is(&at)) && begun.is_none() {
+                    begun = Some(world.start_netwright(&second));
+                    std::thread::sleep(std::time::Duration::from_millis(pause));
+                }
+                Blow::Spare
+            });
+            let two = begun.unwrap_or_else(|| world.start_netwright(&second)).join().unwrap();
+            if at.is_none() {
+                let mut moments = one.moments.clone();
+                if stopped == Stopped::Add {
+                    // It looks at every process of the machine, in thousands of calls.
+                    moments.retain(|moment| fault::changes(moment.call));
+                }
+                all = to_stop_at(moments);
+            }
+            tally.count("chain", &what, "interleaved");
+            let mut wrong = Vec::new();
+            let (added, other) = match stopped {
+                Stopped::Add => (&one, &two),
+                Stopped::Del => (&two, &one),
+            };
+            // ADD may be refused while the old one's address is held, and a DEL may come at any time.
+            if added.code == Some(0) && beside == Beside::Gc {
+                let checked = run(&verb("check", new.netns()));
+                if checked.code != Some(0) {
+                    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+                    wrong.push(format!("CHECK of what came back said {told}"));
+                }
+            }
+            for ended in [added, other] {
+                let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+                if ended.code.is_none() || ended.hung || told.contains("panicked") {
+                    wrong.push(format!("a command ended with {ended:?}"));
+                }
+            }
+            for _ in 0..2 {
+                let deleted = run(&verb("del", new.netns()));
+                if deleted.code != Some(0) {
+                    wrong.push(format!("DEL said {}", String::from_utf8_lossy(&deleted.stderr)));
+                }
+            }
+            tidy();
+            wrong.extend(world.left(&before));
+            wrong.extend(new.left());
+            if !wrong.is_empty() {
+                let at = at.map(|at| at.to_string()).unwrap_or_default();
+                let said = |ended: &Ended| String::from_utf8_lossy(&ended.stderr).into_owned();
+                tally.found(format!(
+                    "chain {what} interleaved: at {at}, {pause} ms:\n  {}\n  {} said {:?} {}\n  it said {:?} {}",
+                    wrong.join("\n  "),
+                    words(&add),
+                    added.code,
+                    said(added),
+                    other.code,
+                    said(other),
+                ));
+                break;
+            }
+        }
+        tally
+    });
+    tally.finish();
+}
+
+#[test]
+fn a_gc_that_is_stopped_while_the_container_comes_back() {
+    testkit::require!("root", "ptrace");
+    beside_add(Beside::Gc, Stopped::Del);
+}
+
+#[test]
+fn an_add_of_what_comes_back_that_is_stopped_while_gc_runs() {
+    testkit::require!("root", "ptrace");
+    beside_add(Beside::Gc, Stopped::Add);
+}
+
+#[test]
+fn an_add_that_is_stopped_while_its_own_del_comes() {
+    testkit::require!("root", "ptrace");
+    beside_add(Beside::Del, Stopped::Add);
+}
+
+#[test]
+fn a_del_that_is_stopped_while_its_own_add_comes() {
+    testkit::require!("root", "ptrace");
+    beside_add(Beside::Del, Stopped::Del);
 }

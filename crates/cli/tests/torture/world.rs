@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
-use testkit::fault::{Ended, Hand, follow, follow_whole};
+use testkit::fault::{Ended, Hand, follow};
 use testkit::{Container, Eye, Glance, Lab, Place as _};
 
 /// The executable under test.
@@ -20,10 +20,15 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_netwright");
 const FOLDERS: [&str; 5] =
     ["/run/netwright", "/run/cni", "/var/lib/cni", "/var/lib/netwright", "/etc/cni"];
 
-/// Differences that are none: which address was given last, what is known without being the truth, and the file by which
+/// Differences that are none: that forwarding stays on, which address was given last, what is known without being the truth, and the file by which
 /// those exclude each other that think they see a firewalld, because a system call failed.
-const VOLATILE: [&str; 3] =
-    ["/last_reserved_ip.", "/run/netwright/addresses", "/run/netwright/locks/firewalld.lock"];
+const VOLATILE: [&str; 5] = [
+    "/last_reserved_ip.",
+    "/run/netwright/addresses",
+    "/run/netwright/lacking",
+    "/run/netwright/left",
+    "/run/netwright/locks/firewalld.lock",
+];
 
 /// The network's name.
 pub(crate) const NETWORK: &str = "n";
@@ -188,15 +193,30 @@ impl<'l> World<'l> {
         run(self.netwright_command(arguments), b"")
     }
 
-    /// Runs a command of the executable with `hand` at every system call.
+    /// Runs a command of the executable with `hand` at every system call: a shell that reads a line becomes it.
     pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> Ended {
-        follow_whole(self.netwright_command(arguments), hand)
+        let mut command = self.system_command("/bin/sh");
+        command.args(["-c", "read -r go; exec \"$@\" </dev/null", "sh", EXECUTABLE]);
+        command.args(arguments);
+        follow(command, b"go\n", hand)
+    }
+
+    /// Starts a command of the executable on a thread of its own, whose end is the command's.
+    pub(crate) fn start_netwright(&self, arguments: &[&str]) -> JoinHandle<Ended> {
+        let command = self.netwright_command(arguments);
+        thread::spawn(move || run(command, b""))
     }
 
     fn netwright_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.system_command(EXECUTABLE);
+        command.args(arguments);
+        command
+    }
+
+    fn system_command(&self, program: &str) -> Command {
         self.calls.set(self.calls.get() + 1);
-        let mut command = Command::new(EXECUTABLE);
-        command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.env("CNI_PATH", &self.bin);
         command
     }

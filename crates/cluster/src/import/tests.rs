@@ -90,7 +90,7 @@ fn pools_become_blocks_of_the_nodes_on_which_pods_run() {
         blocks(&plan),
         ["default 192.168.2.1 n1 c-a/net1", "default 192.168.2.9 n2 c-b/net1"]
     );
-    assert_eq!(parts(&plan), ["default 192.168.2.1/32:32 192.168.2.9/32:32 192.168.2.0/24:32"]);
+    assert_eq!(parts(&plan), ["default 192.168.2.0/30:32 192.168.2.8/30:32 192.168.2.0/24:30"]);
     assert_eq!(passed_over(&plan), ["192.168.2.0-24 192.168.2.10: the pod ns/gone is gone"]);
     assert_eq!(plan.notes, [""; 0]);
     let holder = &plan.blocks[0].held[&"192.168.2.1".parse::<IpAddr>().unwrap()];

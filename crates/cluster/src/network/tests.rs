@@ -72,23 +72,36 @@ fn a_v6_range_may_be_as_large_as_there_are_addresses() {
 
 #[test]
 fn blocks_are_small_beside_the_range() {
-    let prefix = |text: &str| {
+    let in_cluster = |text: &str, nodes: usize| {
         let network = network(&[range(text)]).unwrap();
-        network.block_prefix(&network.ranges()[0])
+        network.block_prefix(&network.ranges()[0], nodes)
     };
+    let prefix = |text: &str| in_cluster(text, 3);
     assert_eq!(prefix("10.0.0.0/8"), 26);
     assert_eq!(prefix("10.0.0.0/18"), 26);
-    assert_eq!(prefix("10.0.0.0/20"), 28);
-    assert_eq!(prefix("192.0.2.0/24"), 32);
+    assert_eq!(prefix("10.0.0.0/20"), 26);
+    assert_eq!(prefix("10.0.0.0/22"), 28);
+    assert_eq!(prefix("192.0.2.0/24"), 30);
+    assert_eq!(prefix("192.0.2.0/25"), 31);
+    assert_eq!(prefix("192.0.2.0/26"), 32);
     assert_eq!(prefix("192.0.2.0/29"), 32);
     assert_eq!(prefix("2001:db8::/64"), 122);
-    assert_eq!(prefix("2001:db8::/116"), 124);
+    assert_eq!(prefix("2001:db8::/116"), 122);
+    assert_eq!(prefix("::/0"), 122);
+    // What may be given counts, not what the subnet has.
+    assert_eq!(prefix("192.0.2.10-192.0.2.20/24"), 32);
+    // Each node has four blocks, if there are so many addresses.
+    assert_eq!(in_cluster("192.0.2.0/24", 16), 30);
+    assert_eq!(in_cluster("192.0.2.0/24", 17), 31);
+    assert_eq!(in_cluster("192.0.2.0/24", 100), 32);
+    assert_eq!(in_cluster("10.0.0.0/16", 5000), 31);
+    assert_eq!(in_cluster("10.0.0.0/8", usize::MAX), 32);
     let mut spec = NetworkSpec::new("n");
     spec.ranges = vec![range("10.0.0.0/28"), range("2001:db8::/64")];
     (spec.block_v4, spec.block_v6) = (Some(24), Some(120));
     let network = Network::new(spec).unwrap();
-    assert_eq!(network.block_prefix(&network.ranges()[0]), 28);
-    assert_eq!(network.block_prefix(&network.ranges()[1]), 120);
+    assert_eq!(network.block_prefix(&network.ranges()[0], 1), 28);
+    assert_eq!(network.block_prefix(&network.ranges()[1], 1), 120);
 }
 
 #[test]

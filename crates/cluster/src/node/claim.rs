@@ -3,22 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use cni::line::Refusal;
 use ipnet::IpNet;
 
-use super::table::Block;
+use super::table::{Block, NODES_KNOWN};
 use super::{ADDRESS, Node, unwritten};
 use crate::network::{Network, Range};
-use crate::record::{self, BlockId, BlockRecord, Part, SpaceRecord, space_key};
+use crate::record::{self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, Want, space_key};
 use crate::store::{Filter, Kind, StoreError};
 
 /// How many blocks are tried before all that are taken are listed: in a range that is mostly free the first is free.
 const PROBES: u32 = 3;
+/// Where there are at most this many blocks, to list them costs one question, and one is tried.
+const FEW_BLOCKS: u128 = 500;
+/// How often a node that wants an empty block of another one looks whether it is free, and the
+/// pause between two looks. Others look for wants every two seconds (`upkeep`).
+const LOOKS: u32 = 6;
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often they are listed, when others were quicker.
 const LISTS: u32 = 50;
 /// How often a space's record is written, when others were quicker.
 const SPACE_TRIES: u32 = 100;
+/// How many wants a space's record has at most: a subnet each.
+const MAX_WANTS: usize = 64;
 /// How many nodes a message names.
 const NAMED: usize = 5;
 
@@ -26,6 +35,23 @@ const NAMED: usize = 5;
 enum Tried {
     Ours,
     Theirs,
+}
+
+/// Whose a block is, as far as is known before it is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Probably nobody's ever: there is no record.
+    Nobody,
+    /// Nobody's: there is no record, or one that says so.
+    NobodyNow,
+}
+
+/// A block that is a node's.
+#[derive(Debug)]
+struct Taken {
+    node: String,
+    /// Its record says that nobody has an address of it.
+    empty: bool,
 }
 
 impl Node {
@@ -38,10 +64,15 @@ impl Node {
         wanted: Option<IpAddr>,
     ) -> Result<(), Refusal> {
         let lot = (space.to_owned(), range.subnet());
-        let spare_bits = range.family().bits() - network.block_prefix(range);
-        let of_block = 1_u128.checked_shl(spare_bits.into()).unwrap_or(u128::MAX);
         {
             let mut table = self.lock();
+            let cut = table.spaces.get(space).and_then(|cut| cut.block_of(range.first()));
+            let block = cut.map_or_else(
+                || network.block_prefix(range, table.nodes_or_one()),
+                |block| block.prefix_len(),
+            );
+            let spare_bits = range.family().bits() - block;
+            let of_block = 1_u128.checked_shl(spare_bits.into()).unwrap_or(u128::MAX);
             let claims = table.claims.entry(lot.clone()).or_default();
             // Each that runs has one for who started it, and the rest for who waits.
             if wanted.is_none() && claims.waiting < claims.running.saturating_mul(of_block - 1) {
@@ -86,46 +117,148 @@ impl Node {
         wanted: Option<IpAddr>,
     ) -> Result<(), Refusal> {
         self.ensure_lease()?;
+        self.refuse_while_settling()?;
         let record = self.space(network, range, space)?;
         if let Some(wanted) = wanted {
             return self.claim_wanted(&record, space, wanted);
         }
         let (first, last) = range.bounds();
         let count = (last - first).saturating_add(1);
-        for _ in 0..PROBES {
+        let of_block = record.block_of(range.first()).map_or(1, |block| {
+            let (low, high) = crate::network::bounds(&block);
+            (high - low).saturating_add(1)
+        });
+        let probes = if count / of_block <= FEW_BLOCKS { 1 } else { PROBES };
+        for _ in 0..probes {
             let at = first + self.draw_below(count);
             let Some(at) = range.next(at).or_else(|| range.next(first)) else { break };
             let Some(id) = block_at(&record, space, range, at) else { break };
             if self.knows(&id) {
                 continue;
             }
-            if matches!(self.try_claim(&id)?, Tried::Ours) {
+            // Whose it is, if it is somebody's, the list says.
+            if matches!(self.try_claim(&id, Whose::Nobody)?, Tried::Ours) {
                 return Ok(());
             }
         }
+        let mut looks = 0;
         for _ in 0..LISTS {
             let taken = self.taken(space)?;
             let at = range.next(first + self.draw_below(count)).unwrap_or(first);
             let free = self
                 .first_free(&record, space, range, &taken, at, last)
                 .or_else(|| self.first_free(&record, space, range, &taken, first, at));
-            let Some(id) = free else {
-                // One of ours may be unknown here: its claim was not answered, or its file is garbled.
-                let unknown = taken.iter().any(|(block, node)| {
-                    let id = BlockId { space: space.to_owned(), block: *block };
-                    *node == self.settings.node && !self.knows(&id)
-                });
-                if !unknown {
-                    return Err(full(network, range, &taken));
+            if let Some(id) = free {
+                if matches!(self.try_claim(&id, Whose::NobodyNow)?, Tried::Ours) {
+                    return Ok(());
                 }
-                return self.sweep().map_err(|error| away(&error));
-            };
-            if matches!(self.try_claim(&id)?, Tried::Ours) {
-                return Ok(());
+                continue;
             }
+            // One of ours may be unknown here: its claim was not answered, or its file is garbled.
+            let unknown = taken.iter().any(|(block, taken)| {
+                let id = BlockId { space: space.to_owned(), block: *block };
+                taken.node == self.settings.node && !self.knows(&id)
+            });
+            if unknown {
+                return self.sweep().map_err(|error| away(&error));
+            }
+            let empty = self.empty_elsewhere(range, &taken);
+            if empty == 0 || LOOKS <= looks {
+                return Err(full(network, range, &taken, empty));
+            }
+            if looks == 0 {
+                self.want(space, range.subnet()).map_err(|error| away(&error))?;
+            }
+            looks += 1;
+            self.clock.pause(LOOK_PAUSE);
         }
         let text = format!("other nodes took every block of {} that was free", range.subnet());
         Err(Refusal::for_now(text))
+    }
+
+    fn refuse_while_settling(&self) -> Result<(), Refusal> {
+        let Some(left) = self.settling() else { return Ok(()) };
+        Err(Refusal::for_now(format!(
+            "the store was put back to an earlier state: this node takes no more addresses for {} s, so that others can say what is theirs",
+            left.as_secs() + 1
+        )))
+    }
+
+    /// Says whether a block could be taken, and takes none.
+    pub(super) fn could_claim(
+        &self,
+        network: &Network,
+        range: &Range,
+        space: &str,
+    ) -> Result<(), Refusal> {
+        let key = space_key(space);
+        let known = self.lock().spaces.get(space).cloned();
+        let record = match known.filter(|known| known.covers(&range.subnet())) {
+            Some(known) => Some(known),
+            None => {
+                let found = self.store.get(&key).map_err(|error| away(&error))?;
+                found.and_then(|entry| record::read::<SpaceRecord>(&entry.value))
+            }
+        };
+        // Nobody has asked for the range yet: all of it is free.
+        let Some(record) = record.filter(|record| record.covers(&range.subnet())) else {
+            return Ok(());
+        };
+        let taken = self.taken(space)?;
+        let (first, last) = range.bounds();
+        let free = self.first_free(&record, space, range, &taken, first, last);
+        match self.empty_elsewhere(range, &taken) {
+            0 if free.is_none() => Err(full(network, range, &taken, 0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many blocks of other nodes look as if nobody had an address of them.
+    fn empty_elsewhere(&self, range: &Range, taken: &BTreeMap<IpNet, Taken>) -> usize {
+        let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
+        of_range.filter(|(_, taken)| taken.empty && taken.node != self.settings.node).count()
+    }
+
+    /// Tells other nodes that a subnet is full, so that they give their empty blocks back.
+    fn want(&self, space: &str, subnet: IpNet) -> Result<(), StoreError> {
+        let key = space_key(space);
+        let mut seen = None;
+        for _ in 0..SPACE_TRIES {
+            let Some(entry) = self.store.get(&key)? else { return Ok(()) };
+            let Some(mut record) = record::read::<SpaceRecord>(&entry.value) else { return Ok(()) };
+            let before = record.wanted.iter().find(|want| want.subnet == subnet).cloned();
+            if seen.is_some_and(|seen| seen != before) {
+                // Somebody else wants the same, just now.
+                return Ok(());
+            }
+            seen = Some(before);
+            record.wanted.retain(|want| want.subnet != subnet);
+            // A number that JavaScript and Kubernetes' int64 hold too.
+            let turn = self.draw() >> 12;
+            record.wanted.push(Want { subnet, node: self.settings.node.clone(), turn });
+            let surplus = record.wanted.len().saturating_sub(MAX_WANTS);
+            record.wanted.drain(..surplus);
+            match self.store.update(&key, &entry.revision, &record::write(&record)) {
+                Err(StoreError::Conflict) => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how many nodes there are, as it was a few minutes ago at most.
+    pub(super) fn nodes(&self) -> Result<usize, StoreError> {
+        let now = self.clock.now();
+        if let Some((nodes, at)) = self.lock().nodes
+            && now.saturating_sub(at) < NODES_KNOWN
+        {
+            return Ok(nodes);
+        }
+        let all = self.store.list(Kind::Node, Filter::All)?;
+        let living = all.iter().filter_map(|entry| record::read::<NodeRecord>(&entry.value));
+        let nodes = living.filter(|node| !node.fenced).count().max(1);
+        self.lock().nodes = Some((nodes, now));
+        Ok(nodes)
     }
 
     fn claim_wanted(
@@ -142,7 +275,7 @@ impl Node {
             let text = format!("the block of {wanted} is just being given back");
             return Err(Refusal::for_now(text));
         }
-        match self.try_claim(&id)? {
+        match self.try_claim(&id, Whose::NobodyNow)? {
             Tried::Ours => Ok(()),
             Tried::Theirs => {
                 let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
@@ -174,13 +307,19 @@ impl Node {
             return Ok(known.clone());
         }
         let key = space_key(space);
-        let part = Part { subnet, block: network.block_prefix(range) };
+        // How many nodes there are matters where nobody says how large blocks are.
+        let nodes = match network.asked_block_prefix(range) {
+            Some(_) => 1,
+            None => self.nodes().map_err(|error| away(&error))?,
+        };
+        let usual = Part { subnet, block: network.block_prefix(range, nodes) };
         for _ in 0..SPACE_TRIES {
             let found = self.store.get(&key).map_err(|error| away(&error))?;
             let (record, written) = match found {
                 None => {
-                    let parts = vec![part.clone()];
-                    let record = SpaceRecord { space: space.to_owned(), parts };
+                    let mut record =
+                        SpaceRecord { space: space.to_owned(), ..SpaceRecord::default() };
+                    record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
                     let written = self.store.create(&key, &record::write(&record));
                     (record, written)
                 }
@@ -192,7 +331,7 @@ impl Node {
                     if record.covers(&subnet) {
                         (record, Ok(entry.revision))
                     } else {
-                        record.parts.push(part.clone());
+                        record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
                         let value = record::write(&record);
                         let written = self.store.update(&key, &entry.revision, &value);
                         (record, written)
@@ -211,14 +350,42 @@ impl Node {
         Err(Refusal::for_now(format!("the record of the space {space} changes all the time")))
     }
 
+    /// Returns the part that is to be added to a space. Blocks of it that no part of the record has were cut by one that somebody
+    /// removed: others would overlap them.
+    fn as_it_was_cut(&self, record: &SpaceRecord, part: Part) -> Result<Part, Refusal> {
+        let all = self.store.list(Kind::Block, Filter::Space(&record.space));
+        let all = all.map_err(|error| away(&error))?;
+        let blocks = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
+        let mut lengths: BTreeSet<u8> = blocks
+            .map(|block| block.block)
+            .filter(|block| part.subnet.contains(block) && record.part_of(block.addr()).is_none())
+            .map(|block| block.prefix_len())
+            .collect();
+        match (lengths.pop_first(), lengths.is_empty()) {
+            (None, _) => Ok(part),
+            (Some(block), true) => Ok(Part { block, ..part }),
+            (Some(_), false) => {
+                let text = format!(
+                    "the store's record {} no longer says how {} is cut, and there are blocks of several sizes",
+                    space_key(&record.space),
+                    part.subnet
+                );
+                Err(Refusal::new(ADDRESS, text).with_details("write its \"parts\" again"))
+            }
+        }
+    }
+
     /// Who has which block of a space.
-    fn taken(&self, space: &str) -> Result<BTreeMap<IpNet, String>, Refusal> {
+    fn taken(&self, space: &str) -> Result<BTreeMap<IpNet, Taken>, Refusal> {
         let all = self.store.list(Kind::Block, Filter::Space(space));
         let all = all.map_err(|error| away(&error))?;
         let records = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
         Ok(records
             .filter(|record| record.space == space && !record.node.is_empty())
-            .map(|record| (record.block, record.node))
+            .map(|record| {
+                let empty = record.held.is_empty() && record.kept.is_empty();
+                (record.block, Taken { node: record.node, empty })
+            })
             .collect())
     }
 
@@ -233,7 +400,7 @@ impl Node {
         record: &SpaceRecord,
         space: &str,
         range: &Range,
-        taken: &BTreeMap<IpNet, String>,
+        taken: &BTreeMap<IpNet, Taken>,
         from: u128,
         to: u128,
     ) -> Option<BlockId> {
@@ -250,7 +417,7 @@ impl Node {
     }
 
     /// Tries to make a block ours.
-    fn try_claim(&self, id: &BlockId) -> Result<Tried, Refusal> {
+    fn try_claim(&self, id: &BlockId, whose: Whose) -> Result<Tried, Refusal> {
         let epoch = {
             let mut table = self.lock();
             if table.blocks.contains_key(id) || !table.claiming.insert(id.clone()) {
@@ -258,12 +425,12 @@ impl Node {
             }
             table.epoch
         };
-        let result = self.try_claim_noted(id, epoch);
+        let result = self.try_claim_noted(id, epoch, whose);
         self.lock().claiming.remove(id);
         result
     }
 
-    fn try_claim_noted(&self, id: &BlockId, epoch: u64) -> Result<Tried, Refusal> {
+    fn try_claim_noted(&self, id: &BlockId, epoch: u64, whose: Whose) -> Result<Tried, Refusal> {
         let mut record = BlockRecord {
             space: id.space.clone(),
             block: id.block,
@@ -273,7 +440,7 @@ impl Node {
             kept: BTreeMap::new(),
         };
         let mut written = self.store.create(&id.key(), &record::write(&record));
-        if written == Err(StoreError::Conflict) {
+        if written == Err(StoreError::Conflict) && whose == Whose::NobodyNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
             let nobodys = found.and_then(|entry| {
                 let found = record::read::<BlockRecord>(&entry.value)?;
@@ -290,6 +457,12 @@ impl Node {
             Err(StoreError::Conflict) => return Ok(Tried::Theirs),
             Err(error) => return Err(away(&error)),
         };
+        self.look_back();
+        if self.settling().is_some() {
+            // Nobody was given anything of it. What is not removed, the next comparison removes.
+            let _ = self.store.delete(&id.key(), &revision);
+            self.refuse_while_settling()?;
+        }
         let block = Block {
             epoch,
             revision: Some(revision),
@@ -319,16 +492,12 @@ fn block_at(record: &SpaceRecord, space: &str, range: &Range, at: u128) -> Optio
     Some(BlockId { space: space.to_owned(), block })
 }
 
-fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, String>) -> Refusal {
-    let (first, last) = range.bounds();
-    let of_range = taken.iter().filter(|(block, _)| {
-        let (low, high) = crate::network::bounds(block);
-        block.addr().is_ipv4() == range.subnet().addr().is_ipv4() && low <= last && first <= high
-    });
+fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, Taken>, empty: usize) -> Refusal {
+    let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     let mut blocks = 0_usize;
-    for (_, node) in of_range {
-        *nodes.entry(node).or_default() += 1;
+    for (_, taken) in of_range {
+        *nodes.entry(&taken.node).or_default() += 1;
         blocks += 1;
     }
     let mut most: Vec<(&str, usize)> = nodes.iter().map(|(node, count)| (*node, *count)).collect();
@@ -345,8 +514,12 @@ fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, String>) -> Re
         range.subnet(),
         most.len()
     );
+    let kept = match empty {
+        0 => String::new(),
+        _ => format!("; {empty} of them looked empty, and their nodes did not give them back"),
+    };
     Refusal::new(ADDRESS, text).with_details(format!(
-        "network {:?}; blocks by node: {}{more}; enlarge the range, use smaller blocks, or `netwrightd ipam -forget NODE` for nodes that are gone",
+        "network {:?}; blocks by node: {}{more}{kept}; enlarge the range, use smaller blocks, or `netwrightd ipam -forget NODE` for nodes that are gone",
         network.name(),
         named.join(", "),
     ))

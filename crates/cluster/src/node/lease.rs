@@ -6,15 +6,36 @@ use std::time::Duration;
 use cni::line::Refusal;
 
 use super::claim::away;
-use super::table::Block;
+use super::table::{Block, Table};
 use super::{Node, STATE};
 use crate::local::{HeldFile, HeldName, NodeFile};
-use crate::record::{self, BlockId, BlockRecord, NodeRecord, node_key};
-use crate::store::{Entry, Filter, Kind, Revision, StoreError};
+use crate::record::{self, BlockId, BlockRecord, NodeRecord, SpaceRecord, node_key, space_key};
+use crate::store::{Entry, Filter, Key, Kind, Revision, StoreError};
 use crate::wire::Owner;
 
 /// How often a record is written, when others were quicker.
 const TRIES: u32 = 16;
+
+/// How often a node looks whether somebody else wrote its record.
+const WATCH: Duration = Duration::from_secs(10);
+/// How long a machine that has started waits whether another one is the same node: two looks, and
+/// time for them.
+const CLAIM_TIME: Duration = Duration::from_secs(25);
+/// The pause between two looks at that, and how many an ADD waits for: less than a plugin waits.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
+const CLAIM_LOOKS: u32 = 40;
+/// How long no blocks are taken after the store was put back: each node looks at its record three
+/// times meanwhile.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// What a node's record is to the process that reads it.
+#[derive(Debug)]
+enum Standing {
+    /// It may write it: over this revision, with this epoch, after this beat.
+    Ours { was: Option<Revision>, epoch: u64, beat: u64 },
+    /// It asks first whether another machine is this node.
+    Claim { was: Revision, record: NodeRecord },
+}
 
 /// How long a lease must be seen unchanged before it has surely run out, whatever the speed of two clocks.
 pub(crate) fn surely_over(lease: Duration) -> Duration {
@@ -30,10 +51,23 @@ pub(crate) fn lease_of(record: &NodeRecord) -> Duration {
 impl Node {
     /// Sees to it that the lease holds.
     pub(super) fn ensure_lease(&self) -> Result<(), Refusal> {
+        self.lease_within(CLAIM_LOOKS)
+    }
+
+    /// The same; after a boot it is looked so often whether another machine is this node.
+    pub(super) fn lease_within(&self, looks: u32) -> Result<(), Refusal> {
         if self.lock().lease_holds(self.clock.now()) {
             return Ok(());
         }
-        self.renew().map_err(|error| match error {
+        let mut renewed = self.renew();
+        for _ in 0..looks {
+            if renewed.is_ok() || self.lock().claimed.is_none() {
+                break;
+            }
+            self.clock.pause(CLAIM_PAUSE);
+            renewed = self.renew();
+        }
+        renewed.map_err(|error| match error {
             StoreError::Refused(why) => Refusal::for_now(why),
             error => {
                 let mut refusal = away(&error);
@@ -54,7 +88,8 @@ impl Node {
         let due = {
             let table = self.lock();
             let renewed = table.until.and_then(|until| until.checked_sub(self.settings.lease));
-            !(table.lease_holds(self.clock.now()) && renewed.is_some_and(|at| asked <= at))
+            let just_now = renewed.is_some_and(|at| asked <= at) && table.revision.is_some();
+            !(table.lease_holds(self.clock.now()) && just_now)
         };
         if due {
             self.renew_record()?;
@@ -76,16 +111,36 @@ impl Node {
                 Some((revision, epoch, beat)) => (Some(revision), epoch, beat),
                 None => {
                     let found = self.store.get(&key)?;
-                    self.epoch_for(found)?
+                    self.look_back();
+                    match self.standing(found)? {
+                        Standing::Ours { was, epoch, beat } => (was, epoch, beat),
+                        Standing::Claim { was, record } => {
+                            match self.claim_name(&key, &was, record) {
+                                Err(StoreError::Conflict) => continue,
+                                Err(error) => return Err(error),
+                                Ok(()) => return Err(self.claiming(CLAIM_TIME)),
+                            }
+                        }
+                    }
                 }
             };
             let record = self.record(epoch, beat + 1);
-            if epoch != self.lock().epoch {
+            let (known_epoch, renewed, until) = {
+                let table = self.lock();
+                (table.epoch, table.renewed, table.until.unwrap_or_default())
+            };
+            if epoch != known_epoch {
                 self.begin_epoch(epoch)?;
+            } else if !renewed {
+                // A process that comes after this one knows by it that the record is not another
+                // machine's.
+                let file = self.node_file(until);
+                self.files.write_node(&file).map_err(|error| self.unwritten(&error))?;
             }
             // The lease counts from before it was asked for.
             let sent = self.clock.now();
             let value = record::write(&record);
+            self.lock().tried = record.beat;
             let written = match &was {
                 None => self.store.create(&key, &value),
                 Some(was) => self.store.update(&key, was, &value),
@@ -95,18 +150,14 @@ impl Node {
                 Ok(revision) => {
                     table.revision = Some(revision);
                     table.beat = record.beat;
+                    table.renewed = true;
+                    table.claimed = None;
+                    table.watched = Some(sent);
                     let until = sent + self.settings.lease;
                     table.until = Some(until);
-                    let file = NodeFile {
-                        identity: table.identity.clone(),
-                        epoch: table.epoch,
-                        boot: self.settings.boot.clone(),
-                        until,
-                        ..NodeFile::default()
-                    };
                     drop(table);
                     // It matters to a daemon that starts again while the store is away, no more.
-                    if let Err(error) = self.files.write_node(&file) {
+                    if let Err(error) = self.files.write_node(&self.node_file(until)) {
                         self.note(format!("cannot {error}"));
                     }
                     return Ok(());
@@ -131,37 +182,101 @@ impl Node {
             lease_ms: u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX),
             fenced: false,
             forgotten: false,
+            run: self.settings.run.clone(),
+            claim: String::new(),
         }
     }
 
-    /// Reads the node's record: what is to be replaced, by which epoch, after which beat.
-    fn epoch_for(&self, found: Option<Entry>) -> Result<(Option<Revision>, u64, u64), StoreError> {
+    fn node_file(&self, until: Duration) -> NodeFile {
+        let table = self.lock();
+        NodeFile {
+            identity: table.identity.clone(),
+            epoch: table.epoch,
+            boot: self.settings.boot.clone(),
+            until,
+            run: self.settings.run.clone(),
+            run_before: table.runs_before.first().cloned().unwrap_or_default(),
+            moment: self.store.moment(),
+            ..NodeFile::default()
+        }
+    }
+
+    /// Asks whether another machine is this node: who is writes the record anew.
+    fn claim_name(&self, key: &Key, was: &Revision, record: NodeRecord) -> Result<(), StoreError> {
+        let claim = NodeRecord { claim: self.settings.run.clone(), ..record };
+        let asked = self.clock.now();
+        let revision = self.store.update(key, was, &record::write(&claim))?;
+        self.lock().claimed = Some((revision, asked));
+        Ok(())
+    }
+
+    fn claiming(&self, left: Duration) -> StoreError {
+        StoreError::Refused(format!(
+            "this machine has started: for {} s it waits whether another one is node {} too",
+            left.as_secs() + 1,
+            self.settings.node
+        ))
+    }
+
+    /// Reads the node's record: whether it is this process' to write.
+    fn standing(&self, found: Option<Entry>) -> Result<Standing, StoreError> {
         let mut table = self.lock();
+        let now = self.clock.now();
         // It is new, or was given up and cleared away.
-        let Some(entry) = found else { return Ok((None, table.epoch + 1, 0)) };
-        let Some(record) = record::read::<NodeRecord>(&entry.value) else {
+        let Some(entry) = found else {
+            return Ok(Standing::Ours { was: None, epoch: table.epoch + 1, beat: 0 });
+        };
+        // One that somebody wrote by hand may say numbers that have no next.
+        let read = record::read::<NodeRecord>(&entry.value);
+        let Some(record) = read.filter(|it| it.epoch.max(it.beat) < u64::MAX) else {
             let text =
                 format!("the store's record {} is none of a node: remove or mend it", entry.key);
             return Err(StoreError::Refused(text));
         };
         let next = record.epoch.max(table.epoch) + 1;
-        if record.identity == table.identity {
+        let (was, beat) = (Some(entry.revision.clone()), record.beat);
+        let same_identity = record.identity == table.identity;
+        if record.fenced {
+            return Ok(Standing::Ours { was, epoch: next, beat });
+        }
+        if same_identity && self.is_ours(&table, &record) {
             table.stranger = None;
-            // The disk may say less than the record, if it was put back from a copy: then it says nothing.
-            let same = !record.fenced && record.epoch == table.epoch;
+            // The disk may say less than the record, if it was put back from a copy: then it says
+            // nothing. After the store was put back, nothing is ours before it was compared.
+            let same = record.epoch == table.epoch && !table.restored;
             let epoch = if same { record.epoch } else { next };
             if record.forgotten && same {
                 table
                     .notices
                     .push("an administrator said that this node is gone; it is not".to_owned());
             }
-            return Ok((Some(entry.revision), epoch, record.beat));
+            return Ok(Standing::Ours { was, epoch, beat });
         }
-        if record.fenced {
-            return Ok((Some(entry.revision), next, record.beat));
+        if same_identity && !table.renewed && table.stranger.is_none() {
+            // This machine before it was started anew, or another one with a copy of its disk.
+            match table.claimed.clone() {
+                None => return Ok(Standing::Claim { was: entry.revision, record }),
+                Some((revision, since))
+                    if revision == entry.revision || record.claim == self.settings.run =>
+                {
+                    let waited = now.saturating_sub(since);
+                    if CLAIM_TIME <= waited {
+                        return Ok(Standing::Ours { was, epoch: next, beat });
+                    }
+                    table.claimed = Some((entry.revision, since));
+                    return Err(self.claiming(CLAIM_TIME.saturating_sub(waited)));
+                }
+                Some(_) => table.claimed = None,
+            }
         }
         // Another machine has this name, or this one lost its disk. The other's lease must run out.
-        let now = self.clock.now();
+        if table.trusted {
+            table.notices.push(format!(
+                "another machine is node {} too: this one gives no addresses any more",
+                self.settings.node
+            ));
+        }
+        (table.trusted, table.until) = (false, None);
         let since = match &table.stranger {
             Some((revision, since)) if *revision == entry.revision => *since,
             _ => {
@@ -171,18 +286,147 @@ impl Node {
         };
         let wait = surely_over(lease_of(&record));
         if wait <= now.saturating_sub(since) {
+            table.stranger = None;
             table.notices.push(format!(
                 "took the place of another machine that was node {}, whose lease ran out",
                 self.settings.node
             ));
-            return Ok((Some(entry.revision), next, record.beat));
+            return Ok(Standing::Ours { was, epoch: next, beat });
         }
-        let left = wait.saturating_sub(now.saturating_sub(since));
-        Err(StoreError::Refused(format!(
-            "another machine is node {} too, or this one lost its disk: no addresses for {} s, unless the other one renews its lease",
-            self.settings.node,
-            left.as_secs() + 1
-        )))
+        let left = wait.saturating_sub(now.saturating_sub(since)).as_secs() + 1;
+        let node = &self.settings.node;
+        Err(StoreError::Refused(if same_identity {
+            format!(
+                "another machine is node {node} too, with a copy of this one's disk or of its state: no addresses for {left} s, unless the other one renews its lease; give one of them another -node and remove what it keeps below -state"
+            )
+        } else {
+            format!(
+                "another machine is node {node} too, or this one lost its disk: no addresses for {left} s, unless the other one renews its lease"
+            )
+        }))
+    }
+
+    /// Whether a record of this identity was written by this process, or by one before it that
+    /// this one surely follows.
+    fn is_ours(&self, table: &Table, record: &NodeRecord) -> bool {
+        let last = record.beat == table.beat || record.beat == table.tried;
+        if table.restored {
+            // It says what was so once.
+            return true;
+        }
+        if record.run.is_empty() {
+            // Somebody wrote it who does not know of runs: before us, or over what we wrote.
+            return !table.renewed || last;
+        }
+        let before = !table.renewed && table.runs_before.contains(&record.run);
+        before || (record.run == self.settings.run && last)
+    }
+
+    /// Looks whether somebody else wrote the node's record, and whether the store was put back.
+    pub(super) fn watch_own(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        {
+            let table = self.lock();
+            let due = table.watched.is_none_or(|at| WATCH <= now.saturating_sub(at));
+            if !due || !table.trusted {
+                return Ok(());
+            }
+        }
+        let key = node_key(&self.settings.node);
+        let all = self.store.list(Kind::Node, Filter::Node(&self.settings.node))?;
+        let found = all.into_iter().find(|entry| entry.key == key).map(|entry| entry.revision);
+        self.look_back();
+        {
+            let mut table = self.lock();
+            table.watched = Some(now);
+            if table.revision.is_some() && table.revision == found {
+                return Ok(());
+            }
+            table.revision = None;
+        }
+        self.renew()
+    }
+
+    /// Notices that the store was put back from a copy: nothing is ours until it was compared.
+    pub(super) fn look_back(&self) {
+        let count = self.store.went_back();
+        let mut table = self.lock();
+        if table.went_back == count {
+            return;
+        }
+        table.went_back = count;
+        table.restored = true;
+        table.distrust();
+        table.settling = Some(self.clock.now() + SETTLE);
+        for block in table.blocks.values_mut() {
+            block.revision = None;
+        }
+        table.notices.push(format!(
+            "the store was put back to an earlier state: what this node has is compared, and no blocks are taken for {} s",
+            SETTLE.as_secs()
+        ));
+    }
+
+    /// How long no blocks are taken yet, after the store was put back.
+    pub(super) fn settling(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let until = self.lock().settling?;
+        (now < until).then(|| until.saturating_sub(now))
+    }
+
+    /// Compares what was another node's, once all nodes had the time to say what is theirs.
+    pub(super) fn settle(&self) -> Result<(), StoreError> {
+        let (ids, epoch) = {
+            let table = self.lock();
+            if table.settling.is_none_or(|until| self.clock.now() < until) {
+                return Ok(());
+            }
+            let of = table.blocks.iter();
+            let old = of.filter(|(_, block)| block.epoch != table.epoch && !block.returning);
+            (old.map(|(id, _)| id.clone()).collect::<Vec<_>>(), table.epoch)
+        };
+        for id in ids {
+            self.compare_block(&id, epoch)?;
+        }
+        self.lock().settling = None;
+        Ok(())
+    }
+
+    /// Puts the parts of spaces back that the store has forgotten: other nodes must not cut them
+    /// otherwise.
+    fn put_spaces_back(&self) -> Result<(), StoreError> {
+        let spaces = self.lock().spaces.clone();
+        for (space, known) in spaces {
+            for _ in 0..TRIES {
+                let key = space_key(&space);
+                let found = self.store.get(&key)?;
+                let mut record = match &found {
+                    Some(entry) => record::read::<SpaceRecord>(&entry.value).unwrap_or_default(),
+                    None => SpaceRecord { space: space.clone(), ..SpaceRecord::default() },
+                };
+                let missing = known.parts.iter().filter(|part| !record.parts.contains(part));
+                let missing: Vec<_> = missing.cloned().collect();
+                let is_whole = missing.is_empty();
+                record.parts.extend(missing);
+                let written = match &found {
+                    _ if is_whole => Ok(()),
+                    Some(entry) => {
+                        let value = record::write(&record);
+                        self.store.update(&key, &entry.revision, &value).map(|_| ())
+                    }
+                    None => self.store.create(&key, &record::write(&record)).map(|_| ()),
+                };
+                match written {
+                    Ok(()) => {
+                        self.lock().spaces.insert(space.clone(), record);
+                        break;
+                    }
+                    Err(StoreError::Conflict) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Nothing that was ours is, until it was compared.
@@ -192,7 +436,8 @@ impl Node {
             table.trusted = false;
             table.until = None;
             table.epoch = epoch;
-            NodeFile { identity: table.identity.clone(), epoch, ..NodeFile::default() }
+            drop(table);
+            self.node_file(Duration::ZERO)
         };
         self.files.write_node(&file).map_err(|error| self.unwritten(&error))
     }
@@ -203,6 +448,10 @@ impl Node {
             let table = self.lock();
             (table.blocks.keys().cloned().collect(), table.epoch)
         };
+        let restored = self.lock().restored;
+        if restored {
+            self.put_spaces_back()?;
+        }
         for id in &ids {
             self.compare_block(id, epoch)?;
         }
@@ -211,6 +460,7 @@ impl Node {
         let mut table = self.lock();
         if table.epoch == epoch {
             table.trusted = true;
+            table.restored = false;
             table.released.clear();
         }
         Ok(())
@@ -242,6 +492,8 @@ impl Node {
                         self.learn(id, &theirs);
                         self.store.update(&id.key(), &entry.revision, &record::write(&record))
                     }
+                    // Its node may have taken it before the store was put back, and give it up yet.
+                    Some(_) if self.settling().is_some() => return Ok(()),
                     other => return self.lose(id, other.map(|record| record.node).as_deref()),
                 },
             };
@@ -363,6 +615,15 @@ impl Node {
                 let table = self.lock();
                 if table.blocks.contains_key(&id) || table.claiming.contains(&id) {
                     continue;
+                }
+                // The store was put back: what the disk does not know was given back since, and
+                // may be another node's.
+                if table.restored && theirs.epoch != 0 && table.held_in(&id).next().is_none() {
+                    drop(table);
+                    match self.store.delete(&id.key(), &entry.revision) {
+                        Ok(()) | Err(StoreError::Conflict) => continue,
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             self.adopt(&id, theirs, &entry.revision, epoch)?;

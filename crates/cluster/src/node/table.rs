@@ -10,10 +10,15 @@ use ipnet::IpNet;
 
 use super::Lost;
 use crate::local::{HeldFile, HeldName};
-use crate::network::{Range, number};
+use crate::network::{BLOCKS_A_NODE, Range, bounds, number};
 use crate::record::{BlockId, Holder, SpaceRecord};
 use crate::store::Revision;
 use crate::wire::Owner;
+
+/// How long it is known how many nodes there are.
+pub(super) const NODES_KNOWN: Duration = Duration::from_secs(300);
+/// How long a want is heeded after it was seen first.
+const WANT_TIME: Duration = Duration::from_secs(30);
 
 /// A block of this node.
 #[derive(Debug, Clone, Default)]
@@ -133,6 +138,29 @@ pub(super) struct Table {
     pub(super) unkept: BTreeMap<(String, IpAddr), Duration>,
     /// A stranger with our name: its revision, and since when it is seen unchanged.
     pub(super) stranger: Option<(Revision, Duration)>,
+    /// The process that wrote the record before this one, on this disk and in this boot.
+    pub(super) runs_before: Vec<String>,
+    /// This process wrote the node's record; `tried` is the last beat of which it is not known.
+    pub(super) renewed: bool,
+    pub(super) tried: u64,
+    /// We said in the node's record that we want to be the node, since when.
+    pub(super) claimed: Option<(Revision, Duration)>,
+    /// When the node's record was looked at.
+    pub(super) watched: Option<Duration>,
+    /// How often the store had gone back when this was noticed last.
+    pub(super) went_back: u64,
+    /// Until when no blocks are taken: others are to say first what is theirs.
+    pub(super) settling: Option<Duration>,
+    /// The store was put back, and what is ours was not compared since.
+    pub(super) restored: bool,
+    /// How many nodes there are, and when that was counted.
+    pub(super) nodes: Option<(usize, Duration)>,
+    /// How many addresses networks may assign, by space and subnet.
+    capacity: BTreeMap<(String, IpNet), u128>,
+    /// When a space was looked at for wants.
+    pub(super) looked: BTreeMap<String, Duration>,
+    /// Wants that were seen: by whom, which turn, and since when.
+    wants: BTreeMap<(String, IpNet), (String, u64, Duration)>,
 }
 
 impl Table {
@@ -142,6 +170,69 @@ impl Table {
 
     pub(super) fn lease_holds(&self, now: Duration) -> bool {
         self.trusted && self.until.is_some_and(|until| now < until)
+    }
+
+    /// Nothing is given before what is ours was compared.
+    pub(super) fn distrust(&mut self) {
+        (self.trusted, self.until, self.revision) = (false, None, None);
+    }
+
+    pub(super) fn nodes_or_one(&self) -> usize {
+        self.nodes.map_or(1, |(nodes, _)| nodes)
+    }
+
+    /// Notes how many addresses a range may assign.
+    pub(super) fn note_capacity(&mut self, space: &str, range: &Range) {
+        self.capacity.insert((space.to_owned(), range.subnet()), range.capacity());
+    }
+
+    /// Whether there are fewer addresses where a block is than are enough for each node to keep an
+    /// empty one.
+    pub(super) fn is_scarce(&self, id: &BlockId, nodes: usize) -> bool {
+        let enough = nodes.saturating_mul(BLOCKS_A_NODE);
+        let here = |(space, subnet): &(String, IpNet)| {
+            *space == id.space && subnet.contains(&id.block.addr())
+        };
+        let known = self.capacity.iter().filter(|(of, _)| here(of)).map(|(_, count)| *count).max();
+        let count = known.or_else(|| {
+            let part = self.spaces.get(&id.space)?.part_of(id.block.addr())?;
+            let (low, high) = bounds(&part);
+            Some((high - low).saturating_add(1))
+        });
+        // Of a daemon that has just started, and was not asked yet, nothing is known.
+        count.is_some_and(|count| count < u128::try_from(enough).unwrap_or(u128::MAX))
+    }
+
+    /// Whether somebody wants a block.
+    pub(super) fn is_wanted(&self, id: &BlockId, now: Duration) -> bool {
+        self.wants.iter().any(|((space, subnet), (_, _, since))| {
+            *space == id.space
+                && (subnet.contains(&id.block) || id.block.contains(subnet))
+                && now.saturating_sub(*since) < WANT_TIME
+        })
+    }
+
+    /// Notes what a space's record says.
+    pub(super) fn note_wants(&mut self, space: &str, record: &SpaceRecord, now: Duration) {
+        self.looked.insert(space.to_owned(), now);
+        for want in &record.wanted {
+            let of = (space.to_owned(), want.subnet);
+            let seen = self.wants.get(&of);
+            if seen.is_none_or(|(node, turn, _)| (node, *turn) != (&want.node, want.turn)) {
+                self.wants.insert(of, (want.node.clone(), want.turn, now));
+            }
+        }
+    }
+
+    /// The spaces in which this node has empty blocks.
+    pub(super) fn spaces_with_empty(&self) -> BTreeSet<String> {
+        let empty = self.blocks.iter().filter(|(_, block)| self.is_empty(block));
+        empty.map(|(id, _)| id.space.clone()).collect()
+    }
+
+    /// Whether nobody has or keeps an address of a block that could be given back.
+    pub(super) fn is_empty(&self, block: &Block) -> bool {
+        block.used == 0 && block.kept.is_empty() && self.usable(block)
     }
 
     fn usable(&self, block: &Block) -> bool {

@@ -1,21 +1,29 @@
 //! What is done behind the answers: records are brought up to date, blocks given back.
 
-use std::collections::BTreeMap;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::Node;
-use crate::record::{self, BlockId, BlockRecord};
+use crate::record::{self, BlockId, BlockRecord, SpaceRecord, space_key};
 use crate::store::StoreError;
 
 /// How often a record is written, when others were quicker.
 const TRIES: u32 = 16;
+/// How often a node that has empty blocks looks whether another one wants them. Who wants one waits
+/// for six seconds (`claim`).
+const LOOK_FOR_WANTS: Duration = Duration::from_secs(2);
+/// How long a block stays empty where addresses are short: it was taken for somebody who is about
+/// to have an address of it.
+const GRACE: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Says whether the lease should be renewed: a third of it is over.
+    /// Says whether the lease should be renewed: a third of it is over, or this process has not
+    /// said yet how long it is.
     pub fn is_due(&self) -> bool {
         let table = self.lock();
         let now = self.clock.now();
         !table.trusted
+            || table.revision.is_none()
             || table
                 .until
                 .is_none_or(|until| until.saturating_sub(now) <= self.settings.lease / 3 * 2)
@@ -28,8 +36,15 @@ impl Node {
     pub fn tend(&self) -> Result<(), StoreError> {
         let _one = self.tending.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_due() {
-            self.renew()?;
+            let renewed = self.renew();
+            if renewed.is_err() && self.lock().claimed.is_some() {
+                // Nothing is wrong: it is waited for.
+                return Ok(());
+            }
+            renewed?;
         }
+        self.watch_own()?;
+        self.settle()?;
         self.publish()?;
         if std::mem::take(&mut self.lock().freed) {
             self.sweep_sticky()?;
@@ -84,7 +99,13 @@ impl Node {
             Ok(None) => {
                 drop(table);
                 let found = self.store.get(&id.key())?;
-                let by = found.and_then(|entry| record::read::<BlockRecord>(&entry.value));
+                let by = found.as_ref().and_then(|entry| record::read::<BlockRecord>(&entry.value));
+                if found.is_none() || by.as_ref().is_some_and(|by| by.node == self.settings.node) {
+                    // Removed by somebody, or written by another machine of this name: which of
+                    // both, the node's record says.
+                    self.lock().distrust();
+                    return Ok(());
+                }
                 self.lose(id, by.map(|record| record.node).as_deref())
             }
             Err(error) => {
@@ -127,31 +148,52 @@ impl Node {
         Err(StoreError::Away(format!("the record {} changes all the time", id.key())))
     }
 
-    /// Gives back blocks that have been empty for long, all but the spare ones.
+    /// Looks whether another node wants empty blocks that this one has.
+    fn look_for_wants(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let spaces: Vec<String> = {
+            let table = self.lock();
+            let due = |space: &String| {
+                let last = table.looked.get(space);
+                last.is_none_or(|last| LOOK_FOR_WANTS <= now.saturating_sub(*last))
+            };
+            table.spaces_with_empty().into_iter().filter(due).collect()
+        };
+        for space in spaces {
+            let found = self.store.get(&space_key(&space))?;
+            let record = found.and_then(|entry| record::read::<SpaceRecord>(&entry.value));
+            let mut table = self.lock();
+            table.note_wants(&space, &record.clone().unwrap_or_default(), now);
+            if let Some(record) = record {
+                table.spaces.insert(space, record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back blocks that have been empty for long; at once where addresses are scarce, or
+    /// another node wants them.
     fn give_back(&self) -> Result<(), StoreError> {
+        self.look_for_wants()?;
+        let has_empty = !self.lock().spaces_with_empty().is_empty();
+        let nodes = if has_empty { self.nodes()? } else { 1 };
         let now = self.clock.now();
         let surplus: Vec<BlockId> = {
             let mut table = self.lock();
-            let mut spare: BTreeMap<(String, bool), usize> = BTreeMap::new();
-            let mut surplus = Vec::new();
-            let epoch = table.epoch;
-            for (id, block) in &mut table.blocks {
+            let of = table.blocks.iter().filter(|(id, block)| {
                 if block.returning {
-                    surplus.push(id.clone());
-                    continue;
+                    return true;
                 }
-                if 0 < block.used || !block.kept.is_empty() || block.epoch != epoch {
-                    continue;
-                }
-                let kept = spare.entry((id.space.clone(), id.block.addr().is_ipv4())).or_default();
-                if *kept < self.settings.spare {
-                    *kept += 1;
-                    continue;
-                }
-                if self.settings.idle <= now.saturating_sub(block.empty_since) {
-                    // From here on nothing of it is given.
+                let short = table.is_scarce(id, nodes) || table.is_wanted(id, now);
+                let patience =
+                    if short { GRACE.min(self.settings.idle) } else { self.settings.idle };
+                table.is_empty(block) && patience <= now.saturating_sub(block.empty_since)
+            });
+            let surplus: Vec<BlockId> = of.map(|(id, _)| id.clone()).collect();
+            for id in &surplus {
+                // From here on nothing of it is given.
+                if let Some(block) = table.blocks.get_mut(id) {
                     block.returning = true;
-                    surplus.push(id.clone());
                 }
             }
             surplus

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use super::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use super::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 
 /// What becomes of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,14 @@ struct Write {
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
     faults: Arc<Mutex<Box<Decide>>>,
+    moments: Arc<Moments>,
+}
+
+/// All records of a store as they were once.
+#[derive(Debug, Clone)]
+pub struct Copy {
+    version: u64,
+    records: BTreeMap<Key, (u64, Value)>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -54,6 +62,7 @@ impl Default for Memory {
         Memory {
             inner: Arc::default(),
             faults: Arc::new(Mutex::new(Box::new(|_: &str, _: &Key| Fault::None))),
+            moments: Arc::default(),
         }
     }
 }
@@ -81,6 +90,20 @@ impl Memory {
         for write in late {
             let _ = self.write(&write);
         }
+    }
+
+    /// Copies all records.
+    #[must_use]
+    pub fn copy(&self) -> Copy {
+        let inner = self.lock();
+        Copy { version: inner.version, records: inner.records.clone() }
+    }
+
+    /// Puts a copy back: the store is as it was.
+    pub fn put_back(&self, copy: Copy) {
+        let mut inner = self.lock();
+        (inner.version, inner.records) = (copy.version, copy.records);
+        inner.late.clear();
     }
 
     /// Says that a node is gone, or is not.
@@ -114,15 +137,30 @@ impl Memory {
         key: &Key,
         read: impl FnOnce(&Inner) -> T,
     ) -> Result<T, StoreError> {
+        let begun = self.moments.begin();
         match self.fault(verb, key) {
-            Fault::None => Ok(read(&self.lock())),
+            Fault::None => {
+                let inner = self.lock();
+                self.heard(begun, &inner);
+                Ok(read(&inner))
+            }
             _ => Err(away()),
         }
     }
 
+    fn heard(&self, begun: (u64, u64), inner: &Inner) {
+        let moment = Moment { store: String::new(), revision: inner.version };
+        self.moments.heard(begun, moment);
+    }
+
     fn change(&self, verb: &str, write: Write) -> Result<Revision, StoreError> {
+        let begun = self.moments.begin();
         match self.fault(verb, &write.key) {
-            Fault::None => self.write(&write),
+            Fault::None => {
+                let written = self.write(&write);
+                self.heard(begun, &self.lock());
+                written
+            }
             Fault::Lost => Err(away()),
             Fault::Unanswered => {
                 let _ = self.write(&write);
@@ -185,6 +223,18 @@ impl Store for Memory {
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
         let write = Write { key: key.clone(), was: Some(was.clone()), value: None };
         self.change("delete", write).map(|_| ())
+    }
+
+    fn went_back(&self) -> u64 {
+        self.moments.went_back()
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        self.moments.newest()
+    }
+
+    fn remember(&self, moment: &Moment) {
+        self.moments.remember(moment);
     }
 
     fn is_gone(&self, node: &str) -> Result<bool, StoreError> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use super::{Entry, Filter, Key, Kind, Moment, Revision, Store, StoreError};
 
 /// Asks again what was not answered, and looks what became of a write that was not.
 ///
@@ -93,6 +93,18 @@ impl<S: Store> Store for Sure<S> {
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
         let write = || self.inner.delete(key, was);
         self.write(key, Some(was), write, |found| found.is_none().then_some(()))
+    }
+
+    fn went_back(&self) -> u64 {
+        self.inner.went_back()
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        self.inner.moment()
+    }
+
+    fn remember(&self, moment: &Moment) {
+        self.inner.remember(moment);
     }
 
     fn is_gone(&self, node: &str) -> Result<bool, StoreError> {

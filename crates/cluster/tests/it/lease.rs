@@ -1,10 +1,12 @@
 //! Leases: nodes that are slow, away, gone, and back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netwright_cluster::store::{Fault, Kind, Memory};
-use netwright_cluster::{Reclaimer, Settings, reclaim};
+use netwright_cluster::network::{Network, NetworkSpec};
+use netwright_cluster::store::{Fault, Kind, Memory, Store as _};
+use netwright_cluster::{Clock as _, Node, Reclaimer, Settings, reclaim};
 
 use crate::support::*;
 
@@ -276,7 +278,241 @@ fn blocks_of_nodes_that_never_were_are_found() {
 
 /// Another number each time.
 fn clock_tick(clock: &Hands) -> u128 {
-    use netwright_cluster::Clock as _;
     clock.pass(Duration::from_millis(1));
     clock.now().as_millis()
+}
+
+/// A copy of a machine's disk, booted.
+fn cloned(dir: &std::path::Path, store: &Memory, clock: &Hands) -> Node {
+    let copy = dir.join("copy");
+    for folder in ["", "blocks", "held"] {
+        let (from, to) = (dir.join("n1").join(folder), copy.join(folder));
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    let settings = Settings {
+        boot: "boot-of-the-copy".to_owned(),
+        run: "run-of-the-copy".to_owned(),
+        ..settings("n1")
+    };
+    let store: Arc<dyn netwright_cluster::store::Store> = Arc::new(store.clone());
+    Node::open(&copy, store, Arc::new(clock.clone()), settings).unwrap()
+}
+
+#[test]
+fn a_copy_of_a_machine_gives_no_address_while_the_machine_lives() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let n1 = Arc::new(node(dir.path(), &store, &clock, "n1"));
+    let blue = in_blocks(&["10.0.0.0/24"]);
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    let copy = cloned(dir.path(), &store, &clock);
+    let living = Arc::clone(&n1);
+    clock.meanwhile(move || living.tend().unwrap());
+    let refusal = assign(&copy, &blue, "x").unwrap_err();
+    assert!(
+        refusal.retry && refusal.msg.contains("another machine is node n1 too, with a copy"),
+        "{refusal}"
+    );
+    let refusal = copy.status(&Network::new(blue.clone()).unwrap()).unwrap_err();
+    assert!(refusal.msg.contains("another machine is node n1 too"), "{refusal}");
+    // The machine itself goes on, for as long as it likes.
+    for round in 0..20 {
+        assign(&n1, &blue, &format!("b{round}")).unwrap();
+        clock.pass(LEASE / 4);
+        n1.tend().unwrap();
+        assert!(copy.tend().is_err());
+    }
+}
+
+#[test]
+fn a_machine_that_its_copy_overtook_stops_when_it_hears_of_it() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let view = store.view();
+    let n1 = node(dir.path(), &view, &clock, "n1");
+    let blue = in_blocks(&["10.0.0.0/24"]);
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    let copy = cloned(dir.path(), &store, &clock);
+    // The machine does not reach the store while the copy asks.
+    view.misbehave(|_, _| Fault::Lost);
+    assign(&copy, &blue, "x").unwrap();
+    assert!(assign(&n1, &blue, "b").is_ok(), "its lease holds: this is the window");
+    view.behave();
+    clock.pass(Duration::from_secs(11));
+    let error = n1.tend().unwrap_err().to_string();
+    assert!(error.contains("another machine is node n1 too, with a copy"), "{error}");
+    assert!(n1.take_notices().join("").contains("gives no addresses any more"));
+    let refusal = assign(&n1, &blue, "c").unwrap_err();
+    assert!(refusal.msg.contains("another machine is node n1 too"), "{refusal}");
+    assign(&copy, &blue, "y").unwrap();
+}
+
+/// A machine whose memory was copied too: both go on as the same process.
+#[test]
+fn a_foreign_beat_on_the_own_record_is_noticed() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let n1 = node(dir.path(), &store, &clock, "n1");
+    let blue = in_blocks(&["10.0.0.0/24"]);
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    let key = netwright_cluster::record::node_key("n1");
+    let found = store.get(&key).unwrap().unwrap();
+    let mut value = found.value;
+    value["beat"] = (value["beat"].as_u64().unwrap() + 1).into();
+    store.update(&key, &found.revision, &value).unwrap();
+    clock.pass(Duration::from_secs(11));
+    assert!(n1.tend().unwrap_err().to_string().contains("another machine is node n1 too"));
+    assert!(assign(&n1, &blue, "b").unwrap_err().retry);
+}
+
+#[test]
+fn a_record_whose_numbers_have_no_next_is_refused() {
+    for number in ["epoch", "beat"] {
+        let (dir, store, clock) =
+            (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+        let n1 = node(dir.path(), &store, &clock, "n1");
+        let blue = in_blocks(&["10.0.0.0/24"]);
+        assign(&n1, &blue, "a").unwrap();
+        let key = netwright_cluster::record::node_key("n1");
+        let found = store.get(&key).unwrap().unwrap();
+        let mut value = found.value;
+        value[number] = u64::MAX.into();
+        store.update(&key, &found.revision, &value).unwrap();
+        clock.pass(Duration::from_secs(11));
+        let error = n1.tend().unwrap_err().to_string();
+        assert!(error.contains("remove or mend it"), "{error}");
+    }
+}
+
+#[test]
+fn a_space_whose_record_somebody_removed_is_cut_as_it_was() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let n1 = node(dir.path(), &store, &clock, "n1");
+    let n2 = node(dir.path(), &store, &clock, "n2");
+    let given = assign(&n1, &in_blocks(&["10.0.0.0/28"]), "a").unwrap()[0];
+    let (key, _) =
+        store.records().into_iter().find(|(key, _)| key.kind == Kind::Space).expect("a space");
+    let found = store.get(&key).unwrap().unwrap();
+    store.delete(&key, &found.revision).unwrap();
+    // With blocks of sixteen, one of which would overlap the first node's.
+    let blue = NetworkSpec { block_v4: Some(28), ..in_blocks(&["10.0.0.0/28"]) };
+    let mut others = Vec::new();
+    while let Ok(addresses) = assign(&n2, &blue, &format!("b{}", others.len())) {
+        others.extend(addresses);
+        assert!(!others.contains(&given), "{given} is given twice");
+    }
+    assert!(4 < others.len(), "{others:?}");
+}
+
+#[test]
+fn a_machine_that_starts_anew_waits_a_little_and_takes_up_what_it_had() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let blue = in_blocks(&["10.0.0.0/24"]);
+    let n1 = node(dir.path(), &store, &clock, "n1");
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    drop(n1);
+    // Another process of the same boot does not wait.
+    let n1 =
+        node_with(dir.path(), &store, &clock, Settings { run: "two".into(), ..settings("n1") });
+    let began = clock.now();
+    n1.renew().unwrap();
+    assert_eq!(clock.now(), began);
+    drop(n1);
+    let (boot, run) = ("boot-2".to_owned(), "three".to_owned());
+    let n1 = node_with(dir.path(), &store, &clock, Settings { boot, run, ..settings("n1") });
+    assign(&n1, &blue, "b").unwrap();
+    let waited = clock.now() - began;
+    assert!(waited <= Duration::from_secs(30), "{waited:?}");
+    assert_eq!(blocks(&store, "n1"), 1);
+}
+
+#[test]
+fn a_store_that_was_put_back_gives_no_address_twice() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let [n1, n2] = ["n1", "n2"].map(|name| node(dir.path(), &store.view(), &clock, name));
+    let blue = in_blocks(&["10.0.0.0/27"]);
+    let mut given = BTreeMap::new();
+    let mut note = |address: Vec<std::net::IpAddr>, who: &str| {
+        for address in address {
+            let before = given.insert(address, who.to_owned());
+            assert_eq!(before, None, "{address} is given twice");
+        }
+    };
+    note(assign(&n1, &blue, "a").unwrap(), "a");
+    n2.tend().unwrap();
+    let copy = store.copy();
+    // What comes now is not in the copy: blocks of both.
+    for index in 0..8 {
+        note(assign(&n1, &blue, &format!("b{index}")).unwrap(), "b");
+    }
+    note(assign(&n2, &blue, "c").unwrap(), "c");
+    for node in [&n1, &n2] {
+        node.tend().unwrap();
+    }
+    store.put_back(copy);
+    // The second node needs more than it has, and is the first to ask.
+    let mut refused = 0;
+    for index in 0..40 {
+        match assign(&n2, &blue, &format!("d{index}")) {
+            Ok(addresses) => note(addresses, "d"),
+            Err(refusal) => {
+                assert!(refusal.retry, "{refusal:?}");
+                assert!(refusal.msg.contains("was put back to an earlier state"), "{refusal}");
+                refused += 1;
+                break;
+            }
+        }
+    }
+    assert_eq!(refused, 1, "no block is taken before all have said what is theirs");
+    // Each looks within ten seconds.
+    for _ in 0..4 {
+        clock.pass(Duration::from_secs(11));
+        for node in [&n1, &n2] {
+            node.tend().unwrap();
+        }
+    }
+    for (node, of) in [(&n2, "e"), (&n1, "f")] {
+        for index in 0..40 {
+            let Ok(addresses) = assign(node, &blue, &format!("{of}{index}")) else { break };
+            note(addresses, of);
+        }
+    }
+    assert_eq!(given.len(), 30, "and none is lost");
+    assert!(n1.lost().is_empty() && n2.lost().is_empty());
+    assert!(n2.take_notices().join("").contains("the store was put back to an earlier state"));
+}
+
+/// Blocks that were given back after the copy was made, and are another node's since.
+#[test]
+fn blocks_that_a_copy_of_the_store_says_are_ours_again_stay_the_other_nodes() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let [n1, n2] = ["n1", "n2"].map(|name| node(dir.path(), &store.view(), &clock, name));
+    let blue = in_blocks(&["10.0.0.0/29"]);
+    n2.tend().unwrap();
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    let copy = store.copy();
+    n1.release(&owner("a")).unwrap();
+    n1.tend().unwrap();
+    clock.pass(Duration::from_secs(11));
+    n1.tend().unwrap();
+    let living = assign(&n2, &blue, "b").unwrap();
+    n2.tend().unwrap();
+    store.put_back(copy);
+    for order in [[&n2, &n1], [&n1, &n2], [&n1, &n2], [&n1, &n2]] {
+        clock.pass(Duration::from_secs(11));
+        for node in order {
+            node.tend().unwrap();
+        }
+    }
+    assert!(n2.lost().is_empty());
+    assert_eq!(held(&n2, &blue, "b").unwrap(), living);
+    assert_eq!(assign(&n1, &blue, "c").unwrap_err().code, 102);
+    assign(&n2, &blue, "c").unwrap();
 }

@@ -7,5 +7,6 @@ mod faults;
 mod give;
 mod lease;
 mod simulation;
+mod spare;
 mod sticky;
 mod support;

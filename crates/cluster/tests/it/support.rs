@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cni::line::Refusal;
@@ -12,20 +12,41 @@ use netwright_cluster::store::{Memory, Store};
 use netwright_cluster::wire::{Assign, Assigned, Held, Owner};
 use netwright_cluster::{Clock, Node, Settings};
 
+/// What happens while somebody waits.
+type Meanwhile = Box<dyn Fn() + Send>;
+
 /// A clock that a test moves.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Hands(Arc<AtomicU64>);
+#[derive(Clone, Default)]
+pub(crate) struct Hands(Arc<AtomicU64>, Arc<Mutex<Option<Meanwhile>>>);
+
+impl std::fmt::Debug for Hands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Hands").field(&self.0).finish()
+    }
+}
 
 impl Hands {
     pub(crate) fn pass(&self, time: Duration) {
         let ms = u64::try_from(time.as_millis()).unwrap();
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
+
+    /// Does this whenever somebody waits, after the time has passed.
+    pub(crate) fn meanwhile(&self, what: impl Fn() + Send + 'static) {
+        *self.1.lock().unwrap() = Some(Box::new(what));
+    }
 }
 
 impl Clock for Hands {
     fn now(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn pause(&self, time: Duration) {
+        self.pass(time);
+        if let Some(what) = &*self.1.lock().unwrap() {
+            what();
+        }
     }
 }
 

@@ -10,21 +10,37 @@ use crate::fake::{Fake, World, config};
 const OWN: &str = "/proc/thread-self/ns/net";
 
 #[test]
-fn add_and_del_in_the_plugins_own_namespace_never_reach_it() {
+fn an_add_in_the_plugins_own_namespace_never_reaches_it() {
     let world = World::new();
     let fake = Fake::new();
-    for verb in ["ADD", "DEL"] {
-        for said in ["", "0", "false", "yes"] {
-            let mut env = world.env(verb);
-            OWN.clone_into(&mut env.netns);
-            said.clone_into(&mut env.netns_override);
-            let error = world.respond(&fake, &env, config(json!({})).as_bytes()).error();
-            assert_eq!(error.code, code::INVALID_NETNS);
-            assert_eq!(error.msg, "plugin's netns and netns from CNI_NETNS should not be the same");
-            assert!(error.details.starts_with(OWN), "{error}");
-        }
+    for said in ["", "0", "false", "yes"] {
+        let mut env = world.env("ADD");
+        OWN.clone_into(&mut env.netns);
+        said.clone_into(&mut env.netns_override);
+        let error = world.respond(&fake, &env, config(json!({})).as_bytes()).error();
+        assert_eq!(error.code, code::INVALID_NETNS);
+        assert_eq!(error.msg, "plugin's netns and netns from CNI_NETNS should not be the same");
+        assert!(error.details.starts_with(OWN), "{error}");
     }
     assert!(fake.calls().is_empty());
+}
+
+/// The container's process has ended, and one of the host has its number: DEL comes to its end, and sees no namespace.
+#[test]
+fn a_del_in_the_plugins_own_namespace_works_without_one() {
+    let world = World::new();
+    let fake = Fake {
+        rest: |call| {
+            assert!(call.open_netns_if_there()?.is_none());
+            assert!(call.netns_path().is_none());
+            Ok(())
+        },
+        ..Fake::new()
+    };
+    let mut env = world.env("DEL");
+    OWN.clone_into(&mut env.netns);
+    world.respond(&fake, &env, config(json!({})).as_bytes()).ok();
+    assert_eq!(fake.calls(), ["del"]);
 }
 
 #[test]

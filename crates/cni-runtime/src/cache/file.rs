@@ -1,6 +1,6 @@
 //! Creating a file of the cache, whole, unless there is one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,52 @@ use state::FileError;
 
 use super::FILE_MODE;
 
-/// Creates a file with its whole content at once; returns false when there is one already.
+/// Creates a file with its whole content at once and locks it ([`Locked`]); `None` when there is one already.
 ///
 /// This is what `state::write_atomic` does, except that it never takes another's place: of two attachments
 /// that compete for a name one gets it, without a lock.
-pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
+pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileError> {
     let temporary = Temporary::create(path)
         .map_err(|source| FileError::Create { path: path.to_owned(), source })?;
+    // Before it has its name: nobody sees it without the lock.
+    let locked = Locked::take(&temporary.file);
     let written =
         (&temporary.file).write_all(bytes).and_then(|()| std::fs::hard_link(&temporary.path, path));
     match written {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Ok(()) => Ok(Some(locked)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(source) => Err(FileError::Write { path: path.to_owned(), source }),
     }
+}
+
+/// The lock of an ADD that is under way on the file that records it (`man 2 flock`): it goes with the process.
+#[derive(Debug)]
+pub(super) struct Locked {
+    _file: Option<File>,
+}
+
+impl Locked {
+    /// Locks a file. Where the file system does not lock, nobody can say that an ADD is under way.
+    fn take(file: &File) -> Self {
+        let file = file.try_clone().ok().filter(|file| file.lock().is_ok());
+        Locked { _file: file }
+    }
+
+    /// Locks a file by its name.
+    pub(super) fn take_at(path: &Path) -> Self {
+        File::open(path).map_or(Locked { _file: None }, |file| Self::take(&file))
+    }
+
+    /// Locks nothing.
+    pub(super) fn nothing() -> Self {
+        Locked { _file: None }
+    }
+}
+
+/// Says whether somebody has locked the file. One that is gone is not locked.
+pub(super) fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// A file on its way; removed when dropped.

@@ -31,6 +31,8 @@ pub(super) struct Entry {
     pub(super) config: Vec<u8>,
     /// Absent while ADD has not succeeded.
     pub(super) result: Option<Box<RawValue>>,
+    /// The boot in which ADD recorded it; other runtimes do not say.
+    pub(super) boot_id: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +53,9 @@ struct Writing<'a> {
     capability_args: &'a CapabilityArgs,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
+    /// Ours. libcni passes over keys that it does not know.
+    #[serde(rename = "netwright/boot-id", skip_serializing_if = "Option::is_none")]
+    boot_id: Option<&'a str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -70,6 +75,8 @@ struct Reading {
     #[serde(rename = "capabilityArgs")]
     capability_args: CapabilityArgs,
     result: Option<Box<RawValue>>,
+    #[serde(rename = "netwright/boot-id")]
+    boot_id: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -84,6 +91,7 @@ pub(super) fn write(
     attachment: &Attachment,
     config: &[u8],
     result: Option<&RawValue>,
+    boot_id: Option<&str>,
 ) -> Vec<u8> {
     let writing = Writing {
         kind: KIND,
@@ -95,6 +103,7 @@ pub(super) fn write(
         args: attachment.args.iter().collect(),
         capability_args: &attachment.capability_args,
         result,
+        boot_id,
     };
     serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
 }
@@ -136,7 +145,7 @@ fn read_entry(document: &[u8]) -> Result<Entry, String> {
     };
     let config = base64::decode(&reading.config).ok_or("config: it is not base64")?;
     let result = reading.result.filter(|raw| raw.get() != "null");
-    Ok(Entry { key, attachment, config, result })
+    Ok(Entry { key, attachment, config, result, boot_id: reading.boot_id })
 }
 
 fn read_legacy(document: &[u8]) -> Content {
@@ -161,8 +170,13 @@ mod tests {
         let Content::Entry(entry) = read(PODMAN.as_bytes()) else { panic!("not read") };
         assert_eq!(entry.key.network.as_str(), "n1");
         assert_eq!(entry.attachment.args.get("K8S_POD_NAME"), Some("w"));
-        let again =
-            write(&entry.key.network, &entry.attachment, &entry.config, entry.result.as_deref());
-        assert_eq!(String::from_utf8(again).unwrap(), PODMAN);
+        let again = |boot_id| {
+            let Entry { key, attachment, config, result, .. } = &*entry;
+            let again = write(&key.network, attachment, config, result.as_deref(), boot_id);
+            String::from_utf8(again).unwrap()
+        };
+        assert_eq!((entry.boot_id.as_deref(), again(None).as_str()), (None, PODMAN));
+        let Content::Entry(ours) = read(again(Some("b")).as_bytes()) else { panic!("not read") };
+        assert_eq!(ours.boot_id.as_deref(), Some("b"));
     }
 }

@@ -124,7 +124,7 @@ impl Runtime<'_> {
             return RollBack::Withheld;
         }
         let time = Time::shared(self.cleanup_time);
-        let failures = self.del_chain(list, ran, attachment, previous, time);
+        let failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
         if !failures.is_empty() {
             return RollBack::Failed(failures);
         }

@@ -31,7 +31,7 @@ impl Runtime<'_> {
     ///
     /// Each attachment of the network that the cache knows and `valid` does not name gets DEL, with the
     /// configuration with which it was attached; the list given here stands in when the cached one cannot
-    /// be read. Then, from version 1.1.0 on, each plugin of the list gets the verb GC with `valid`.
+    /// be read. One whose ADD is running ([`CachedAttachment::is_under_way`]) is kept, named or not. Then, from version 1.1.0 on, each plugin of the list gets the verb GC with `valid`.
     ///
     /// `valid` of `None` means that nobody knows: then **every** cached attachment of the network is removed,
     /// and plugins are called without the key. A list with `disableGC` succeeds without running anything.
@@ -56,7 +56,11 @@ impl Runtime<'_> {
             Ok(network) => {
                 self.gc_attachments(&network, Some(list), valid, deadline, &mut work);
                 if has_verb(&list.cni_version, Command::Gc) {
-                    self.gc_plugins(list, valid, deadline, &mut work);
+                    // What is being made is as good as valid for its plugins, too.
+                    let under_way = std::mem::take(&mut work.under_way);
+                    let valid: Option<Vec<_>> =
+                        valid.map(|valid| valid.iter().cloned().chain(under_way).collect());
+                    self.gc_plugins(list, valid.as_deref(), deadline, &mut work);
                 }
             }
         }
@@ -96,7 +100,15 @@ impl Runtime<'_> {
             let key = cached.key();
             let disabled =
                 list.is_none() && cached.list().is_ok_and(|cached_list| cached_list.disable_gc);
-            if disabled || is_valid(&key, valid) {
+            // Whoever made the list cannot have known of one that is being made.
+            let is_under_way = cached.is_under_way();
+            if is_under_way {
+                work.under_way.push(GcAttachment {
+                    container_id: key.container_id.to_string(),
+                    ifname: key.ifname.to_string(),
+                });
+            }
+            if disabled || is_valid(&key, valid) || is_under_way {
                 work.report.kept.push(key);
                 continue;
             }
@@ -165,6 +177,8 @@ fn is_valid(key: &AttachmentKey, valid: Option<&[GcAttachment]>) -> bool {
 
 #[derive(Default)]
 struct Work {
+    /// Attachments whose ADD is running.
+    under_way: Vec<GcAttachment>,
     report: GcReport,
     failures: Vec<GcFailure>,
 }

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use cni::{Command, NetworkList, PluginConfig, Repaired};
+use cni::{AddResult, Command, Error, IfName, NetworkList, PluginConfig, Repaired, Version};
+use ipnet::IpNet;
 
-use super::{Answer, Subject, has_verb};
+use super::{Answer, Chained, Subject, has_verb, to_raw};
 use crate::error::{CheckError, PluginFailure};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
@@ -19,6 +20,42 @@ pub struct Repairs {
     pub left: Vec<PluginFailure>,
     /// The list says `disableCheck`, or is of a version that has no CHECK: nothing was run.
     pub skipped: bool,
+}
+
+/// What plugins are asked.
+#[derive(Debug, Clone, Copy)]
+enum Asked<'a> {
+    ToLook,
+    /// Where ADD made the interface, or where it is since.
+    ToRepair(Option<&'a Moved>),
+}
+
+/// Where an interface is that somebody has moved behind ADD, as Docker does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The path of the namespace.
+    pub netns: String,
+    /// The interface's name in it.
+    pub ifname: IfName,
+    /// Destinations of routes that ADD made and that are somebody else's to make there.
+    pub not_ours: Vec<IpNet>,
+}
+
+impl Moved {
+    /// Rewrites what ADD reported, as if it had made the interface where it is.
+    fn rewrite(&self, previous: &Chained, attached_as: &IfName) -> Result<Chained, Error> {
+        let mut result = previous.result.clone();
+        for link in &mut result.interfaces {
+            if link.name == attached_as.as_str() && !link.sandbox.is_empty() {
+                self.ifname.as_str().clone_into(&mut link.name);
+                link.sandbox.clone_from(&self.netns);
+            }
+        }
+        result.routes.retain(|route| !self.not_ours.contains(&route.dst));
+        let version = AddResult::version_of(previous.raw.get().as_bytes())?;
+        let raw = to_raw(&result, version.unwrap_or(Version::CURRENT))?;
+        Ok(Chained { raw, result })
+    }
 }
 
 impl Runtime<'_> {
@@ -36,7 +73,22 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
-        self.ask_all(list, attachment, true, deadline)
+        self.ask_all(list, attachment, Asked::ToRepair(None), deadline)
+    }
+
+    /// Does as [`Runtime::repair_list`] does, for an interface that is no longer where ADD made it: each plugin is told where it is,
+    /// by `CNI_NETNS`, `CNI_IFNAME` and `prevResult`, and by [`cni::ATTACHED_AS`] whose it is.
+    ///
+    /// # Errors
+    /// As [`Runtime::repair_list`].
+    pub fn repair_list_at(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        moved: &Moved,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, CheckError> {
+        self.ask_all(list, attachment, Asked::ToRepair(Some(moved)), deadline)
     }
 
     /// Asks every plugin of a list what is not as ADD left it, and changes nothing: what [`Runtime::repair_list`] would find.
@@ -49,14 +101,14 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
-        self.ask_all(list, attachment, false, deadline)
+        self.ask_all(list, attachment, Asked::ToLook, deadline)
     }
 
     fn ask_all(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        repair: bool,
+        asked: Asked<'_>,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
         require_usable(list).map_err(CheckError::Invalid)?;
@@ -66,13 +118,23 @@ impl Runtime<'_> {
         if repairs.skipped {
             return Ok(repairs);
         }
-        let previous = self
+        let mut previous = self
             .cached_result(&self.cache.look_up(&key), list)
             .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
+        let moved = match asked {
+            Asked::ToRepair(moved) => moved,
+            Asked::ToLook => None,
+        };
+        if let (Some(moved), Some(made)) = (moved, &previous) {
+            let rewritten = moved.rewrite(made, &attachment.ifname);
+            previous = Some(rewritten.map_err(CheckError::Invalid)?);
+        }
+        let repair = matches!(asked, Asked::ToRepair(_));
         let subject = Subject {
             attachment: Some(attachment),
             previous: previous.as_ref(),
             repair,
+            moved,
             ..Subject::of(list, Command::Check)
         };
         let mut ask = |plugin: &PluginConfig| match self.call(plugin, subject, deadline) {

@@ -80,7 +80,7 @@ impl Runtime<'_> {
                         network: member.list.name.clone(),
                         ifname: member.attachment.ifname.clone(),
                         cause,
-                        left: self.del_several(&members[..place], undoing),
+                        left: self.clone().undoing().del_several(&members[..place], undoing),
                     }));
                 }
             }

@@ -50,6 +50,11 @@ fn cache_v1_content() {
         .unwrap();
     lab.runtime().add_list(&list, &container, None).unwrap();
     let text = std::fs::read_to_string(lab.results().join("mynet-c1-eth0")).unwrap();
+    // Behind libcni's keys, which passes over others.
+    let boot = state::boot_id().unwrap();
+    let ours = format!(r#","netwright/boot-id":"{boot}"}}"#);
+    assert_eq!(text.matches(&ours).count(), 1, "{text}");
+    let text = text.replace(&ours, "}");
     assert_eq!(
         text,
         concat!(
@@ -80,6 +85,33 @@ fn a_file_of_libcni_is_used() {
 }
 
 /// A file that podman 4.3.1 wrote: attached by libcni, detached by us.
+#[test]
+fn only_garbage_is_rewritten() {
+    let lab = Lab::new(&["a"]);
+    let (sample, file) = (libcni_sample(), lab.results().join(SAMPLE_NAME));
+    lab.write_cached(SAMPLE_NAME, sample.clone());
+    let runtime = lab.runtime();
+    let cached = runtime.cached_attachments(None).unwrap().attachments.remove(0);
+    let half = sample.get(..sample.len() / 2).unwrap();
+    let bad_result = sample.replace(r#""ips":["#, r#""ips":[7,"#);
+    for garbage in ["", "null", r#"{"kind":"#, half, &bad_result] {
+        std::fs::write(&file, garbage).unwrap();
+        assert!(runtime.cache().rewrite(&cached).unwrap(), "{garbage}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), sample);
+    }
+    let begun = format!("{}}}", sample.split_once(r#","result":"#).unwrap().0);
+    let anothers = sample.replace(r#""eth0""#, r#""eth1""#);
+    let bare = r#"{"cniVersion":"0.4.0","ips":[]}"#;
+    for others in [&sample, &begun, &anothers, bare, r#"{"kind":"another"}"#] {
+        std::fs::write(&file, others).unwrap();
+        assert!(!runtime.cache().rewrite(&cached).unwrap(), "{others}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), *others);
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(!runtime.cache().rewrite(&cached).unwrap());
+    assert!(!file.exists());
+}
+
 #[test]
 fn a_file_of_podman_is_used() {
     let id = "0d3ecee49aca873032a04a4a5e95ed9de5c6a37b6f1d4911aca822c71e79e538";

@@ -79,9 +79,10 @@ impl<'de, 'log> Lenient<'de, 'log> {
         Vec::deserialize(&mut self.json()).map_err(|error| JsonError::unplaced(&error))
     }
 
-    /// Keeps the entries that name a field, under the field's own spelling, the last of each.
+    /// Keeps the entries that name a field, under the field's own spelling: the last that is spelled so, or else the last of any case.
     fn fields(self, known: &'static [&'static str]) -> Result<Pairs<'de>, JsonError> {
         let mut kept: Pairs<'de> = Vec::new();
+        let mut settled: Vec<&str> = Vec::new();
         for (key, value) in self.pairs()? {
             let exact = known.iter().find(|field| **field == key);
             let field = exact.or_else(|| known.iter().find(|field| same_key(field, &key)));
@@ -92,6 +93,11 @@ impl<'de, 'log> Lenient<'de, 'log> {
                 continue;
             };
             if value.get() == "null" {
+                continue;
+            }
+            if exact.is_some() {
+                settled.push(*field);
+            } else if settled.contains(field) {
                 continue;
             }
             kept.retain(|(name, _)| name != field);

@@ -39,10 +39,11 @@ impl Object {
         self.entries.iter().rev().find(|(k, _)| k == key).map(|(_, value)| &**value)
     }
 
-    /// Returns the value of a key, compared without regard to case.
+    /// Returns the value of a key, compared without regard to case; one that is spelled exactly goes before others.
     #[must_use]
     pub fn get_ignore_case(&self, key: &str) -> Option<&RawValue> {
-        self.entries.iter().rev().find(|(k, _)| same_key(key, k)).map(|(_, value)| &**value)
+        let in_any_case = || self.entries.iter().rev().find(|(k, _)| same_key(key, k));
+        self.get(key).or_else(|| in_any_case().map(|(_, value)| &**value))
     }
 
     /// Sets a key: its first entry (without regard to case) keeps its place, others go.

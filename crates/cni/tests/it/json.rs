@@ -59,10 +59,26 @@ fn keys_that_fold_differently_in_unicode_do_not_match() {
 
 #[test]
 fn the_last_of_equal_keys_counts() {
-    assert_eq!(config(r#"{"name":"a","NAME":"b"}"#).name, "b");
+    assert_eq!(config(r#"{"name":"a","name":"b"}"#).name, "b");
+    assert_eq!(config(r#"{"Name":"a","NAME":"b"}"#).name, "b");
     assert_eq!(config(r#"{"NAME":"b","name":"a","Name":null}"#).name, "a");
     // Even if an earlier one is of the wrong type, which Go would refuse: it is never read.
     assert_eq!(config(r#"{"mtu":"x","mtu":1500}"#).mtu, 1500);
+}
+
+#[test]
+fn a_key_that_is_spelled_exactly_goes_before_others() {
+    for text in [
+        r#"{"name":"a","NAME":"b"}"#,
+        r#"{"NAME":"b","name":"a","Name":"c"}"#,
+        r#"{"name":"c","NAME":"b","name":"a","Name":null}"#,
+    ] {
+        assert_eq!(config(text).name, "a", "{text}");
+        let object = Object::parse(text.as_bytes()).unwrap();
+        assert_eq!(object.get_ignore_case("name").unwrap().get(), "\"a\"", "{text}");
+    }
+    // One that is null is absent.
+    assert_eq!(config(r#"{"name":null,"NAME":"b"}"#).name, "b");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Addresses and quotes.
 
-use netwright_cni::text::{parse_cidr, parse_ip, quote, quote_list};
+use netwright_cni::text::{lines, one_line, parse_cidr, parse_ip, quote, quote_list};
 
 #[test]
 fn addresses_with_a_prefix_keep_their_host_bits() {
@@ -48,4 +48,12 @@ fn words_are_quoted_as_go_does() {
     assert_eq!(quote("a\"b\\c\n\t\u{1}\u{7f}\u{85}é"), r#""a\"b\\c\n\t\x01\x7f\u0085é""#);
     assert_eq!(quote_list(["0.1.0", "a b"]), r#"["0.1.0" "a b"]"#);
     assert_eq!(quote_list([]), "[]");
+}
+
+#[test]
+fn a_terminal_obeys_nothing_of_what_is_shown() {
+    let nasty = "a\u{1b}[31m\u{9b}2J\u{7f}\r\u{202e}\u{2066}\u{200f}\u{2028}é\tb\nc";
+    let shown = r"a\u{1b}[31m\u{9b}2J\u{7f}\r\u{202e}\u{2066}\u{200f}\u{2028}é";
+    assert_eq!(one_line(nasty), format!(r"{shown}\tb\nc"));
+    assert_eq!(lines(nasty), format!("{shown}\tb\nc"));
 }

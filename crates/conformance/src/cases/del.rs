@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = cases![
     "del-leaves-nothing" Should "2 DEL" after "del-succeeds" for ALL ["del-undoes"]
         "After DEL nothing of the attachment is left on the machine, beside others that are attached." => leaves_nothing;
     "del-last-restores-the-machine" Should "2 DEL" after "del-succeeds" for ALL ["del-undoes"]
-        "After the last DEL links, addresses, routes, sysctls and files of the machine are as before the first ADD." => last_restores;
+        "After the last DEL links, addresses, routes, sysctls and files of the machine are as before the first ADD, but for forwarding, which may stay on." => last_restores;
     "del-twice" Must "2 DEL" after "del-succeeds" for ALL ["del-repeatable", "delete-repeated"]
         "DEL succeeds again when there is nothing left." => twice;
     "del-without-add" Must "2 DEL" after "del-succeeds" for ALL ["del-repeatable", "del-tolerates-missing"]

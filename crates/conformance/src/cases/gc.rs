@@ -1,5 +1,8 @@
 //! GC: what no valid attachment owns goes, and nothing else.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use crate::bench::{Bench, Target};
@@ -43,13 +46,23 @@ fn orphan(bench: &Bench) -> Outcome<(Target, Snapshot)> {
     let before = bench.machine()?;
     let stale = bench.attach(1)?;
     bench.remove_namespace(stale)?;
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     Ok((valid, before))
 }
 
+/// How long the kernel may take to remove a namespace, and the far ends of the links that were in it.
+const GONE: Duration = Duration::from_secs(3);
+
 fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
-    let mut changes = bench.machine()?.since(before);
-    changes.retain(|line| !line.contains("/last_reserved_ip") && !line.contains("link1"));
+    let deadline = Instant::now() + GONE;
+    let changes = loop {
+        let mut changes = bench.machine()?.since(before);
+        changes.retain(|line| !line.contains("/last_reserved_ip") && !line.contains("link1"));
+        if changes.is_empty() || deadline < Instant::now() {
+            break changes;
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
     // A moved link of the machine's is gone with the namespace it was in.
     expect(changes.is_empty(), "nothing of the stale attachment is left", || changes.join("\n"))
 }

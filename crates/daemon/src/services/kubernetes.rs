@@ -3,9 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use thiserror::Error;
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
 
 use super::start::words;
 
@@ -50,5 +57,51 @@ pub(super) async fn client(
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
         config.headers.push((name, value));
     }
-    Client::try_from(config).map_err(|error| ConnectError::Client(words(&error)))
+    open(config).map_err(|error| ConnectError::Client(words(&error)))
+}
+
+/// After so long a silence a connection is asked whether its other end is there, and how often and
+/// at which distance until it is given up: a watch hears nothing for minutes, and its server may be
+/// gone without a word.
+const SILENCE: Duration = Duration::from_secs(8);
+const PROBE_PAUSE: Duration = Duration::from_secs(4);
+const PROBES: u32 = 3;
+/// How long what was sent may stay unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+
+/// Makes a client of what was configured. As kube's own does, but for connections: they notice
+/// within 20 s that their other end is gone, and without TLS no certificates are read.
+pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        // It says that there is no support for it.
+        return Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(SILENCE));
+    tcp.set_keepalive_interval(Some(PROBE_PAUSE));
+    tcp.set_keepalive_retries(Some(PROBES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    if config.cluster_url.scheme_str() == Some("http") {
+        // Nobody's certificate is looked at: no file of trusted ones is needed.
+        config.root_cert = Some(Vec::new());
+        config.root_cert_file = None;
+    }
+    let tls = config.rustls_https_connector_with_connector(tcp)?;
+    let mut connector = TimeoutConnector::new(tls);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let http: hyper_util::client::legacy::Client<_, Body> =
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let retry = config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(retry)
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
 }

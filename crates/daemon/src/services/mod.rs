@@ -11,6 +11,7 @@ mod listen;
 pub(crate) mod multinet;
 mod node;
 mod ovs;
+mod ready;
 pub(crate) mod repair;
 mod start;
 mod talk;

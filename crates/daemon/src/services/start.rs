@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Roots;
 
@@ -89,5 +90,14 @@ pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             other => return other.map(|_| ()),
         }
+    }
+}
+
+/// Opens as many files as the service manager allows: each connection is one.
+pub(super) fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit on open files");
     }
 }

@@ -1,16 +1,21 @@
 //! A socket of one-line messages (`cni::line`): a task a connection, messages one after the other.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cni::line::MAX_MESSAGE;
+use futures_util::future::{Either, select};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::listen::Listener;
 
-/// How many connections are open at once; further ones wait to be taken. A node that starts again starts all its pods at once.
+/// How many connections are open at once: a node that starts again starts all its pods at once. One
+/// more takes the place of the one that has said nothing for longest; where all are being answered,
+/// it waits to be taken.
 const MAX_CONNECTIONS: usize = 1024;
 /// How long a message may take to arrive, and an answer to leave; and how long a connection may be idle.
 const TALK_TIME: Duration = Duration::from_secs(30);
@@ -38,15 +43,72 @@ pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io
     Ok(())
 }
 
+/// Connections that have said nothing yet, or nothing since their last answer.
+#[derive(Debug, Default)]
+struct Silent {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    count: u64,
+    /// The one that is silent for longest is first.
+    all: BTreeMap<u64, Arc<Notify>>,
+    /// The next one that is silent gives its place to one that waits.
+    wanted: bool,
+}
+
+impl Silent {
+    /// Notes that a connection is silent from now on: until what is returned is dropped.
+    fn note(self: &Arc<Self>) -> SilentOne {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.count += 1;
+        let (number, end) = (inner.count, Arc::new(Notify::new()));
+        if std::mem::take(&mut inner.wanted) {
+            end.notify_one();
+        } else {
+            inner.all.insert(number, Arc::clone(&end));
+        }
+        SilentOne { of: Arc::clone(self), number, end }
+    }
+
+    /// Ends the one that is silent for longest, or the next one that is.
+    fn end_one(&self) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        match inner.all.pop_first() {
+            Some((_, end)) => end.notify_one(),
+            None => inner.wanted = true,
+        }
+    }
+}
+
+/// A connection that is silent.
+#[derive(Debug)]
+struct SilentOne {
+    of: Arc<Silent>,
+    number: u64,
+    end: Arc<Notify>,
+}
+
+impl Drop for SilentOne {
+    fn drop(&mut self) {
+        self.of.inner.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
+    }
+}
+
 async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let silent = Arc::new(Silent::default());
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let answers = Arc::clone(&answers);
+                if places.available_permits() == 0 {
+                    silent.end_one();
+                }
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                let (answers, waiting) = (Arc::clone(&answers), silent.note());
                 tokio::spawn(async move {
-                    if let Err(error) = talk(&*answers, stream).await {
+                    if let Err(error) = talk(&*answers, waiting, stream).await {
                         tracing::debug!(%error, "a connection ended early");
                     }
                     drop(place);
@@ -55,13 +117,18 @@ async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
             Err(error) => {
                 // Out of descriptors or memory: others may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
+                silent.end_one();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-async fn talk<A: Answers>(answers: &A, mut stream: UnixStream) -> std::io::Result<()> {
+async fn talk<A: Answers>(
+    answers: &A,
+    mut waiting: SilentOne,
+    mut stream: UnixStream,
+) -> std::io::Result<()> {
     // The socket's mode says so as well; a folder that somebody opened up does not.
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
@@ -74,8 +141,15 @@ async fn talk<A: Answers>(answers: &A, mut stream: UnixStream) -> std::io::Resul
         let mut line = Vec::new();
         let most = u64::try_from(MAX_MESSAGE).unwrap_or(u64::MAX) + 1;
         let mut bounded = (&mut from).take(most);
-        let read = tokio::time::timeout(TALK_TIME, bounded.read_until(b'\n', &mut line));
-        if read.await.map_err(|_| std::io::ErrorKind::TimedOut)?? == 0 {
+        let read = pin!(tokio::time::timeout(TALK_TIME, bounded.read_until(b'\n', &mut line)));
+        let read = match select(read, pin!(waiting.end.notified())).await {
+            Either::Left((read, _)) => read.map_err(|_| std::io::ErrorKind::TimedOut)??,
+            // Another one needs the place.
+            Either::Right(_) => return Ok(()),
+        };
+        let silent = Arc::clone(&waiting.of);
+        drop(waiting);
+        if read == 0 {
             return Ok(());
         }
         let said = answers.answer(line).await;
@@ -84,5 +158,6 @@ async fn talk<A: Answers>(answers: &A, mut stream: UnixStream) -> std::io::Resul
         if !said.go_on {
             return Ok(());
         }
+        waiting = silent.note();
     }
 }

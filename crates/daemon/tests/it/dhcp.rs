@@ -184,16 +184,41 @@ fn gc_gives_back_what_nobody_has() {
     wait_for("the lease to be given back", || server.leased() == [address(&other)]);
 }
 
+/// A daemon that is replaced is away for a moment: a node that were NotReady at each update would have its pods taken for lost.
 #[test]
-fn status_says_whether_the_daemon_runs() {
-    testkit::require!("root");
+fn status_bears_a_daemon_that_is_away_for_a_moment() {
+    testkit::require!("root", "program:dnsmasq");
     let rig = Rig::new("dhcp-status");
+    let _server = rig.dnsmasq(ROUTER);
     let daemon = rig.daemon();
     rig.dhcp("STATUS").call().silent();
     rig.bridge("STATUS").call().silent();
+    let ready = cni::line::ready_file(&rig.socket);
+    wait_for("the daemon to say that it is ready", || ready.exists());
     assert_eq!(daemon.stop(), Some(0));
-    rig.dhcp("STATUS").call().fails(50, "error dialing DHCP daemon");
-    rig.bridge("STATUS").call().fails(50, "start the daemon");
+    rig.dhcp("STATUS").call().silent();
+    rig.bridge("STATUS").call().silent();
+    // Killed, it leaves its socket, on which nobody listens.
+    rig.daemon().kill();
+    rig.dhcp("STATUS").call().silent();
+    // An ADD waits for the next one.
+    let c1 = rig.plugged("c1");
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| rig.dhcp("ADD").to(&c1).call());
+        let daemon = rig.daemon();
+        added.join().unwrap().ok();
+        drop(daemon);
+    });
+    // For a minute: this is what it said last when it is gone for longer, or before a boot.
+    let now: u64 = std::fs::read_to_string(&ready).unwrap().parse().unwrap();
+    for then in
+        [now.saturating_sub(61_000).to_string(), (now + 3_600_000).to_string(), "soon".into()]
+    {
+        std::fs::write(&ready, then).unwrap();
+        rig.dhcp("STATUS").call().fails(50, "error dialing DHCP daemon");
+        rig.bridge("STATUS").call().fails(50, "start the daemon");
+        rig.dhcp("ADD").to(&c1).call().fails(110, "error dialing DHCP daemon");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cluster::wire::{self, Answer, Request};
 use serde_json::Value;
-use testkit::wait_for;
+use testkit::{Place as _, wait_for};
 
 use rig::{Cluster, ask, owner, say};
 
@@ -173,6 +173,51 @@ fn what_is_no_message_is_answered_in_a_sentence() {
     assert!(n1.assign("c0").is_ok());
 }
 
+/// The socket of `netwrightd multinet` is served by the same code.
+#[test]
+fn clients_that_say_nothing_keep_nobody_waiting() {
+    testkit::require!("root");
+    crate::rig::raise_descriptor_limit();
+    let cluster = Cluster::new("ipam-many-silent");
+    let n1 = cluster.daemon("n1", &[]);
+    let silent: Vec<_> = cluster.lab.enter(|| {
+        let connect = |_| std::os::unix::net::UnixStream::connect(&n1.socket).unwrap();
+        (0..3000).map(connect).collect()
+    });
+    n1.assign("c0").unwrap();
+    assert!(!n1.said().contains("timed out"), "{}", n1.said());
+    drop(silent);
+    n1.assign("c1").unwrap();
+}
+
+/// What the system trusts is not read where nobody's certificate is looked at, or a file says whom
+/// to trust.
+#[test]
+fn etcd_needs_no_certificates_of_the_system() {
+    testkit::require!("root", "program:etcd", "program:curl", "program:openssl");
+    for secure in [false, true] {
+        let cluster = Cluster::new(if secure { "ipam-no-ca-tls" } else { "ipam-no-ca" });
+        let etcd = match secure {
+            true => testkit::real::Etcd::start_secure(&cluster.lab),
+            false => testkit::real::Etcd::start(&cluster.lab),
+        };
+        let mut flags = Vec::new();
+        if secure {
+            let [certificate, key] = etcd.files("client");
+            for (flag, path) in [
+                ("-etcd-ca", etcd.authority("ca")),
+                ("-etcd-cert", certificate),
+                ("-etcd-key", key),
+            ] {
+                flags.extend([flag.to_owned(), path.display().to_string()]);
+            }
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let n1 = cluster.daemon_without_certificates("n1", &etcd, &flags);
+        assert_eq!(n1.assign("c0").unwrap().len(), 2, "secure: {secure}");
+    }
+}
+
 #[test]
 fn what_is_not_defined_and_what_is_not_allowed_is_said() {
     testkit::require!("root");
@@ -206,8 +251,7 @@ fn rights_are_what_is_asked_for() {
     let many: Vec<String> = (0..10).map(|index| format!("many{index}")).collect();
     many.iter().for_each(|container| drop(n1.assign(container).unwrap()));
     many.iter().for_each(|container| n1.release(container));
-    // One of each family is kept for the next.
-    wait_for("blocks to be given back", || (cluster.blocks("n1").len() == 2).then_some(()));
+    wait_for("blocks to be given back", || cluster.blocks("n1").is_empty().then_some(()));
     // A space grows.
     let mut grown = rig::network();
     grown.ranges.push("10.1.0.0/20".parse().unwrap());
@@ -277,6 +321,111 @@ fn etcd_keeps_them_as_well() {
     let etcd = testkit::real::Etcd::start(&cluster.lab);
     let n1 = cluster.daemon_with_etcd("n1", &etcd, &[]);
     assert_eq!(n1.assign("c0").unwrap().len(), 2);
+}
+
+/// Two nodes, two blocks: the first node has both, and nobody has an address of them any more.
+fn empty_blocks_go_to_who_needs_them(n1: &rig::Daemon, n2: &rig::Daemon) {
+    let mut small = rig::network();
+    small.ranges = vec!["10.2.0.0/28".parse().unwrap()];
+    let given = |answer: Answer| match answer {
+        Answer::Assigned(all) => all[0].address.addr(),
+        other => panic!("{other:?}"),
+    };
+    for index in 0..10 {
+        given(assign(n1, small.clone(), &format!("first-{index}")));
+    }
+    for index in 0..10 {
+        n1.release(&format!("first-{index}"));
+    }
+    // One question may come before the record says that nobody has an address of these blocks.
+    wait_for("an address of the other node's blocks", || {
+        matches!(assign(n2, small.clone(), "second"), Answer::Assigned(_)).then_some(())
+    });
+    for index in 0..10 {
+        given(assign(n2, small.clone(), &format!("second-{index}")));
+    }
+}
+
+#[test]
+fn empty_blocks_go_to_the_node_that_needs_them_by_the_api() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-want-api");
+    let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
+    empty_blocks_go_to_who_needs_them(&n1, &n2);
+}
+
+#[test]
+fn empty_blocks_go_to_the_node_that_needs_them_by_etcd() {
+    testkit::require!("root", "program:etcd", "program:curl");
+    let cluster = Cluster::new("ipam-want-etcd");
+    let etcd = testkit::real::Etcd::start(&cluster.lab);
+    let n1 = cluster.daemon_with_etcd("n1", &etcd, &[]);
+    let n2 = cluster.daemon_with_etcd("n2", &etcd, &[]);
+    empty_blocks_go_to_who_needs_them(&n1, &n2);
+}
+
+/// The members' folders are put back as they were. Takes half a minute, in which no blocks are taken.
+#[test]
+fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
+    testkit::require!("full", "root", "program:etcd", "program:curl");
+    let cluster = Cluster::new("ipam-etcd-back");
+    let mut etcd = testkit::real::Etcd::start(&cluster.lab);
+    let n1 = cluster.daemon_with_etcd("n1", &etcd, &[]);
+    let n2 = cluster.daemon_with_etcd("n2", &etcd, &[]);
+    let mut small = rig::network();
+    small.ranges = vec!["10.3.0.0/27".parse().unwrap()];
+    let mut given = BTreeSet::new();
+    let mut give = |daemon: &rig::Daemon, container: &str| {
+        let answer = assign(daemon, small.clone(), container);
+        if let Answer::Assigned(all) = &answer {
+            assert!(given.insert(all[0].address.addr()), "{:?} is given twice", all[0]);
+        }
+        answer
+    };
+    assert!(matches!(give(&n1, "c0"), Answer::Assigned(_)));
+    assert!(matches!(give(&n2, "d0"), Answer::Assigned(_)));
+    let (folder, copy) = (cluster.dir.join("etcd"), cluster.dir.join("etcd-copy"));
+    let swap = |etcd: &mut testkit::real::Etcd<'_>, command: String| {
+        (0..3).for_each(|member| etcd.kill(member));
+        cluster.lab.sh(&command);
+        (0..3).for_each(|member| etcd.revive(member));
+        etcd.wait_for_leader();
+    };
+    swap(&mut etcd, format!("cp -a {} {}", folder.display(), copy.display()));
+    // Blocks of which the copy knows nothing.
+    for index in 1..15 {
+        let container = format!("c{index}");
+        wait_for("an address", || {
+            matches!(give(&n1, &container), Answer::Assigned(_)).then_some(())
+        });
+    }
+    // Others write too, and the daemons hear of the store at least every ten seconds: here it is now.
+    cluster.lab.sh(&format!(
+        "for i in $(seq 200); do curl -sf {}/v3/kv/put -d '{{\"key\":\"eA==\",\"value\":\"eA==\"}}' >/dev/null; done",
+        etcd.endpoints()[0]
+    ));
+    for (daemon, container) in [(&n1, "e1"), (&n2, "e2")] {
+        wait_for("another network's address", || daemon.assign(container).ok());
+    }
+    swap(&mut etcd, format!("rm -r {0} && cp -a {1} {0}", folder.display(), copy.display()));
+    // The other node needs all that is left, and asks first.
+    for index in 1..16 {
+        let container = format!("d{index}");
+        wait_for("an address", || match give(&n2, &container) {
+            Answer::Assigned(_) => Some(()),
+            Answer::Refused(refusal) if refusal.retry || refusal.code == 102 => {
+                (refusal.code == 102).then_some(())
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    wait_for("both to say it", || {
+        let said = |daemon: &rig::Daemon| daemon.said().contains("put back to an earlier state");
+        (said(&n1) && said(&n2)).then_some(())
+    });
+    for daemon in [&n1, &n2] {
+        assert!(!daemon.said().contains("may be given to somebody else"), "{}", daemon.said());
+    }
 }
 
 #[test]

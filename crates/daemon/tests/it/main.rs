@@ -4,8 +4,10 @@
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 mod dhcp;
+mod forged;
 mod ipam;
 mod multinet;
+mod output;
 mod repair;
 mod rig;
 mod security;

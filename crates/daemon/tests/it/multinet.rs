@@ -1,10 +1,12 @@
 //! The daemon between the plugin and the API server.
 
+mod admission;
 mod deploy;
 mod hotplug;
 mod in_pod;
 mod load;
 mod rig;
+mod tenant;
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use npwg::wire::{
     self, Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
 };
 use serde_json::json;
-use testkit::wait_for;
+use testkit::{Place as _, wait_for};
 
 use rig::{Cluster, pod, sandbox};
 
@@ -130,8 +132,8 @@ fn another_pod_of_the_same_name_is_another() {
     let uid = cluster.pod("p", None);
     let _daemon = cluster.daemon();
     let refusal = cluster.plan("p", "some-other-uid").unwrap_err();
-    assert!(refusal.msg.contains("is another one") && !refusal.retry, "{refusal:?}");
-    assert!(cluster.plan("nobody", "7").unwrap_err().msg.contains("there is no pod ns/nobody"));
+    assert!(refusal.msg.contains("of that name is another one") && !refusal.retry, "{refusal:?}");
+    assert!(cluster.plan("nobody", "7").unwrap_err().msg.contains("has no such pod"));
     // A static pod has another UID here than there.
     cluster.api.create(&json!({
         "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
@@ -361,7 +363,8 @@ fn nonsense_is_refused() {
             assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
         }
     }
-    assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
+    // What the API server has may not have arrived.
+    wait_for("an answer", || (cluster.ask(&Request::Status).unwrap() == Answer::Ok).then_some(()));
 }
 
 #[test]
@@ -450,4 +453,38 @@ fn golden_requests() {
     assert_eq!(patch.content_type, "application/merge-patch+json");
     let body: serde_json::Value = serde_json::from_str(&patch.body).unwrap();
     assert_eq!(body["metadata"]["uid"], uid);
+}
+
+/// The server goes without a word: a watch that hears nothing is nothing unusual, so the connection
+/// itself must tell. What changed meanwhile is known soon after the server is back.
+#[test]
+fn a_server_that_is_gone_without_a_word_is_noticed_and_heard_again() {
+    testkit::require!("root", "program:nft");
+    let cluster = Cluster::new("mn-half-open");
+    cluster.define("ns", "a", BRIDGE);
+    let uid = cluster.pod("p", Some("a"));
+    let daemon = cluster.daemon();
+    let mtu = || {
+        let plan = cluster.planned("p", &uid);
+        plan.networks[1].list.as_ref().unwrap().get("plugins").unwrap().get().contains("1342")
+    };
+    assert!(!mtu());
+    wait_for("the watches", || {
+        let watches = |asked: &testkit::kube::Asked| asked.verb == "watch";
+        (2 <= cluster.api.asked().iter().filter(|asked| watches(asked)).count()).then_some(())
+    });
+    let url = cluster.api.url();
+    let port = url.rsplit(':').next().unwrap();
+    cluster.lab.sh(&format!(
+        "nft 'table inet cut {{ chain input {{ type filter hook input priority 0; \
+         tcp dport {port} drop; tcp sport {port} drop; }}; }}'"
+    ));
+    let changed = BRIDGE.replace("\"type\":\"bridge\"", "\"type\":\"bridge\",\"mtu\":1342");
+    let by = json!({"spec": {"config": changed}});
+    cluster.api.change("network-attachment-definitions", "ns", "a", &by);
+    wait_for("the loss to be noticed", || {
+        daemon.service.log().contains("nothing is heard; what is known is used on").then_some(())
+    });
+    cluster.lab.sh("nft delete table inet cut");
+    wait_for("the change", || mtu().then_some(()));
 }

@@ -2,6 +2,8 @@
 
 mod collect;
 mod confined;
+mod damaged;
+mod dockers;
 mod flows;
 mod network_manager;
 mod ovs;
@@ -17,7 +19,7 @@ use plugins::Builtins;
 use serde_json::{Value, json};
 use testkit::{Container, Place};
 
-use crate::rig::Daemon;
+use crate::rig::{Daemon, wait_for};
 use crate::support::Node;
 
 /// A node whose containers a runtime attaches, with its cache.
@@ -93,5 +95,18 @@ impl Host {
             .args(flags)
             .env("NETWRIGHT_RUN_DIR", &self.node.roots.run)
             .env("NETWRIGHT_STATE_DIR", &self.node.roots.lib);
+    }
+}
+
+/// Waits until `netwrightd repair` has had its first look.
+fn ready(daemon: &Daemon) {
+    wait_for("the service to be ready", || daemon.log().contains("ready"));
+}
+
+/// Returns once `netwrightd repair` has looked at everything since the call: twice, as one look may be under way.
+fn after_looks(sound: &Container) {
+    for _ in 0..2 {
+        sound.sh("ip route del default");
+        wait_for("a look", || sound.sh("ip route").contains("default via 10.1.0.1"));
     }
 }

@@ -4,8 +4,11 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kernel::packet::{Filter, PacketSocket};
+use kernel::route::{Change, LinkSet, RouteSocket};
 use serde_json::{Value, json};
 use testkit::{Container, Place};
 
@@ -316,6 +319,12 @@ impl Running {
         Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
+    /// Starts a program that writes to a file.
+    pub(crate) fn telling(mut command: std::process::Command, told: &Path) -> Self {
+        let file = fs::File::create(told).unwrap();
+        Running(command.stdin(Stdio::null()).stdout(file).spawn().unwrap())
+    }
+
     pub(crate) fn child(&mut self) -> &mut std::process::Child {
         &mut self.0
     }
@@ -391,9 +400,48 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Sends a frame again and again through a container's `eth0`, which it brings up as soon as it appears, until it is told to
+/// stop.
+pub(crate) fn flood(container: &Container, frame: &[u8], stop: &AtomicBool) {
+    container.enter(|| {
+        let mut links = RouteSocket::open().unwrap();
+        let mut sender = None;
+        while !stop.load(Ordering::Relaxed) {
+            match &sender {
+                None => {
+                    if let Some(ifindex) = links.link_index("eth0").unwrap() {
+                        let set = LinkSet::default().up(true);
+                        links.apply_one(&Change::SetLink { ifindex, set }).unwrap();
+                        sender = Some(PacketSocket::open(ifindex, &Filter::nothing()).unwrap());
+                    }
+                }
+                // A queue may be full, and the link may be down for a moment.
+                Some(sender) => drop(sender.send(frame)),
+            }
+        }
+    });
+}
+
+/// Says stop when it is dropped, also by a test that fails: its threads are waited for.
+#[derive(Debug)]
+pub(crate) struct Stopped<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The first address of a result, without its prefix length.
 pub(crate) fn address(result: &Value) -> String {
     let address =
         result["ips"][0]["address"].as_str().unwrap_or_else(|| panic!("no address: {result}"));
     address.split('/').next().unwrap().to_owned()
+}
+
+/// Lets this process hold as many connections as a test takes.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }

@@ -1,6 +1,6 @@
 //! What was exploited in other daemons of this kind.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use testkit::Place as _;
@@ -44,4 +44,35 @@ fn clients_that_go_away_in_the_middle_leave_it_asleep() {
         10 <= calm
     });
     assert_eq!(daemon.stop(), Some(0));
+}
+
+/// Docker's driver answers while others have its socket open and say nothing.
+#[test]
+fn clients_that_say_nothing_keep_docker_from_nothing() {
+    testkit::require!("root");
+    let lab = testkit::Lab::new("docker-many-silent");
+    let socket = lab.dir().join("docker.sock");
+    let mut command = lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+    command
+        .args(["docker", "-socketpath"])
+        .arg(&socket)
+        .env("NETWRIGHT_RUN_DIR", lab.dir().join("run"))
+        .env("NETWRIGHT_STATE_DIR", lab.dir().join("lib"))
+        .env("NETWRIGHT_LOG", "debug");
+    let mut service = testkit::Service::start(command, &lab.dir().join("docker.log"));
+    let activate = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(&socket)?;
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(60)))?;
+        stream
+            .write_all(b"POST /Plugin.Activate HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    service.wait_until("the driver to listen", || activate().is_ok());
+    let connect = |_| UnixStream::connect(&socket).unwrap();
+    let silent: Vec<UnixStream> = (0..600).map(connect).collect();
+    let answer = activate().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("NetworkDriver"), "{answer}");
+    drop(silent);
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! PREROUTING, OUTPUT    addrtype LOCAL             -> CNI-HOSTPORT-DNAT
 //! CNI-HOSTPORT-DNAT     protocol, ports, conditions -> CNI-DN-<21 hex>, one for each container and network
-//! CNI-DN-…              for each port: SETMARK what must be masqueraded, then DNAT
+//! CNI-DN-…              first, ours alone: loopback addresses from elsewhere go no further;
+//!                       for each port: SETMARK what must be masqueraded, then DNAT
 //! POSTROUTING           first                      -> CNI-HOSTPORT-MASQ, which masquerades what is marked
 //! ```
 
@@ -48,6 +49,8 @@ pub struct Wanted {
     pub conditions4: Vec<String>,
     /// The same for IPv6.
     pub conditions6: Vec<String>,
+    /// Whether the container's chain keeps ports at loopback addresses to the host. The reference's does not.
+    pub guarded: bool,
 }
 
 /// Returns the chain's name. The interface is not in it.
@@ -196,6 +199,11 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
     let chain = chain_name(key);
     let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
     let mut rules = Vec::new();
+    if wanted.guarded && !wanted.forwards.is_empty() {
+        for text in guards(address) {
+            rules.push(Rule { chain: chain.clone(), text, first: false });
+        }
+    }
     for forward in &wanted.forwards {
         // The reference lists every port in both families; where nothing follows, the packet goes on.
         let listed = ports.entry(forward.protocol.name()).or_default();
@@ -228,6 +236,19 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
     }
     all.append(&mut rules);
     all
+}
+
+/// Writes the rules that keep packets for the host's loopback addresses that came from elsewhere from being translated.
+/// What the host itself sends leaves by `lo` when this chain sees it. They are in the container's own chain, which is the
+/// only one that the reference's plugins do not share.
+///
+/// What the host sends from ::1 is not translated either: no answer would reach it, and so it is refused at once.
+fn guards(address: IpNet) -> Vec<String> {
+    let guard = |loopback| format!("-d {loopback} ! -i lo ! -o lo -j RETURN");
+    match address.addr() {
+        IpAddr::V4(_) => vec![guard("127.0.0.0/8")],
+        IpAddr::V6(_) => vec![guard("::1/128"), "-s ::1/128 -j RETURN".to_owned()],
+    }
 }
 
 fn forward_rules(
@@ -298,6 +319,7 @@ mod tests {
             set_mark_chain: None,
             conditions4: Vec::new(),
             conditions6: Vec::new(),
+            guarded: false,
         }
     }
 
@@ -395,6 +417,23 @@ mod tests {
             -A CNI-DN-9b00b9b7c2795a8a61a6e -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80
             COMMIT
         "#]].assert_eq(&text(&all, "10.1.0.2/24"));
+    }
+
+    #[test]
+    fn loopback_addresses_are_kept_to_the_host() {
+        let mut wanted = wanted(vec![forward(Protocol::Tcp, 8080, None)]);
+        wanted.guarded = true;
+        for (address, rules) in [
+            ("10.1.0.2/24", &["-d 127.0.0.0/8 ! -i lo ! -o lo -j RETURN"][..]),
+            ("fd00:1::2/64", &["-d ::1/128 ! -i lo ! -o lo -j RETURN", "-s ::1/128 -j RETURN"][..]),
+        ] {
+            let text = text(&wanted, address);
+            let own = format!("-A {} ", chain_name(&key()));
+            let lines = text.lines().filter_map(|line| line.strip_prefix(&own));
+            assert_eq!(lines.take(rules.len()).collect::<Vec<_>>(), rules, "{text}");
+        }
+        wanted.forwards.clear();
+        assert!(!text(&wanted, "10.1.0.2/24").contains("-A "));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Ports of the host lead to containers: from everywhere they should, and from nowhere else.
 
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
 use expect_test::expect;
 use firewall::element::Protocol;
 use firewall::hostport::{self, Forward, Snat, Target};
@@ -8,7 +11,7 @@ use netwright_firewall as firewall;
 use testkit::traffic::{self, Server};
 use testkit::{Place, Snapshot};
 
-use crate::support::{Node, key};
+use crate::support::{Node, attach, key};
 
 fn forward(protocol: Protocol, host_port: u16, at: Option<&str>) -> Forward {
     Forward { protocol, host_port, container_port: 80, host_ip: at.map(|at| at.parse().unwrap()) }
@@ -82,15 +85,61 @@ fn ports_lead_to_the_container_from_everywhere() {
     }
 }
 
-/// The reference cannot do this at all. Ours can unless `br_netfilter` shows IPv6 frames to the stack.
+/// The reference cannot do this at all. With `br_netfilter`, which nodes of Kubernetes and hosts of Docker have, the answers were
+/// dropped and the one who asked waited for ever.
 #[test]
 fn the_ipv6_loopback_address_leads_to_the_container() {
     testkit::require!("root");
     let node = Node::new("loop6");
-    node.br_netfilter(false);
     node.add(&key("n", "c1"), &web(2));
     let _servers = servers(&node.c1, "c1");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1", "{br_netfilter}");
+    }
+    // A link that is switched off loses the route. CHECK tells, and a repair puts it back.
+    node.lab.sh("ip -6 route del local fd6e:6574:7772:6967:6874::1 dev cni0 table local");
+    let told = node.check(&key("n", "c1"), &web(2));
+    assert_eq!(told, ["missing: the route to fd6e:6574:7772:6967:6874::1 on \"cni0\""]);
+    node.add(&key("n", "c1"), &web(2));
     assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1");
+    // Nobody can send to the host's ::1 by the address that stands for it meanwhile, nor as if he were there.
+    let _private = Server::udp(&node.lab, "[::1]:7777", "private");
+    node.lab.sh("nft add table inet probe; \
+                 nft 'add chain inet probe in { type filter hook input priority 300; }'; \
+                 nft 'add rule inet probe in ip6 daddr ::1 iifname != lo counter'; \
+                 nft 'add chain inet probe pre { type filter hook prerouting priority -400; }'; \
+                 nft 'add rule inet probe pre ip6 daddr fd6e::/16 counter'");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        for (from, via) in
+            [(&node.c1, "fd00:1::1"), (&node.c2, "fd00:1::1"), (&node.outside, "2001:db8:ffff::1")]
+        {
+            from.sh(&format!("ip -6 route replace fd6e::/16 via {via} dev eth0"));
+            send(from, "[fd6e:6574:7772:6967:6874::1]:7777");
+            send(from, "[fd6e:6574:7772:6967:6874::1]:8080");
+            traffic::assert_pings(from, via);
+        }
+    }
+    let counted = node.lab.sh("nft list chain inet probe in; nft list chain inet probe pre");
+    assert_eq!(counted.matches("counter packets 0 ").count(), 1, "{counted}");
+    traffic::assert_no_udp(&node.lab, "[fd6e:6574:7772:6967:6874::1]:7777");
+}
+
+/// Where nothing is masqueraded [::1] cannot lead to a container: what asks there is told so at once.
+#[test]
+fn the_ipv6_loopback_address_refuses_at_once_where_nothing_is_masqueraded() {
+    testkit::require!("root");
+    let node = Node::new("loop6nosnat");
+    node.add(&key("n", "c1"), &plan(2, &[forward(Protocol::Tcp, 8080, None)], Snat::No));
+    let _servers = servers(&node.c1, "c1");
+    for br_netfilter in [false, true] {
+        node.br_netfilter(br_netfilter);
+        let asked = node.lab.enter(|| {
+            TcpStream::connect_timeout(&"[::1]:8080".parse().unwrap(), Duration::from_secs(20))
+        });
+        assert_eq!(asked.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    }
 }
 
 #[test]
@@ -168,6 +217,213 @@ fn loopback_addresses_do_not_come_in() {
     assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "c1");
 }
 
+/// Has a place send packets for its own loopback addresses to another host, and take the answers.
+fn send_loopback_to(place: &impl Place, via4: &str, via6: &str) {
+    place.sh(&format!(
+        "ip addr flush dev lo && for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; \
+         echo 0 > /proc/sys/net/ipv4/conf/$i/rp_filter; done; \
+         ip route replace 127.0.0.0/8 via {via4} dev eth0 && ip -6 route replace ::1/128 via {via6} dev eth0"
+    ));
+}
+
+/// A port at a loopback address is for the programs of this host. The routing would drop packets for such addresses
+/// from elsewhere, but it comes after the translation.
+#[test]
+fn ports_at_loopback_addresses_are_for_the_host_alone() {
+    testkit::require!("root");
+    let node = Node::new("loopport");
+    node.lab.sh("ip link add cni1 type bridge && ip addr add 10.2.0.1/24 dev cni1 && \
+                 ip addr add fd00:2::1/64 dev cni1 nodad && ip link set cni1 up");
+    let elsewhere = attach(&node.lab, "c3", "cni1", 2);
+    let at = |protocol, port, address| forward(protocol, port, Some(address));
+    let forwards = [
+        at(Protocol::Tcp, 8080, "127.0.0.1"),
+        at(Protocol::Udp, 8080, "127.0.0.1"),
+        at(Protocol::Tcp, 8081, "127.1.2.3"),
+        at(Protocol::Udp, 8080, "::1"),
+        forward(Protocol::Tcp, 9090, None),
+        forward(Protocol::Udp, 9090, None),
+    ];
+    // Also where nothing is masqueraded, and so `route_localnet` is off.
+    for snat in [Snat::Needed, Snat::No] {
+        let plan = plan(2, &forwards, snat);
+        node.add(&key("n", "c1"), &plan);
+        let _servers = servers(&node.c1, "c1");
+        node.c1.sh("nft add table inet probe; \
+                    nft 'add chain inet probe in { type filter hook prerouting priority -400; }'; \
+                    nft 'add rule inet probe in iifname eth0 meta l4proto { tcp, udp } counter'");
+        send_loopback_to(&node.outside, "198.51.100.1", "2001:db8:ffff::1");
+        send_loopback_to(&elsewhere, "10.2.0.1", "fd00:2::1");
+        send_loopback_to(&node.c2, "10.1.0.1", "fd00:1::1");
+        for br_netfilter in [false, true] {
+            node.br_netfilter(br_netfilter);
+            // Somebody else's switches: packets for 127.0.0.0/8 are received.
+            for localnet in [0, 1] {
+                node.lab.sh(&format!(
+                    "for i in up0 cni1; do echo {localnet} > /proc/sys/net/ipv4/conf/$i/route_localnet; done"
+                ));
+                for (from, host) in [
+                    (&node.outside, "198.51.100.1"),
+                    (&elsewhere, "10.2.0.1"),
+                    (&node.c2, "10.1.0.1"),
+                ] {
+                    for to in [
+                        "127.0.0.1:8080",
+                        "127.1.2.3:8081",
+                        "127.9.9.9:9090",
+                        "[::1]:8080",
+                        "[::1]:9090",
+                    ] {
+                        send(from, to);
+                    }
+                    // Behind them on the same way.
+                    traffic::assert_pings(from, host);
+                }
+            }
+            traffic::assert_pings(&node.lab, "10.1.0.2");
+            let arrived = node.c1.sh("nft list chain inet probe in");
+            assert!(
+                arrived.contains("counter packets 0 "),
+                "br_netfilter {br_netfilter}: {arrived}"
+            );
+        }
+        if snat == Snat::Needed {
+            assert_eq!(seen(&node.lab, "127.0.0.1:8080"), "c1 sees 10.1.0.1");
+            assert_eq!(traffic::assert_tcp(&node.lab, "127.1.2.3:8081").server, "c1");
+            assert_eq!(seen(&node.lab, "127.0.0.1:9090"), "c1 sees 10.1.0.1");
+        }
+        assert_eq!(seen(&node.outside, "198.51.100.1:9090"), "c1 sees 198.51.100.2");
+        let arrived = node.c1.sh("nft list chain inet probe in; nft delete table inet probe");
+        assert!(!arrived.contains("counter packets 0 "), "{arrived}");
+        node.remove(&key("n", "c1"), &plan);
+    }
+}
+
+/// Each link has a way of its own to ::1: a container on another one takes none away, and takes its own with it.
+#[test]
+fn ports_at_loopback_addresses_of_ipv6_are_on_several_links_at_once() {
+    testkit::require!("root");
+    let node = Node::new("loopsix");
+    node.lab.sh("ip link add cni1 type bridge && ip addr add 10.2.0.1/24 dev cni1 && \
+                 ip addr add fd00:2::1/64 dev cni1 nodad && ip link set cni1 up");
+    let c3 = attach(&node.lab, "c3", "cni1", 2);
+    let plan = |port, ifname: &str, address: &str| {
+        let target =
+            Target { address: address.parse().unwrap(), host_ifname: Some(ifname.to_owned()) };
+        hostport::plan(&[forward(Protocol::Tcp, port, Some("::1"))], &[target], Snat::Needed)
+            .unwrap()
+    };
+    let (one, three) = (plan(8080, "cni0", "fd00:1::2"), plan(8081, "cni1", "fd00:2::2"));
+    let _servers = [servers(&node.c1, "c1"), servers(&c3, "c3")];
+    node.add(&key("n", "c1"), &one);
+    node.add(&key("n", "c3"), &three);
+    assert_eq!(traffic::assert_tcp(&node.lab, "[::1]:8080").server, "c1");
+    assert_eq!(traffic::assert_tcp(&node.lab, "[::1]:8081").server, "c3");
+    node.remove(&key("n", "c3"), &three);
+    assert_eq!(traffic::assert_tcp(&node.lab, "[::1]:8080").server, "c1");
+    node.remove(&key("n", "c1"), &one);
+    let left = node.lab.sh("ip -6 route show table local");
+    assert!(!left.contains("metric 4") && !left.contains("fd6e:"), "{left}");
+}
+
+/// Sends what begins a flow by TCP and UDP, and waits for no answer.
+fn send(from: &impl Place, to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    from.enter(|| {
+        let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+        UdpSocket::bind((any, 0)).unwrap().send_to(b"?", to).unwrap();
+        assert!(TcpStream::connect_timeout(&to, Duration::from_millis(1)).is_err());
+    });
+}
+
+/// Packets for 127.0.0.0/8 are not dropped by us where we switched nothing: others may translate *to* such an address.
+#[test]
+fn a_translation_to_a_loopback_address_by_others_goes_on_working() {
+    testkit::require!("root");
+    let node = Node::new("loopothers");
+    node.add(
+        &key("n", "c1"),
+        &plan(2, &[forward(Protocol::Tcp, 8080, Some("127.0.0.1"))], Snat::Needed),
+    );
+    let _private = [
+        Server::tcp(&node.lab, "127.0.0.1:7777", "private"),
+        Server::udp(&node.lab, "127.0.0.1:7777", "private"),
+    ];
+    node.lab.sh("echo 1 > /proc/sys/net/ipv4/conf/up0/route_localnet; \
+                 nft add table ip others; \
+                 nft 'add chain ip others pre { type nat hook prerouting priority -100; }'; \
+                 nft 'add rule ip others pre iifname up0 meta l4proto { tcp, udp } th dport 7000 dnat to 127.0.0.1:7777'");
+    assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:7000").server, "private");
+    assert_eq!(traffic::assert_udp(&node.outside, "198.51.100.1:7000").server, "private");
+}
+
+/// A VRF may have 127.0.0.1 of its own: what runs in it goes on reaching it, and its links' neighbours reach no port there.
+#[test]
+fn vm_loopback_addresses_of_a_vrf_are_left_alone() {
+    testkit::require!("root", "vrf", "program:socat");
+    let node = Node::new("loopvrf");
+    // The table of the host's own addresses has its 127.0.0.1 before a VRF is asked, unless it comes behind the VRFs'
+    // (linux Documentation/networking/vrf.rst, "Using VRFs", 3).
+    node.lab.sh("ip rule add pref 32765 table local && ip rule del pref 0");
+    node.lab.sh("ip link add red type vrf table 10 && ip addr add 127.0.0.1/8 dev red && ip link set red up && \
+                 ip link set up0 master red && ip route add table 10 10.1.0.0/24 dev cni0 && \
+                 sysctl -qw net.ipv4.tcp_l3mdev_accept=1 net.ipv4.udp_l3mdev_accept=1");
+    let forwards = [Protocol::Tcp, Protocol::Udp].map(|of| forward(of, 8080, Some("127.0.0.1")));
+    node.add(&key("n", "c1"), &plan(2, &forwards, Snat::Needed));
+    let _servers = servers(&node.c1, "c1");
+    let _private = Server::tcp(&node.lab, "127.0.0.1:7777", "private");
+    let inside = node.lab.sh("timeout 60 socat -u TCP:127.0.0.1:7777,so-bindtodevice=red -");
+    assert!(inside.starts_with("private "), "{inside}");
+    node.c1.sh("nft add table inet probe; \
+                nft 'add chain inet probe in { type filter hook prerouting priority -400; }'; \
+                nft 'add rule inet probe in iifname eth0 meta l4proto { tcp, udp } counter'");
+    send_loopback_to(&node.outside, "198.51.100.1", "2001:db8:ffff::1");
+    for localnet in [0, 1] {
+        node.lab.sh(&format!(
+            "for i in up0 red; do echo {localnet} > /proc/sys/net/ipv4/conf/$i/route_localnet; done"
+        ));
+        traffic::assert_no_udp(&node.outside, "127.0.0.1:8080");
+        traffic::assert_no_tcp(&node.outside, "127.0.0.1:8080");
+    }
+    let arrived = node.c1.sh("nft list chain inet probe in");
+    assert!(arrived.contains("counter packets 0 "), "{arrived}");
+}
+
+/// The tables that an older executable made are brought to this layout, in one transaction.
+#[test]
+fn an_older_layout_is_replaced_and_its_elements_stay() {
+    testkit::require!("root");
+    let node = Node::new("oldlayout");
+    node.add(
+        &key("n", "c1"),
+        &plan(2, &[forward(Protocol::Udp, 8080, Some("127.0.0.1"))], Snat::Needed),
+    );
+    let now = node.lab.sh("nft list table inet netwright");
+    let _servers = servers(&node.c1, "c1");
+    send_loopback_to(&node.outside, "198.51.100.1", "2001:db8:ffff::1");
+    let older = "nft -f - <<'END'\nflush chain inet netwright prerouting\n\
+                 add rule inet netwright prerouting fib daddr type local jump hostports\nEND\n";
+    node.lab.sh(older);
+    assert_eq!(traffic::assert_udp(&node.outside, "127.0.0.1:8080").server, "c1");
+    // By the next container's ADD, by a repair of this one, and by an installation.
+    let other = plan(3, &[forward(Protocol::Tcp, 8081, None)], Snat::No);
+    node.add(&key("n", "c2"), &other);
+    node.remove(&key("n", "c2"), &other);
+    assert_eq!(node.lab.sh("nft list table inet netwright"), now);
+    node.lab.sh(older);
+    assert_eq!(
+        node.check(
+            &key("n", "c1"),
+            &plan(2, &[forward(Protocol::Udp, 8080, Some("127.0.0.1"))], Snat::Needed)
+        ),
+        ["missing: table inet netwright, or some of its chains and rules"]
+    );
+    assert!(node.lab.enter(|| firewall::Firewall::renew(&node.index)).unwrap());
+    assert_eq!(node.lab.sh("nft list table inet netwright"), now);
+    assert!(!node.lab.enter(|| firewall::Firewall::renew(&node.index)).unwrap());
+    traffic::assert_no_udp(&node.outside, "127.0.0.1:8080");
+}
+
 #[test]
 fn one_address_of_the_host_comes_before_all() {
     testkit::require!("root");
@@ -214,6 +470,7 @@ fn without_snat_nothing_is_translated_back_and_with_all_everything() {
         inet netwright local_snat4 { "cni0" . 10.1.0.2 }
         inet netwright snat_all4 { "cni0" . 10.1.0.2 }
         inet netwright hostports6 { tcp . 8080 : fd00:1::2 . 80 }
+        inet netwright loopback6 { tcp . 8080 }
         inet netwright hairpin6 { "cni0" . "cni0" . fd00:1::2 }
         inet netwright local_snat6 { "cni0" . fd00:1::2 }
         inet netwright snat_all6 { "cni0" . fd00:1::2 }

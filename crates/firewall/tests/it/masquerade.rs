@@ -47,7 +47,7 @@ fn tables_read_well_and_can_be_read_back() {
     let ruleset = node.lab.sh("nft list ruleset");
     expect![[r#"
         table inet netwright {
-        	comment "Netwright, layout 1. Filled by its CNI plugins: do not edit."
+        	comment "Netwright. Filled by its CNI plugins: do not edit."
         	map masquerade4 {
         		type ifname . ipv4_addr : verdict
         		elements = { "cni0" . 10.1.0.2 comment "675392252e72bba948fc360ca7b2df45 n" : jump masquerade-1e1a10eb03cd4c8f }
@@ -90,6 +90,10 @@ fn tables_read_well_and_can_be_read_back() {
         		type ifname . ipv6_addr
         	}
 
+        	set loopback6 {
+        		type inet_proto . inet_service
+        	}
+
         	set snat_all4 {
         		type ifname . ipv4_addr
         	}
@@ -125,7 +129,7 @@ fn tables_read_well_and_can_be_read_back() {
         		oifname . ip daddr @snat_all4 masquerade
         		oifname . ip6 daddr @snat_all6 masquerade
         		ip saddr 127.0.0.0/8 oifname . ip daddr @local_snat4 masquerade
-        		ip6 saddr ::1 oifname . ip6 daddr @local_snat6 masquerade
+        		ip6 saddr fd6e:6574:7772:6967:6874::1 masquerade
         		fib saddr type local return
         		iif 0 oifname . ip daddr @local_snat4 masquerade
         		iif 0 oifname . ip6 daddr @local_snat6 masquerade
@@ -137,15 +141,25 @@ fn tables_read_well_and_can_be_read_back() {
         		type filter hook prerouting priority raw; policy accept;
         		iifname @localnet ip saddr 127.0.0.0/8 drop
         		iifname @localnet ip daddr 127.0.0.0/8 drop
+        		ip6 saddr fd6e:6574:7772:6967:6874::1 drop
+        		ip6 daddr fd6e:6574:7772:6967:6874::1 drop
+        	}
+
+        	chain raw_output {
+        		type filter hook output priority raw; policy accept;
+        		ip6 saddr ::1 ip6 daddr ::1 meta l4proto . th dport @loopback6 ip6 saddr set fd6e:6574:7772:6967:6874::1
         	}
 
         	chain prerouting {
         		type nat hook prerouting priority dstnat + 10; policy accept;
+        		iifname != "lo" ip daddr 127.0.0.0/8 return
+        		iifname != "lo" ip6 daddr ::1 return
         		fib daddr type local jump hostports
         	}
 
         	chain output {
         		type nat hook output priority -90; policy accept;
+        		ip6 saddr ::1 return
         		fib daddr type local jump hostports
         	}
 
@@ -154,6 +168,11 @@ fn tables_read_well_and_can_be_read_back() {
         		ct status dnat jump hostport_snat
         		iifname . ip saddr vmap @masquerade4
         		iifname . ip6 saddr vmap @masquerade6
+        	}
+
+        	chain input {
+        		type filter hook input priority 110; policy accept;
+        		ip6 daddr fd6e:6574:7772:6967:6874::1 ct status dnat ip6 daddr set ::1
         	}
 
         	chain forward {

@@ -29,6 +29,8 @@ pub struct Origin {
     pub ino: u64,
     /// The namespace's cookie, which no other of the same boot has, where the kernel tells it.
     pub cookie: Option<u64>,
+    /// The PID namespace of who reserved it, unless that is the machine's own.
+    pub pid_ns: Option<u64>,
     /// The boot in which it was reserved: a hint only, for nodes in containers have their host's, or an invented one.
     pub boot: String,
 }
@@ -48,10 +50,15 @@ impl Mark {
             format!("{FORMAT}\n{}\n{container_id}\n{ifname}\n", self.address).into_bytes();
         match &self.origin {
             None => text.extend(b"-"),
-            Some(Origin { path, dev, ino, cookie, boot }) => {
+            Some(Origin { path, dev, ino, cookie, pid_ns, boot }) => {
                 let boot = if boot.is_empty() { "-" } else { boot };
-                let cookie = cookie.map(|cookie| format!(" {cookie}")).unwrap_or_default();
-                text.extend(format!("{dev} {ino} {boot}{cookie}\n").as_bytes());
+                let cookie = match (cookie, pid_ns) {
+                    (Some(cookie), _) => format!(" {cookie}"),
+                    (None, Some(_)) => " -".to_owned(),
+                    (None, None) => String::new(),
+                };
+                let pid_ns = pid_ns.map(|pid_ns| format!(" {pid_ns}")).unwrap_or_default();
+                text.extend(format!("{dev} {ino} {boot}{cookie}{pid_ns}\n").as_bytes());
                 text.extend(path.as_os_str().as_bytes());
             }
         }
@@ -80,8 +87,10 @@ impl Mark {
         let (dev, ino) = (word()?.parse().ok()?, word()?.parse().ok()?);
         let boot = word()?.to_owned();
         let cookie = word().and_then(|cookie| cookie.parse().ok());
+        let pid_ns = word().and_then(|pid_ns| pid_ns.parse().ok());
         let path = PathBuf::from(std::ffi::OsString::from_vec(lines.next()?.to_vec()));
-        let origin = path.is_absolute().then_some(Origin { path, dev, ino, cookie, boot })?;
+        let origin =
+            path.is_absolute().then_some(Origin { path, dev, ino, cookie, pid_ns, boot })?;
         Some(Mark { address, owner, origin: Some(origin) })
     }
 
@@ -121,6 +130,7 @@ mod tests {
             dev: 4,
             ino: 4_026_532_001,
             cookie: Some(77),
+            pid_ns: Some(5),
             boot: "b".to_owned(),
         };
         let owner = Owner::new("c1", "eth0");

@@ -4,6 +4,7 @@
 //! so an error keeps the kernel's own words ([`ExtAck`]); a dump that the kernel calls interrupted is asked for again,
 //! a bounded number of times; every wait is bounded.
 
+mod by_name;
 mod errno;
 mod error;
 mod socket;

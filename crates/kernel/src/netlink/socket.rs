@@ -11,7 +11,7 @@ use rustix::io::Errno as SysErrno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Errno, ExtAck, NetlinkError};
+use super::{Errno, ExtAck, NetlinkError, by_name};
 use crate::linger;
 use crate::netns::{Netns, within};
 use crate::wire::{self, Message, Writer};
@@ -120,22 +120,18 @@ impl Socket {
         })?
     }
 
-    /// Asks for the number of a link in the socket's namespace (SIOCGIFINDEX): without the lock that every other question
-    /// about links waits for.
+    /// Asks for the number of a link in the socket's namespace, without the lock that every other
+    /// question about links waits for ([`by_name`]).
     pub(crate) fn link_index(
         &self,
         name: &str,
         operation: &dyn Display,
     ) -> Result<Option<u32>, NetlinkError> {
-        match rustix::net::netdevice::name_to_index(&self.inner, name) {
-            Ok(index) => Ok(Some(index)),
-            Err(SysErrno::NODEV) => Ok(None),
-            Err(errno) => Err(NetlinkError::Transfer {
-                operation: operation.to_string(),
-                step: "ask",
-                source: errno.into(),
-            }),
-        }
+        by_name::link_index(self.as_fd(), name).map_err(|errno| NetlinkError::Transfer {
+            operation: operation.to_string(),
+            step: "ask",
+            source: errno.into(),
+        })
     }
 
     /// The next sequence number; zero is the kernel's own.

@@ -38,6 +38,17 @@ pub enum Expr {
         /// Where to.
         register: Register,
     },
+    /// Writes bytes of the packet. Checksums of TCP, UDP and ICMPv6 follow, as for an address; a header's own does not.
+    PayloadSet {
+        /// From which header on.
+        base: PayloadBase,
+        /// Where they start.
+        offset: u32,
+        /// How many.
+        len: u32,
+        /// From where.
+        register: Register,
+    },
     /// Compares a register; the rule ends here if it does not match.
     Cmp {
         /// How.

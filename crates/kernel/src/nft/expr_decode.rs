@@ -2,8 +2,8 @@
 
 use super::expr::{BitwiseExpr, Expr};
 use super::expr_encode::{
-    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
+    L4CSUM_PSEUDOHDR, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::names::{Family, Verdict};
 use super::operand::{
@@ -33,7 +33,18 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
                 None => Expr::Meta { key, register: register(1)? },
             }
         }
-        // One with a source register writes to the packet.
+        // One with a source register writes to the packet. Those that write a header's own checksum, too, are left alone.
+        "payload" if number(5).is_some() && number(6).unwrap_or(0) == 0 => {
+            if number(8)? != L4CSUM_PSEUDOHDR {
+                return None;
+            }
+            Expr::PayloadSet {
+                base: PayloadBase::from_number(number(2)?),
+                offset: number(3)?,
+                len: number(4)?,
+                register: register(5)?,
+            }
+        }
         "payload" if number(5).is_none() => Expr::Payload {
             base: PayloadBase::from_number(number(2)?),
             offset: number(3)?,

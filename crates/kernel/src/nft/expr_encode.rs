@@ -14,6 +14,8 @@ pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
 pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
 /// NFT_REG_VERDICT: where a verdict goes.
 const VERDICT_REGISTER: u32 = 0;
+/// NFT_PAYLOAD_L4CSUM_PSEUDOHDR: what is written counts in the checksums of the layer above.
+pub(crate) const L4CSUM_PSEUDOHDR: u32 = 1;
 
 /// Writes one element of a rule's list of expressions.
 pub(crate) fn encode(writer: &mut Writer, expr: &Expr) {
@@ -33,7 +35,7 @@ pub(crate) fn encode(writer: &mut Writer, expr: &Expr) {
 fn name(expr: &Expr) -> &str {
     match expr {
         Expr::Meta { .. } | Expr::MetaSet { .. } => "meta",
-        Expr::Payload { .. } => "payload",
+        Expr::Payload { .. } | Expr::PayloadSet { .. } => "payload",
         Expr::Cmp { .. } => "cmp",
         Expr::Range { .. } => "range",
         Expr::Bitwise(_) => "bitwise",
@@ -69,6 +71,13 @@ fn encode_data(writer: &mut Writer, expr: &Expr) {
             writer.put_u32_be(2, base.number());
             writer.put_u32_be(3, *offset);
             writer.put_u32_be(4, *len);
+        }
+        Expr::PayloadSet { base, offset, len, register } => {
+            put_register(writer, 5, *register);
+            writer.put_u32_be(2, base.number());
+            writer.put_u32_be(3, *offset);
+            writer.put_u32_be(4, *len);
+            writer.put_u32_be(8, L4CSUM_PSEUDOHDR);
         }
         Expr::Cmp { op, register, data } => {
             put_register(writer, 1, *register);

@@ -78,6 +78,26 @@ impl Field {
     }
 }
 
+/// Something of a packet that rules change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ip6Address {
+    /// `ip6 saddr` (RFC 8200: byte 8).
+    Source,
+    /// `ip6 daddr` (RFC 8200: byte 24).
+    Destination,
+}
+
+impl Ip6Address {
+    /// The expression that writes it.
+    pub(crate) fn store(self, register: Register) -> Expr {
+        let offset = match self {
+            Self::Source => 8,
+            Self::Destination => 24,
+        };
+        Expr::PayloadSet { base: PayloadBase::Network, offset, len: 16, register }
+    }
+}
+
 impl Guard {
     /// What to load and what it must be in a table of a family; `None` if it is always so.
     pub(crate) fn check(self, family: Family) -> Option<(MetaKey, Vec<u8>)> {

@@ -1,11 +1,11 @@
 //! Rules, written with the words of nft.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
 use super::expr::{BitwiseExpr, Expr};
-use super::field::{Field, Guard};
+use super::field::{Field, Guard, Ip6Address};
 use super::key::Value;
 use super::names::{Family, TableRef, Verdict};
 use super::operand::{CmpOp, CtKey, LookupTo, MetaKey, NatKind, Register, RejectKind};
@@ -185,6 +185,14 @@ impl NewRule {
         let register = Register::FIRST;
         self.expr(Expr::Immediate { register, data: port.to_be_bytes().to_vec() })
             .expr(Expr::Redirect { port: Some(register), flags: 0 })
+    }
+
+    /// `ip6 saddr set ADDRESS`, or `daddr`, without connection tracking. Behind a condition that only IPv6 meets.
+    #[must_use]
+    pub fn set_ip6(self, which: Ip6Address, address: Ipv6Addr) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Immediate { register, data: address.octets().to_vec() })
+            .expr(which.store(register))
     }
 
     /// `counter`.

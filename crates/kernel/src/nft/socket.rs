@@ -324,12 +324,38 @@ impl NftSocket {
         family: Family,
         point: HookPoint,
     ) -> Result<Vec<HookInfo>, NetlinkError> {
-        match hooks::list(&mut self.socket, family, point) {
-            Err(error) if hooks::is_unknown(&error) => {
-                Ok(hooks::from_chains(self.chains(None)?, family, point))
-            }
-            other => other,
+        match self.hooks_if_told(family, point)? {
+            Some(hooks) => Ok(hooks),
+            None => self.hooks_of_chains(family, point),
         }
+    }
+
+    /// Lists who sees the packets at a place, if the kernel tells that; `None` if it cannot. A kernel
+    /// that cannot looks for a module at each call, which starts a process: remember its answer.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn hooks_if_told(
+        &mut self,
+        family: Family,
+        point: HookPoint,
+    ) -> Result<Option<Vec<HookInfo>>, NetlinkError> {
+        match hooks::list(&mut self.socket, family, point) {
+            Err(error) if hooks::is_unknown(&error) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Lists the base chains of nftables at a place. The cost grows with the number of all chains.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn hooks_of_chains(
+        &mut self,
+        family: Family,
+        point: HookPoint,
+    ) -> Result<Vec<HookInfo>, NetlinkError> {
+        Ok(hooks::from_chains(self.chains(None)?, family, point))
     }
 
     /// Writes a batch. Returns it with the sequence number of its begin, and of each message with its operation.

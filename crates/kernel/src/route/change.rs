@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::link::{RTM_DELLINK, RTM_NEWLINK, RTM_SETLINK};
+use super::link::{RTM_DELLINK, RTM_DELLINKPROP, RTM_NEWLINK, RTM_SETLINK, ifla};
 use super::link_kind::header;
 use super::{
     AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink, Qdisc,
@@ -39,6 +39,13 @@ pub enum Change {
     DelLink {
         /// The link.
         ifindex: u32,
+    },
+    /// Takes a further name from a link (kernel 5.5); fails with EINVAL if it has it not.
+    DelAltName {
+        /// The link.
+        ifindex: u32,
+        /// The name.
+        name: String,
     },
     /// Gives a link an address; fails with EEXIST if it has it.
     AddAddress {
@@ -158,6 +165,7 @@ impl Change {
             Self::NewLink(_) => (RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL),
             Self::SetLink { .. } => (RTM_NEWLINK, 0),
             Self::DelLink { .. } | Self::DelBridgeVlan { .. } => (RTM_DELLINK, 0),
+            Self::DelAltName { .. } => (RTM_DELLINKPROP, 0),
             Self::AddAddress { .. } => (address::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL),
             Self::DelAddress { .. } => (address::RTM_DELADDR, 0),
             Self::AddRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
@@ -184,6 +192,10 @@ impl Change {
             Self::NewLink(link) => link.encode(writer),
             Self::SetLink { ifindex, set } => set.encode(*ifindex, writer),
             Self::DelLink { ifindex } => writer.raw(&header(AF_UNSPEC, *ifindex, 0, 0)),
+            Self::DelAltName { ifindex, name } => {
+                writer.raw(&header(AF_UNSPEC, *ifindex, 0, 0));
+                writer.nest(ifla::PROP_LIST, |names| names.put_text(ifla::ALT_IFNAME, name));
+            }
             Self::AddAddress { ifindex, address, options } => {
                 address::encode(writer, *ifindex, *address, options);
             }
@@ -220,6 +232,9 @@ impl fmt::Display for Change {
             Self::NewLink(link) => write!(f, "create {} {:?}", link.kind.name(), link.name),
             Self::SetLink { ifindex, set } => write!(f, "change link {ifindex} ({set})"),
             Self::DelLink { ifindex } => write!(f, "delete link {ifindex}"),
+            Self::DelAltName { ifindex, name } => {
+                write!(f, "take name {name:?} from link {ifindex}")
+            }
             Self::AddAddress { ifindex, address, .. } => {
                 write!(f, "add address {address} to link {ifindex}")
             }

@@ -2,7 +2,8 @@
 
 use super::AF_INET6;
 use super::link_kind::{
-    IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode, IpvlanReach, MacvlanMode,
+    BR_BOOLOPT_NO_LL_LEARN, IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode,
+    IpvlanReach, MacvlanMode,
 };
 use crate::mac::MacAddr;
 use crate::wire::{self, Attribute, Message};
@@ -10,6 +11,7 @@ use crate::wire::{self, Attribute, Message};
 /// `linux include/uapi/linux/rtnetlink.h` RTM_NEWLINK: also the reply to RTM_GETLINK.
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
+pub(crate) const RTM_DELLINKPROP: u16 = 109;
 pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_SETLINK: u16 = 19;
 /// Size of `struct ifinfomsg`.
@@ -58,6 +60,7 @@ pub(crate) mod ifla {
 
     pub(crate) const BR_STP_STATE: u16 = 5;
     pub(crate) const BR_VLAN_FILTERING: u16 = 7;
+    pub(crate) const BR_MULTI_BOOLOPT: u16 = 46;
     pub(crate) const BR_MCAST_SNOOPING: u16 = 23;
     pub(crate) const BR_VLAN_DEFAULT_PVID: u16 = 39;
 
@@ -223,6 +226,9 @@ pub struct BridgeInfo {
     pub multicast_snooping: bool,
     /// It looks for loops by STP, here or in a program (IFLA_BR_STP_STATE).
     pub stp: bool,
+    /// Source addresses are learnt from frames to link-local groups (see
+    /// [`BridgeOptions::link_local_learning`](super::BridgeOptions::link_local_learning)).
+    pub link_local_learning: bool,
 }
 
 /// Settings of an 802.1Q link (IFLA_VLAN_*).
@@ -390,13 +396,17 @@ fn oper_state(number: u8) -> OperState {
 }
 
 fn bridge_info(data: &Attribute<'_>) -> BridgeInfo {
-    let mut info = BridgeInfo::default();
+    let mut info = BridgeInfo { link_local_learning: true, ..BridgeInfo::default() };
     for attribute in data.nested() {
         match attribute.kind {
             ifla::BR_VLAN_FILTERING => info.vlan_filtering = flag(&attribute),
             ifla::BR_VLAN_DEFAULT_PVID => info.default_pvid = attribute.u16(),
             ifla::BR_MCAST_SNOOPING => info.multicast_snooping = flag(&attribute),
             ifla::BR_STP_STATE => info.stp = attribute.u32().is_some_and(|state| state != 0),
+            ifla::BR_MULTI_BOOLOPT => {
+                let values = attribute.u32().unwrap_or_default();
+                info.link_local_learning = values & BR_BOOLOPT_NO_LL_LEARN == 0;
+            }
             _ => {}
         }
     }

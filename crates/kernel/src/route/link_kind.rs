@@ -14,6 +14,9 @@ const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
 pub(crate) const IFLA_IPVLAN_MODE: u16 = 1;
 pub(crate) const IFLA_IPVLAN_FLAGS: u16 = 2;
 
+/// `linux include/uapi/linux/if_bridge.h` BR_BOOLOPT_NO_LL_LEARN, as a bit.
+pub(crate) const BR_BOOLOPT_NO_LL_LEARN: u32 = 1;
+
 /// What a new link is, with the settings of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -50,6 +53,9 @@ pub struct BridgeOptions {
     pub multicast_snooping: Option<bool>,
     /// Looks for loops by STP; a new port carries nothing for twice the forward delay (IFLA_BR_STP_STATE).
     pub stp: Option<bool>,
+    /// Learns source addresses from frames to 01:80:c2:00:00:00 to :0f, some of which no packet filter sees (bit
+    /// BR_BOOLOPT_NO_LL_LEARN of IFLA_BR_MULTI_BOOLOPT, turned round). Kernel: 5.0; older ones ignore it.
+    pub link_local_learning: Option<bool>,
 }
 
 /// The other end of a new veth pair. It is down: the kernel knows the two as a pair only after it has made both.
@@ -240,6 +246,12 @@ impl BridgeOptions {
         }
         if let Some(on) = self.stp {
             writer.put_u32(ifla::BR_STP_STATE, on.into());
+        }
+        if let Some(on) = self.link_local_learning {
+            // `struct br_boolopt_multi`: the values, and which of them count.
+            let bit = BR_BOOLOPT_NO_LL_LEARN;
+            let [value, mask] = [if on { 0 } else { bit }, bit].map(u32::to_ne_bytes);
+            writer.put(ifla::BR_MULTI_BOOLOPT, &[value, mask].concat());
         }
     }
 }

@@ -236,6 +236,7 @@ impl fmt::Display for LinkSet {
             ("vlan_filtering", self.bridge.vlan_filtering),
             ("mcast_snooping", self.bridge.multicast_snooping),
             ("stp", self.bridge.stp),
+            ("linklocal_learn", self.bridge.link_local_learning),
         ];
         let on_off = |on| if on { "on" } else { "off" };
         let values =

@@ -30,6 +30,8 @@ const RTAX_ADVMSS: u16 = 8;
 const RTNH_F_ONLINK: u32 = 4;
 /// In RTM_GETROUTE: tell the table of what was found. IPv6 always does, and refuses the flag.
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
+/// The answer is an entry of the table, not what becomes of a packet (kernel 4.13).
+pub(crate) const RTM_F_FIB_MATCH: u32 = 0x2000;
 /// In replies: a cache entry, not a route somebody made.
 const RTM_F_CLONED: u32 = 0x200;
 
@@ -441,14 +443,23 @@ impl RouteFilter {
     }
 }
 
-/// Writes a request for the route that a packet to `destination` would take.
-pub(crate) fn encode_lookup(writer: &mut Writer, destination: IpAddr) {
+/// Writes a request for the route that a packet to `destination` would take, in the table of a VRF if one is given. The answer is what
+/// becomes of the packet or, if `flags` say so, the entry of the table ([`RTM_F_FIB_MATCH`]).
+pub(crate) fn encode_lookup(
+    writer: &mut Writer,
+    destination: IpAddr,
+    vrf: Option<u32>,
+    flags: u32,
+) {
     let bytes = ip_bytes(destination);
     let mut header = [0; RTMSG];
     header[0] = IpFamily::of(destination).number();
     header[1] = if destination.is_ipv4() { 32 } else { 128 };
-    let flags = if destination.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+    let flags = flags | if destination.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     writer.raw(&header);
     writer.put(RTA_DST, &bytes);
+    if let Some(vrf) = vrf {
+        writer.put_u32(RTA_OIF, vrf);
+    }
 }

@@ -74,8 +74,9 @@ impl RouteSocket {
         })
     }
 
-    /// Tells the number of a link by its name or alternative name; `None` if there is none. It takes a microsecond: no lock
-    /// is waited for, and nothing is described.
+    /// Tells the number of a link by its name or alternative name (of at most 15 bytes); `None` if
+    /// there is none. It takes a microsecond: it waits for no lock, the kernel describes nothing, and
+    /// it looks for no module. This is the only way to ask whether a name is free.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -250,7 +251,41 @@ impl RouteSocket {
     /// # Errors
     /// Those of [`NetlinkError`]; a route that drops shows as EINVAL (blackhole) or EACCES (prohibit).
     pub fn route_to(&mut self, destination: IpAddr) -> Result<Option<Route>, NetlinkError> {
-        let body = |writer: &mut Writer| routes::encode_lookup(writer, destination);
+        self.route_in(None, destination)
+    }
+
+    /// Asks which route a packet to an address would take in the table of the VRF with this number.
+    ///
+    /// # Errors
+    /// As [`RouteSocket::route_to`].
+    pub fn route_in(
+        &mut self,
+        vrf: Option<u32>,
+        destination: IpAddr,
+    ) -> Result<Option<Route>, NetlinkError> {
+        self.look_up(vrf, destination, 0)
+    }
+
+    /// Asks which entry of the tables a packet to an address would follow: its destination is all that it leads to. The VRF is as for
+    /// [`RouteSocket::route_in`].
+    ///
+    /// # Errors
+    /// As [`RouteSocket::route_to`].
+    pub fn route_entry_in(
+        &mut self,
+        vrf: Option<u32>,
+        destination: IpAddr,
+    ) -> Result<Option<Route>, NetlinkError> {
+        self.look_up(vrf, destination, routes::RTM_F_FIB_MATCH)
+    }
+
+    fn look_up(
+        &mut self,
+        vrf: Option<u32>,
+        destination: IpAddr,
+        flags: u32,
+    ) -> Result<Option<Route>, NetlinkError> {
+        let body = |writer: &mut Writer| routes::encode_lookup(writer, destination, vrf, flags);
         let operation = format_args!("look up the route to {destination}");
         let request =
             Request { operation: &operation, kind: routes::RTM_GETROUTE, flags: 0, body: &body };

@@ -59,6 +59,27 @@ fn a_bridge_and_the_settings_of_its_ports() {
     });
 }
 
+#[test]
+fn learning_from_link_local_frames_is_switched() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let options =
+            BridgeOptions { link_local_learning: Some(false), ..BridgeOptions::default() };
+        let bridge = route.create_link(&NewLink::new("br0", LinkKind::Bridge(options))).unwrap();
+        assert!(!bridge.bridge.unwrap().link_local_learning);
+        for on in [true, false] {
+            let options =
+                BridgeOptions { link_local_learning: Some(on), ..BridgeOptions::default() };
+            let set = LinkSet { bridge: options, ..LinkSet::default() };
+            route.apply_one(&Change::SetLink { ifindex: bridge.index, set }).unwrap();
+            let link = route.link_by_index(bridge.index).unwrap().unwrap();
+            assert_eq!(link.bridge.unwrap().link_local_learning, on);
+            let shown = if on { "no_linklocal_learn 0" } else { "no_linklocal_learn 1" };
+            sh(&format!("ip -d link show br0 | grep -q '{shown}'"));
+        }
+    });
+}
+
 /// With STP a new port listens for twice the forward delay; switching it off does not end that.
 #[test]
 fn a_port_that_listens_is_told_to_forward() {

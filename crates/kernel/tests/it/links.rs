@@ -412,3 +412,27 @@ fn dumps_while_others_change_things() {
         });
     });
 }
+
+/// The socket that is asked stays as it was, and a name is never cut off to one that a link has.
+#[test]
+fn a_name_is_looked_up_again_and_again_on_one_socket() {
+    in_netns(|| {
+        sh("ip link add fifteen-bytes-0 type veth peer name b0");
+        sh("ip link property add dev b0 altname other");
+        let host = RouteSocket::open().unwrap();
+        let index = |name: &str| host.link_index(name).unwrap();
+        let number = |name: &str| {
+            let text = sh(&format!("ip -o link show dev {name}"));
+            text.split(':').next().unwrap().parse().ok()
+        };
+        for _ in 0..2 {
+            assert_eq!(index("lo"), Some(1));
+            assert_eq!(index("absent"), None);
+            assert_eq!(index("fifteen-bytes-0"), number("fifteen-bytes-0"));
+            assert_eq!(index("other"), index("b0"));
+            assert_eq!(index("fifteen-bytes-0x"), None);
+            assert_eq!(index(""), None);
+            assert_eq!(index("lo\0x"), None);
+        }
+    });
+}

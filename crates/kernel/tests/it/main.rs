@@ -10,6 +10,7 @@ mod conntrack;
 mod events;
 mod guard;
 mod links;
+mod listen;
 mod netns;
 mod nft;
 mod nft_objects;

@@ -26,13 +26,13 @@ fn with_own_mounts(test: impl FnOnce() + Send + 'static) {
 fn open_tells_what_is_wrong() {
     let missing = PathBuf::from("/proc/nwt/nothing");
     let error = Netns::open(&missing).unwrap_err();
-    assert!(error.is_missing());
+    assert!(error.leads_nowhere());
     assert_eq!(
         error.to_string(),
         r#"failed to open netns "/proc/nwt/nothing": failed to Statfs "/proc/nwt/nothing": no such file or directory"#
     );
-    assert!(Netns::open(Path::new("/etc/hostname/x")).unwrap_err().is_missing());
-    assert!(Netns::of_pid(u32::MAX).unwrap_err().is_missing());
+    assert!(Netns::open(Path::new("/etc/hostname/x")).unwrap_err().leads_nowhere());
+    assert!(Netns::of_pid(u32::MAX).unwrap_err().leads_nowhere());
     let error = Netns::open(Path::new("/dev/null")).unwrap_err();
     assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error}");
     let text = error.to_string();
@@ -152,7 +152,7 @@ fn made_and_removed_as_ip_netns_does() {
         assert!(!remove_at(path).unwrap());
         assert_eq!(sh("ip netns list"), "");
         let error = Netns::open(path).unwrap_err();
-        assert!(error.is_missing());
+        assert!(error.leads_nowhere());
     });
 }
 

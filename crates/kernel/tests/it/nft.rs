@@ -235,6 +235,12 @@ fn rules_read_well() {
         batch.add_rule(fwd().name_starts_with(field::iifname(), "veth").set_mark(7));
         batch.add_rule(fwd().change_mark(!0x2000, 0x2000));
         batch.add_rule(fwd().set_ct_mark(9));
+        let from = |address: &str| {
+            fwd().in_net(field::ip6_saddr(), format!("{address}/128").parse().unwrap())
+        };
+        let to = "2001:db8::9".parse().unwrap();
+        batch.add_rule(from("2001:db8::1").set_ip6(field::Ip6Address::Source, to));
+        batch.add_rule(from("2001:db8::2").set_ip6(field::Ip6Address::Destination, to));
         batch.add_rule(
             fwd()
                 .is(field::l4proto(), Value::TCP)
@@ -298,6 +304,8 @@ fn rules_read_well() {
             iifname "veth*" meta mark set 0x00000007
             meta mark set meta mark | 0x00002000
             ct mark set 0x00000009
+            ip6 saddr 2001:db8::1 ip6 saddr set 2001:db8::9
+            ip6 saddr 2001:db8::2 ip6 daddr set 2001:db8::9
             tcp dport 8000-8080 accept
             ether saddr 02:00:00:00:00:01 accept
             }

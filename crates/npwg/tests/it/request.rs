@@ -34,8 +34,8 @@ fn arguments_reach_every_plugin_and_win() {
 }
 
 #[test]
-fn a_device_reaches_every_plugin_under_both_names() {
-    let ask = Ask { device_id: Some("0000:03:02.1".to_owned()), ..Ask::default() };
+fn an_allocated_device_reaches_every_plugin_under_both_names() {
+    let ask = Ask { allocated: Some("0000:03:02.1".to_owned()), ..Ask::default() };
     for plugin in ask.apply(&list()).unwrap().plugins {
         assert_eq!(plugin.object.get("deviceID").unwrap().get(), r#""0000:03:02.1""#);
         assert_eq!(plugin.object.get("pciBusID").unwrap().get(), r#""0000:03:02.1""#);

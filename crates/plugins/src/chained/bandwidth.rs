@@ -5,8 +5,8 @@
 //! of either removes what the other made. Inside the bucket packets queue fairly (fq_codel) where the kernel
 //! can, so that a full pipe does not make others wait.
 //!
-//! Unlike with the reference the limit holds in every second: a burst is cut to a twentieth of what the rate carries in
-//! one (`plan`). Runtimes that were told no burst ask for the largest they can write; that means "as you see fit".
+//! A burst that somebody chose passes at once, as with the reference. Runtimes that were told no burst ask for the largest
+//! they can write, which is nobody's choice: then, unlike with the reference, the limit holds in every second (`plan`).
 //!
 //! | module | what |
 //! |---|---|
@@ -73,6 +73,42 @@ impl Plugin for Bandwidth {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        attachment::add_alone(call, || self.add_locked(call))
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call)?;
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::by_adding_again(call, self, NAME, || verify::refuse_another(call))
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        config::validate(call)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl Bandwidth {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
@@ -88,7 +124,7 @@ impl Plugin for Bandwidth {
         let mut node = Node::observe(socket, key, host)?;
         let own_hook = node.recall(before.as_ref()) && config.egress.is_some();
         let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
-        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        attachment::write_down(call, &index, NAME, &facts, &netns)?;
         let shaped = node.shape(&config).map_err(|error| match &before {
             // What it speaks of is as it was.
             Some(_) => error,
@@ -101,7 +137,7 @@ impl Plugin for Bandwidth {
             attachment::forget(&index, key, NAME)?;
         } else if shaped.fair {
             facts.fair = true;
-            attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+            attachment::write_down(call, &index, NAME, &facts, &netns)?;
         }
         if let Some(ifb) = shaped.ifb {
             result.interfaces.retain(|link| link.name != ifb.name || !link.sandbox.is_empty());
@@ -112,30 +148,5 @@ impl Plugin for Bandwidth {
             });
         }
         Ok(result)
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
     }
 }

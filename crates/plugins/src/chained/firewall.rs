@@ -33,10 +33,10 @@ use self::facts::Facts;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
-    change_error, collect, drift, filter_error, firewalld_error, iptables_error,
+    Spared, change_error, collect, drift, filter_error, firewalld_error, iptables_error,
 };
-use crate::shared::repair;
 use crate::shared::shared_object::file_error;
+use crate::shared::{attachment, repair};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "firewall";
@@ -61,32 +61,11 @@ impl Plugin for FirewallPlugin {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
-        let result = call.require_prev_result(NO_PREVIOUS)?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let wanted = want(call, &config, &result)?;
-        let before = Facts::read(&index, key);
-        wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
-        if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
-            if before.is_some() {
-                // What the first ADD made goes on working until DEL, which finds both noted.
-                return Err(error);
-            }
-            return Err(match take_down(call, &index, key, Some(&wanted), &[]) {
-                Ok(()) => error,
-                Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
-            });
-        }
-        if let Some(before) = before {
-            remove_what_changed(&index, key, &wanted, &before)?;
-            wanted.write(call, &index).map_err(|error| file_error(&error))?;
-        }
-        Ok(result)
+        attachment::add_alone(call, || self.add_locked(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
+        let _no_repair = repair::keep_off(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);
@@ -129,18 +108,27 @@ impl Plugin for FirewallPlugin {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME)
+        // It goes by addresses and bridges, and changes no link.
+        repair::by_adding_again(call, self, NAME, || Ok(()))
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let down = |index: &Index, record: &Record| {
             take_down(call, index, &record.attachment, Facts::of(record).as_ref(), &[])
         };
-        collect(call, NAME, CONCERNS, down, "rules in others' chains", reference::gc_accepts)
+        let foreign = |network: &str, spared: &Spared<'_>| {
+            reference::gc_accepts(network, &|hash| spared.contains(hash))
+        };
+        collect(call, NAME, CONCERNS, down, "rules in others' chains", foreign)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
+        config.warning().into_iter().for_each(|warning| call.warn(warning));
         let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
         if config.backend == Backend::Iptables {
             iptables::usable("filter").map_err(|error| unavailable(iptables_error(&error)))?;
@@ -150,7 +138,7 @@ impl Plugin for FirewallPlugin {
             let there = firewalld(call).require_zone(&config.zone);
             return there.map_err(|error| unavailable(firewalld_error(&error)));
         }
-        for blocker in blockers().map_err(unavailable)? {
+        for blocker in blockers(call).map_err(unavailable)? {
             let why = match blocker {
                 Blocker::Iptables { .. } => continue,
                 Blocker::Firewalld if config.backend == Backend::Auto => {
@@ -173,6 +161,35 @@ impl Plugin for FirewallPlugin {
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
         unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl FirewallPlugin {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        config.warning().into_iter().for_each(|warning| call.warn(warning));
+        let result = call.require_prev_result(NO_PREVIOUS)?;
+        let index = Index::new(call.roots());
+        let key = call.attachment();
+        let wanted = want(call, &config, &result)?;
+        let before = Facts::read(&index, key);
+        wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
+        if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
+            if before.is_some() {
+                // What the first ADD made goes on working until DEL, which finds both noted.
+                return Err(error);
+            }
+            return Err(match take_down(call, &index, key, Some(&wanted), &[]) {
+                Ok(()) => error,
+                Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
+            });
+        }
+        if let Some(before) = before {
+            remove_what_changed(&index, key, &wanted, &before)?;
+            wanted.write(call, &index).map_err(|error| file_error(&error))?;
+        }
+        Ok(result)
     }
 }
 

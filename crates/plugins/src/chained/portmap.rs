@@ -5,6 +5,9 @@
 //! its holder named, one whose holder's namespace is gone is taken over. `backend: iptables`, or an option that only
 //! iptables has, leads to the reference's chains instead, to the letter.
 //!
+//! A port that a program of the host listens on is no reason to refuse (see [`firewall::taken`]): ADD warns on standard
+//! error, and a repair leaves the port to the program.
+//!
 //! ADD returns `prevResult` as it came. UDP flows that began before the change keep their old translation, so they
 //! are forgotten after ADD and after DEL. DEL needs neither configuration nor `prevResult` nor our record, and
 //! removes what the reference's plugin left for the attachment as well.
@@ -20,8 +23,9 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Plugin};
 use firewall::element::Element;
-use firewall::hostport::{self, Snat, Target};
+use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted;
+use firewall::taken::{self, Families};
 use firewall::{Concern, Firewall, Shared, iptables, reference};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
@@ -31,10 +35,10 @@ use self::config::{Backend, Config, Iptables};
 use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{change_error, collect, drift, filter_error, iptables_error};
-use crate::shared::kernel_error;
+use crate::shared::filter::{Spared, change_error, collect, drift, filter_error, iptables_error};
 use crate::shared::repair;
 use crate::shared::shared_object::file_error;
+use crate::shared::{attachment, host_side, kernel_error};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "portmap";
@@ -51,6 +55,86 @@ impl Plugin for Portmap {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        attachment::add_alone(call, || self.add_locked(call))
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call)?;
+        let index = Index::new(call.roots());
+        let key = call.attachment();
+        let facts = Facts::read(&index, key);
+        take_down(call, &index, key, facts.as_ref())
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        let found = Differences::find(call)?;
+        if found.filter.is_empty() {
+            return found.drift_of_ways();
+        }
+        drift(&[found.filter, found.ways].concat())
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        repair::of_record(call, NAME, |index, repair| {
+            let found = Differences::find(call)?;
+            if let Err(other) = found.drift_of_ways() {
+                repair.look("leave the way", Err::<(), Error>(other));
+            }
+            if let (Err(other), Some(want)) = (drift(&found.filter), &found.want) {
+                // A program that has a port by now would hear from nobody any more.
+                if let Some(taken) = strangers(call)? {
+                    let left = other.with_details(format!("nothing was put back: {taken}"));
+                    repair.look("leave the ports", Err::<(), Error>(left));
+                    return Ok(());
+                }
+                let facts = Facts::read(index, call.attachment());
+                // What an older release's record does not say, DEL must know before it is there.
+                let both = want.facts.joined(facts.as_ref());
+                let noted = facts.as_ref().map(|facts| facts.plan.shared.as_slice());
+                if noted
+                    .is_some_and(|noted| both.plan.shared.iter().any(|one| !noted.contains(one)))
+                {
+                    both.write(call, index).map_err(|error| file_error(&error))?;
+                }
+                let put = put_in_place(index, call.attachment(), want, facts.as_ref());
+                repair.note(repair::told(&other), put);
+                flows::forget(call, &want.facts.udp, When::Added);
+            }
+            Ok(())
+        })
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        let down = |index: &Index, record: &Record| {
+            take_down(call, index, &record.attachment, Facts::of(record).as_ref())
+        };
+        let what = "rules of the reference plugin";
+        let foreign =
+            |network: &str, spared: &Spared<'_>| reference::gc_hostports(network, &spared.keys());
+        collect(call, NAME, CONCERNS, down, what, foreign)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let ready = match config.backend {
+            Backend::Nftables => firewall::usable().map_err(|error| filter_error(&error)),
+            Backend::Iptables(_) => iptables::usable("nat").map_err(|error| iptables_error(&error)),
+        };
+        ready.map_err(|error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error })
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl Portmap {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         let result = call.require_prev_result("must be called as chained plugin")?;
         let key = call.attachment();
@@ -66,7 +150,7 @@ impl Plugin for Portmap {
             }
             return Ok(result);
         }
-        let want = want(call, &config, &addresses)?;
+        let want = want(call, &config, &result, None)?;
         // Until the change is through, DEL must know the old and the new.
         let both = want.facts.joined(before.as_ref());
         both.write(call, &index).map_err(|error| file_error(&error))?;
@@ -84,28 +168,52 @@ impl Plugin for Portmap {
             want.facts.write(call, &index).map_err(|error| file_error(&error))?;
         }
         flows::forget(call, &want.facts.udp, When::Added);
+        for taken in taken::find(&config.forwards, families(&addresses)) {
+            if !taken.is_on_behalf() {
+                call.warn(taken);
+            }
+        }
         Ok(result)
     }
+}
 
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let facts = Facts::read(&index, key);
-        take_down(call, &index, key, facts.as_ref())
+/// Lists the ports that the record of an attachment says lead to its container; `None` when it is no record of this plugin, or the
+/// reference's chains have them.
+#[must_use]
+pub fn published(record: &Record) -> Option<Vec<Forward>> {
+    Some(record).filter(|record| record.plugin == NAME).and_then(Facts::of)?.forwards()
+}
+
+/// What is not as ADD left it.
+#[derive(Default)]
+struct Differences {
+    /// What there is to be, unless nothing is.
+    want: Option<Want>,
+    /// In the packet filter, and the switches that go with it.
+    filter: Vec<String>,
+    /// In how the host reaches the container, which is not ours to change.
+    ways: Vec<String>,
+}
+
+impl Differences {
+    /// Returns the error for ways that others' routes cover, which no repair changes.
+    fn drift_of_ways(&self) -> Result<(), Error> {
+        drift(&self.ways).map_err(|error| error.with_details(host_side::COVERED_REMEDY))
     }
 
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn find(call: &Call<'_>) -> Result<Self, Error> {
         let config = Config::of(call)?;
         let result = call.require_prev_result("Required prevResult missing")?;
         let addresses = addresses(&result, call.ifname().as_str());
         if config.forwards.is_empty() || addresses.is_empty() {
-            return Ok(());
+            return Ok(Differences::default());
         }
         let key = call.attachment();
         let index = Index::new(call.roots());
-        let want = want(call, &config, &addresses)?;
-        let noted = Facts::read(&index, key).is_some();
+        let facts = Facts::read(&index, key);
+        let want = want(call, &config, &result, facts.as_ref())?;
+        let ways = facts.as_ref().map_or(Ok(Vec::new()), |facts| covered(facts, &addresses))?;
+        let noted = facts.is_some();
         let by_reference =
             !noted && reference::has_hostports(key).map_err(|error| filter_error(&error))?;
         let mut differences = Vec::new();
@@ -116,39 +224,29 @@ impl Plugin for Portmap {
         }
         // What the reference's plugin made before we came is right as long as it is whole.
         let theirs = by_reference.then(|| wanted(&config, &Iptables::default(), &addresses));
-        if let Some(iptables) = want.iptables.or(theirs) {
+        if let Some(iptables) = want.iptables.as_ref().or(theirs.as_ref()) {
+            let iptables = Wanted { guarded: !by_reference, ..iptables.clone() };
             differences.extend(
                 iptables::hostport::check(key, &iptables)
                     .map_err(|error| iptables_error(&error))?,
             );
         }
-        drift(&differences)
+        Ok(Differences { want: Some(want), filter: differences, ways })
     }
+}
 
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME)
+/// Says which addresses the host reaches by another interface than ADD wrote down.
+fn covered(facts: &Facts, addresses: &[IpNet]) -> Result<Vec<String>, Error> {
+    let mut host = RouteSocket::open().map_err(kernel_error)?;
+    let mut told = Vec::new();
+    for to in addresses.iter().map(IpNet::addr) {
+        let Some(ifname) = facts.way_to(to) else { continue };
+        let Some(link) = host.link_by_name(&ifname).map_err(kernel_error)? else { continue };
+        // Which route is ours is for who made it to know: only one that drops needs to be told from it.
+        let covered = host_side::covering(&mut host, &link, to, &IpNet::from(to));
+        told.extend(covered?.map(|covered| covered.told(&ifname)));
     }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let down = |index: &Index, record: &Record| {
-            take_down(call, index, &record.attachment, Facts::of(record).as_ref())
-        };
-        let what = "rules of the reference plugin";
-        collect(call, NAME, CONCERNS, down, what, reference::gc_hostports)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = Config::of(call)?;
-        let ready = match config.backend {
-            Backend::Nftables => firewall::usable().map_err(|error| filter_error(&error)),
-            Backend::Iptables(_) => iptables::usable("nat").map_err(|error| iptables_error(&error)),
-        };
-        ready.map_err(|error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error })
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
+    Ok(told)
 }
 
 /// Returns the first address of each family that is the container's interface's.
@@ -158,18 +256,41 @@ fn addresses(result: &AddResult, ifname: &str) -> Vec<IpNet> {
     [first(true), first(false)].into_iter().flatten().collect()
 }
 
+/// Finds a port of the attachment that a program of the host has.
+fn strangers(call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
+    let config = Config::of(call)?;
+    let result = call.require_prev_result("Required prevResult missing")?;
+    let addresses = addresses(&result, call.ifname().as_str());
+    let taken = taken::find(&config.forwards, families(&addresses));
+    Ok(taken.into_iter().find(taken::Taken::is_strangers))
+}
+
+/// Returns the families in which ports are published.
+fn families(addresses: &[IpNet]) -> Families {
+    let has = |ipv4| addresses.iter().any(|at| at.addr().is_ipv4() == ipv4);
+    Families { ipv4: has(true), ipv6: has(false) }
+}
+
 /// What an attachment wants: what is noted, and what only iptables has to know.
 struct Want {
     facts: Facts,
     iptables: Option<Wanted>,
 }
 
-/// Decides what the attachment wants.
-fn want(call: &Call<'_>, config: &Config, addresses: &[IpNet]) -> Result<Want, Error> {
+/// Decides what the attachment wants. The way to the container is the one that ADD wrote down, if it did: what leads there now
+/// may be somebody else's.
+fn want(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    noted: Option<&Facts>,
+) -> Result<Want, Error> {
+    let addresses = addresses(result, call.ifname().as_str());
     let target = |address: &IpNet| {
-        let host_ifname = match config.snat {
-            Snat::No => None,
-            Snat::Needed | Snat::All => host_ifname(call, address.addr())?,
+        let host_ifname = match (config.snat, noted) {
+            (Snat::No, _) => None,
+            (_, Some(facts)) => facts.way_to(address.addr()),
+            (Snat::Needed | Snat::All, None) => host_ifname(call, result, address.addr())?,
         };
         Ok(Target { address: address.addr(), host_ifname })
     };
@@ -181,10 +302,15 @@ fn want(call: &Call<'_>, config: &Config, addresses: &[IpNet]) -> Result<Want, E
     let iptables = match &config.backend {
         Backend::Nftables => None,
         Backend::Iptables(options) => {
+            let held = hostport::held_by_iptables(&plan);
             // Of ours only what lets 127.0.0.0/8 out, with the drop that goes with it.
             plan.own.clear();
             plan.shared.retain(|shared| matches!(shared, Shared::Localnet(_)));
-            Some(wanted(config, options, addresses))
+            // Two that differ in their conditions may have one port.
+            if options.conditions4.is_empty() && options.conditions6.is_empty() {
+                plan.join(held);
+            }
+            Some(wanted(config, options, &addresses))
         }
     };
     let udp = udp_ports(&config.forwards, &targets);
@@ -200,23 +326,32 @@ fn wanted(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Wanted {
         set_mark_chain: options.set_mark_chain.clone(),
         conditions4: options.conditions4.clone(),
         conditions6: options.conditions6.clone(),
+        guarded: true,
     }
 }
 
-/// Finds the interface by which the host reaches the container directly. Behind a gateway nothing of ours can
-/// be in the way of an answer.
+/// Finds the interface by which the host is to reach the container directly: one that the plugins before this one made, and only
+/// where they made none the one that the kernel takes. Behind a gateway nothing of ours can be in the way of an answer.
 ///
 /// # Errors
 /// Code 100 when the kernel does not tell: half of what makes a port work would be missing.
-fn host_ifname(call: &Call<'_>, address: IpAddr) -> Result<Option<String>, Error> {
-    let found = RouteSocket::open().and_then(|mut netlink| {
-        let Some(route) = netlink.route_to(address)? else { return Ok(None) };
-        match route.oif {
-            Some(index) if route.gateway.is_none() => netlink.link_by_index(index),
-            _ => Ok(None),
-        }
-    });
-    match found.map_err(kernel_error)? {
+fn host_ifname(
+    call: &Call<'_>,
+    result: &AddResult,
+    address: IpAddr,
+) -> Result<Option<String>, Error> {
+    let mut host = RouteSocket::open().map_err(kernel_error)?;
+    let made = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+    let made: Vec<&str> = made.map(|link| link.name.as_str()).collect();
+    let route = host.route_to(address).map_err(kernel_error)?;
+    let taken = match route.filter(|route| route.gateway.is_none()).and_then(|route| route.oif) {
+        Some(oif) => host.link_by_index(oif).map_err(kernel_error)?,
+        None => None,
+    };
+    // Where the kernel takes one of them there is no need to read routes.
+    let covered = taken.as_ref().is_none_or(|link| !made.contains(&link.name.as_str()));
+    let own = if covered { host_side::way_among(&mut host, &made, address)? } else { None };
+    match own.or(taken) {
         Some(link) if !link.loopback() => Ok(Some(link.name)),
         _ => {
             call.warn(format_args!(
@@ -238,7 +373,12 @@ fn put_in_place(
     let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
     firewall.add(key, &want.facts.plan).map_err(|error| filter_error(&error))?;
     let passed_over = firewall.passed_over();
+    let outlived = firewall.outlived().to_vec();
     drop(firewall);
+    // What iptables forwards to them comes before anything of ours.
+    for gone in &outlived {
+        reference::remove_hostports(gone, &[]).map_err(|error| filter_error(&error))?;
+    }
     if passed_over {
         siblings::wait(index, key)?;
     }

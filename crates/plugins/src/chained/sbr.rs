@@ -27,7 +27,7 @@ use state::{Index, Record};
 
 use self::config::Config;
 use self::node::Node;
-use crate::shared::{attachment, netns_lock, repair, steps};
+use crate::shared::{attachment, identity, netns_lock, repair, steps};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "sbr";
@@ -46,6 +46,9 @@ struct Facts {
     sources: Vec<Source>,
     /// Whether the tables are ours, with what is in them.
     own_tables: bool,
+    /// The interface's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ifindex: Option<u32>,
 }
 
 /// A rule of ours.
@@ -61,6 +64,43 @@ impl Plugin for Sbr {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        attachment::add_alone(call, || self.add_locked(call))
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call)?;
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let is_same = || identity::refuse_another(call, NAME);
+        repair::by_adding_again(call, self, NAME, is_same)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl Sbr {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let ips = addresses(call, &result)?;
@@ -75,12 +115,16 @@ impl Plugin for Sbr {
         let _lock = netns_lock::lock(&netns)?;
         let mut node = Node::observe(&netns, call.ifname().as_str())?;
         let plan = plan::add(&config, &ips, &node.link, &node.state, noted);
-        let facts = Facts { sources: plan.sources, own_tables: config.table.is_none() };
-        attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+        let facts = Facts {
+            sources: plan.sources,
+            own_tables: config.table.is_none(),
+            ifindex: Some(node.link.index),
+        };
+        attachment::write_down(call, &index, NAME, &facts, &netns)?;
         let done = steps::apply(&mut node.socket, &plan.steps);
         done.map_err(|error| match &before {
             // What it speaks of is as it was.
-            Some(before) => match attachment::write_down(call, &index, NAME, before, netns.id()) {
+            Some(before) => match attachment::write_down(call, &index, NAME, before, &netns) {
                 Ok(()) => error,
                 Err(also) => error.with_details(also.to_string()),
             },
@@ -91,37 +135,11 @@ impl Plugin for Sbr {
         })?;
         Ok(result)
     }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
 }
 
 /// Whether a record is of this very namespace.
 fn is_of(record: &Record, netns: &Netns) -> bool {
-    let id = netns.id();
-    record.netns_id.is_some_and(|was| was.dev == id.dev && was.ino == id.ino)
+    record.netns_id.is_some() && record.noted().is_some_and(|noted| noted.is(netns))
 }
 
 /// Returns the addresses of the container's interface, each once.

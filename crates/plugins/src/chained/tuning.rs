@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 use cni::json::UnknownKey;
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Plugin, codes};
+use kernel::living::Census;
 use kernel::netns::{Netns, within};
 use state::{Index, Record};
 
@@ -42,8 +43,9 @@ use self::allowlist::Allowlist;
 use self::config::{Config, LinkValues};
 use self::node::{Node, PLUGIN};
 use self::plan::{Apply as _, Observed, Remains, Saved, SavedSysctl, Step};
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::repair;
+use crate::shared::{identity, repair};
 
 /// Where the administrator lists the sysctls that may be set.
 const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
@@ -99,20 +101,11 @@ impl Plugin for Tuning {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
-        self.require_allowed(&config)?;
-        let mut result = call.require_prev_result(NO_PREVIOUS)?;
-        if config.is_empty() {
-            return Ok(result);
-        }
-        let netns = call.open_netns()?;
-        inside(&netns, || add_inside(call, &config, &netns))?;
-        update(&mut result, call.ifname().as_str(), &config.link);
-        Ok(result)
+        attachment::add_alone(call, || self.add_locked(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
+        let _no_repair = repair::keep_off(call)?;
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
         // Where ADD put it, whatever the configuration says now.
@@ -127,6 +120,9 @@ impl Plugin for Tuning {
         };
         let netns = match (&saved, &backup) {
             (None, None) if lost.is_empty() => None,
+            (Some((_, record)), _) => {
+                call.open_any_netns()?.filter(|netns| node.is_of(record, netns))
+            }
             _ => call.open_netns_if_there()?,
         };
         give_up(call, &mut node, lost, netns.as_ref())?;
@@ -141,6 +137,7 @@ impl Plugin for Tuning {
             return Ok(());
         }
         let netns = call.open_netns()?;
+        identity::refuse_another(call, PLUGIN)?;
         let drift = inside(&netns, || {
             let mut node = Node::new(call, call.attachment())?;
             let link = if config.link.is_empty() { None } else { node.link()? };
@@ -156,7 +153,8 @@ impl Plugin for Tuning {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, PLUGIN)
+        let is_same = || identity::refuse_another(call, PLUGIN);
+        repair::by_adding_again(call, self, PLUGIN, is_same)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -171,16 +169,30 @@ impl Plugin for Tuning {
         };
         let mut failures = Failures::new();
         for record in ours.iter().filter(|record| is_left(&record.attachment)) {
-            let key = &record.attachment;
-            failures.note(format_args!("clean up {key}"), collect(call, record, &ours));
+            let one = Stale::of(record.clone());
+            let collected = one.collect(&index, PLUGIN, || collect(call, record, &ours));
+            failures.note(format_args!("clean up {}", one.key), collected);
         }
-        // Claims whose record is lost.
+        // Claims whose record is lost. ADD writes its record before it claims anything.
         for (key, path) in node::claims(&index).into_iter().filter(|(key, _)| is_left(key)) {
-            let forgotten =
-                Node::new(call, &key).and_then(|mut node| node.apply(&Step::ForgetSysctl { path }));
-            failures.note(format_args!("clean up {key}"), forgotten);
+            let one = Stale::look(&index, PLUGIN, key);
+            if one.is_recorded() {
+                continue;
+            }
+            let forgotten = one.collect(&index, PLUGIN, || {
+                Node::new(call, &one.key)?.apply(&Step::ForgetSysctl { path })
+            });
+            failures.note(format_args!("clean up {}", one.key), forgotten);
         }
         failures.into_result()
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of_network(call).map(drop)
+    }
+
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        self.require_allowed(&Config::of_network(call)?)
     }
 
     fn status(&self, _call: &Call<'_>) -> Result<(), Error> {
@@ -192,6 +204,22 @@ impl Plugin for Tuning {
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, cni::json::JsonError> {
         cni::json::unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl Tuning {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        let config = Config::of(call)?;
+        self.require_allowed(&config)?;
+        let mut result = call.require_prev_result(NO_PREVIOUS)?;
+        if config.is_empty() {
+            return Ok(result);
+        }
+        let netns = call.open_netns()?;
+        inside(&netns, || add_inside(call, &config, &netns))?;
+        update(&mut result, call.ifname().as_str(), &config.link);
+        Ok(result)
     }
 }
 
@@ -254,6 +282,9 @@ fn observe(
             .with_details("its kernel module may not be loaded, or its interface not be there")
         })?);
     }
+    if observed.link.is_none() && observed.sysctls.iter().any(|sysctl| sysctl.own) {
+        observed.own_link = node.link()?.map(|link| link.index);
+    }
     Ok(observed)
 }
 
@@ -308,8 +339,16 @@ fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Err
     let Some(netns) = netns else { return run_down(call, node, &remains) };
     inside(&netns, || {
         remains.namespace = true;
-        if remains.backup.is_some() {
-            remains.link = node.link()?.as_ref().map(node::link_state);
+        let own = |saved: &Saved| saved.ifindex.is_some() && saved.own().next().is_some();
+        if remains.backup.is_some() || remains.saved.as_ref().is_some_and(own) {
+            let ifindex = remains.saved.as_ref().and_then(|saved| saved.ifindex);
+            let link = node.saved_link(ifindex)?;
+            // Its own sysctls are where the link is by now, which the container may have renamed. What came back from another
+            // namespace may have another number; then its name is what is left.
+            if let (Some(link), Some(saved)) = (&link, &mut remains.saved) {
+                saved.rename_own(&link.name);
+            }
+            remains.link = link.as_ref().map(node::link_state).filter(|_| remains.backup.is_some());
         }
         run_down(call, node, &remains)
     })
@@ -375,7 +414,7 @@ fn collect(call: &Call<'_>, record: &Record, ours: &[Record]) -> Result<(), Erro
         .filter(|path| !ours.iter().any(|other| is_backup_of(path, other) && other != record));
     let backup =
         backup_path.as_deref().and_then(|path| backup::read(path, |warning| call.warn(warning)));
-    let netns = record.netns.as_deref().and_then(|path| Netns::open(path).ok());
+    let netns = attachment::recorded_netns(record, &Census::new()).ok().flatten();
     take_down(call, &mut node, Left { backup_path, backup, saved, netns })
 }
 

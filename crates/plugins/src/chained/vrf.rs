@@ -25,7 +25,7 @@ use state::Index;
 
 use self::config::Config;
 use self::moving::Moving;
-use crate::shared::{attachment, netns_lock, repair};
+use crate::shared::{attachment, identity, netns_lock, repair};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "vrf";
@@ -51,6 +51,9 @@ struct Facts {
     /// What the interface had, until it has it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moving: Option<Moving>,
+    /// The interface's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ifindex: Option<u32>,
 }
 
 impl Plugin for Vrf {
@@ -63,6 +66,43 @@ impl Plugin for Vrf {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        attachment::add_alone(call, || self.add_locked(call))
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        let _no_repair = repair::keep_off(call)?;
+        remove::del(call)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::check(call)
+    }
+
+    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+        let is_same = || identity::refuse_another(call, NAME);
+        repair::by_adding_again(call, self, NAME, is_same)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::status(call)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        unknown_keys::<config::Raw>(config)
+    }
+}
+
+impl Vrf {
+    /// Runs ADD under the attachment's lock.
+    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let netns = call.open_netns()?;
@@ -73,10 +113,10 @@ impl Plugin for Vrf {
         let (known, earlier) = (known.is_some(), known.unwrap_or_default());
         let refused = |error: Error| error.context("cmdAdd failed");
         let plan = enslave::look(&netns, key, &config, earlier).map_err(refused)?;
-        let (table, mac) = (Some(plan.table()), plan.mac());
+        let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
         let write_down = |moving| {
-            let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving };
-            attachment::write_down(call, &index, NAME, &facts, netns.id())
+            let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
+            attachment::write_down(call, &index, NAME, &facts, &netns)
         };
         let moving = plan.moving();
         let moves = moving.is_some();
@@ -89,30 +129,5 @@ impl Plugin for Vrf {
             write_down(None)?;
         }
         Ok(result)
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call);
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
     }
 }

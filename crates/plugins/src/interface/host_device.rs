@@ -3,7 +3,7 @@
 //! | when | what |
 //! |---|---|
 //! | ADD | the device is written down as it is, then moved, renamed and marked in one message |
-//! | inside | its alias is the name it had, as with the reference plugin: either plugin can undo the other's ADD |
+//! | inside | its alias is the name it had, as with the reference plugin: either plugin can undo the other's ADD; which link it is says our record, since a container may give any link that alias |
 //! | DEL | it comes home under its name and with its alias, hardware address, MTU, and up if it was; addresses that the host gave it are the host's to give again |
 //! | namespace gone | the kernel brought hardware to the initial namespace under the container's name: it is found there |
 //!
@@ -14,8 +14,6 @@ mod config;
 mod find;
 mod home;
 mod user_space;
-
-use std::path::Path;
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
@@ -77,6 +75,13 @@ impl SingleLink for HostDevice {
     fn facts(config: &Config, seen: &Seen) -> serde_json::Value {
         let facts = Facts::new(config, seen);
         serde_json::to_value(facts).expect("facts have string keys only")
+    }
+
+    fn device(seen: &Seen) -> Option<&Link> {
+        match seen {
+            Seen::Link(found) => Some(&found.link),
+            Seen::UserSpace { .. } => None,
+        }
     }
 
     /// Moves the device: it changes namespace, name and alias in one message, so that neither a link of its name in
@@ -159,7 +164,7 @@ impl SingleLink for HostDevice {
         };
         let index = Index::new(call.roots());
         let facts: Option<Facts> = attachment::read_facts(&index, call.attachment(), Self::NAME);
-        if facts.is_some_and(|facts| facts.contradicts(link)) {
+        if facts.is_some_and(|facts| facts.contradicts_inside(link)) {
             return Err(drift(format!("interface {ifname:?} is another device than ADD moved")));
         }
         Ok(())
@@ -168,12 +173,6 @@ impl SingleLink for HostDevice {
     fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
         find::look(config, host).map(drop)
     }
-}
-
-/// Follows a device's link in sysfs: its path below `/sys/devices`.
-fn device_path(ifname: &str) -> Option<String> {
-    let path = Path::new(SYSFS).join("class/net").join(ifname).join("device");
-    std::fs::canonicalize(path).ok()?.to_str().map(str::to_owned)
 }
 
 fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {

@@ -21,7 +21,7 @@ use super::single::{self, Addressing, Made, SingleLink, Sites};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
-use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
+use crate::shared::parent::{ETHERNET_MTU, RawParent, Selector, check_mtu, parse_mtu_in};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +37,7 @@ pub struct Raw {
     mtu: i64,
     link_in_container: bool,
     enabledad: bool,
+    allow_address_conflict: bool,
     ipam: Option<IgnoredAny>,
     dns: Option<IgnoredAny>,
     args: Option<IgnoredAny>,
@@ -81,7 +82,7 @@ impl SingleLink for Ipvlan {
             unnamed,
             mode: mode(&raw.mode)?,
             reach: reach(&raw.flags)?,
-            mtu: parse_mtu(raw.mtu)?,
+            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
             detect_duplicates: raw.enabledad,
         })
     }
@@ -152,7 +153,7 @@ impl SingleLink for Ipvlan {
         facts: Option<&serde_json::Value>,
     ) -> Result<(), Error> {
         if let Some(netns) = netns {
-            single::delete_link(call, key, netns, Self::KINDS)?;
+            single::delete_link(call, key, netns, Self::KINDS, facts)?;
         }
         let facts: Option<Facts> =
             facts.and_then(|facts| serde_json::from_value(facts.clone()).ok());
@@ -193,6 +194,14 @@ impl SingleLink for Ipvlan {
     }
 
     /// Without `master` the parent may be the chain's, which STATUS does not see.
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+        match config.unnamed {
+            // In a chain it is what the plugin before made.
+            true => Ok(()),
+            false => config.parent.fits_host(config.mtu, host),
+        }
+    }
+
     fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
         if config.unnamed || config.parent.in_container {
             return Ok(());

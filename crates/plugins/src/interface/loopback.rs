@@ -2,7 +2,8 @@
 //!
 //! No keys. The interface is always `lo`, whatever `CNI_IFNAME` says. ADD fails when `lo` has an address that is
 //! not a loopback address, before it touches anything. DEL takes `lo` down and nothing else; it needs neither
-//! the namespace nor `prevResult`. There is no state on the host, so GC has nothing to do.
+//! the namespace nor `prevResult`. There is no state on the host, so GC has nothing to do: runtimes attach by a list
+//! that is in no folder, and a record of it would be one that nobody can collect.
 
 use std::net::IpAddr;
 
@@ -10,6 +11,8 @@ use cni::{AddResult, Error, Interface, IpConfig};
 use cni_plugin::{Call, Plugin, codes};
 use ipnet::IpNet;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
+
+use crate::shared::kernel_error;
 
 /// The one interface this plugin knows.
 const LO: &str = "lo";
@@ -26,43 +29,25 @@ impl Plugin for Loopback {
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let previous = call.prev_result()?;
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
         let lo = find_lo(&mut netlink)?
             .ok_or_else(|| Error::new(codes::KERNEL, "the container has no link \"lo\""))?;
         loopback_addresses(&mut netlink, &lo)?;
-        let made = !lo.up();
-        if made {
-            set_up(&mut netlink, &lo, true)?;
-        }
-        if let Some(previous) = previous {
-            return Ok(previous);
-        }
-        // The kernel gives `lo` its addresses when it comes up (linux net/ipv4/devinet.c `inetdev_event`,
-        // net/ipv6/addrconf.c `init_loopback`), before the request is answered.
-        let addresses = loopback_addresses(&mut netlink, &lo).map_err(|error| {
-            if !made {
-                return error;
-            }
-            match set_up(&mut netlink, &lo, false) {
-                Ok(()) => error,
-                Err(undo) => error.with_details(format!("could not take lo down again: {undo}")),
-            }
-        })?;
-        Ok(result(&addresses, &call.env().netns))
+        bring_up(call, &mut netlink, &lo, previous)
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
-        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
-        match find_lo(&mut netlink)? {
-            Some(lo) if lo.up() => set_up(&mut netlink, &lo, false),
-            _ => Ok(()),
+        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        match find_lo(&mut netlink)?.filter(Link::up) {
+            Some(lo) => set_up(&mut netlink, &lo, false),
+            None => Ok(()),
         }
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
         match find_lo(&mut netlink)? {
             Some(lo) if lo.up() => Ok(()),
             Some(_) => Err(Error::new(codes::DRIFT, "loopback interface is down")),
@@ -72,7 +57,7 @@ impl Plugin for Loopback {
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
         match find_lo(&mut netlink)? {
             Some(lo) if !lo.up() => {
                 set_up(&mut netlink, &lo, true).map(|()| vec!["loopback interface up".to_owned()])
@@ -90,17 +75,44 @@ impl Plugin for Loopback {
     }
 }
 
+fn bring_up(
+    call: &Call<'_>,
+    netlink: &mut RouteSocket,
+    lo: &Link,
+    previous: Option<AddResult>,
+) -> Result<AddResult, Error> {
+    let made = !lo.up();
+    if made {
+        set_up(netlink, lo, true)?;
+    }
+    if let Some(previous) = previous {
+        return Ok(previous);
+    }
+    // The kernel gives `lo` its addresses when it comes up (linux net/ipv4/devinet.c `inetdev_event`,
+    // net/ipv6/addrconf.c `init_loopback`), before the request is answered.
+    let addresses = loopback_addresses(netlink, lo).map_err(|error| {
+        if !made {
+            return error;
+        }
+        match set_up(netlink, lo, false) {
+            Ok(()) => error,
+            Err(undo) => error.with_details(format!("could not take lo down again: {undo}")),
+        }
+    })?;
+    Ok(result(&addresses, &call.env().netns))
+}
+
 fn find_lo(netlink: &mut RouteSocket) -> Result<Option<Link>, Error> {
-    netlink.link_by_name(LO).map_err(|error| kernel_error(&error))
+    netlink.link_by_name(LO).map_err(kernel_error)
 }
 
 fn set_up(netlink: &mut RouteSocket, lo: &Link, up: bool) -> Result<(), Error> {
     let change = Change::SetLink { ifindex: lo.index, set: LinkSet::default().up(up) };
-    netlink.apply(&[change]).map_err(|error| kernel_error(&error))
+    netlink.apply_one(&change).map_err(kernel_error)
 }
 
 fn loopback_addresses(netlink: &mut RouteSocket, lo: &Link) -> Result<Vec<IpNet>, Error> {
-    let addresses = netlink.addresses(Some(lo.index)).map_err(|error| kernel_error(&error))?;
+    let addresses = netlink.addresses(Some(lo.index)).map_err(kernel_error)?;
     let addresses: Vec<IpNet> = addresses.into_iter().map(|address| address.address).collect();
     match addresses.iter().find(|address| !address.addr().is_loopback()) {
         None => Ok(addresses),
@@ -131,8 +143,4 @@ fn result(addresses: &[IpNet], netns: &str) -> AddResult {
         }],
         ..AddResult::default()
     }
-}
-
-fn kernel_error(error: &dyn std::error::Error) -> Error {
-    Error::from_chain(codes::KERNEL, error)
 }

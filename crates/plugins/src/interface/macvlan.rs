@@ -20,7 +20,7 @@ use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{RawParent, check_mtu, parse_mtu};
+use crate::shared::parent::{ETHERNET_MTU, RawParent, check_mtu, parse_mtu_in};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +37,7 @@ pub struct Raw {
     link_in_container: bool,
     bcqueuelen: u32,
     enabledad: bool,
+    allow_address_conflict: bool,
     runtime_config: RawRuntime,
     ipam: Option<IgnoredAny>,
     dns: Option<IgnoredAny>,
@@ -86,7 +87,7 @@ impl SingleLink for Macvlan {
         Ok(Config {
             parent: Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?,
             mode: mode(&raw.mode)?,
-            mtu: parse_mtu(raw.mtu)?,
+            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
             mac,
             broadcast_queue_len: (raw.bcqueuelen != 0).then_some(raw.bcqueuelen),
             detect_duplicates: raw.enabledad,
@@ -153,6 +154,10 @@ impl SingleLink for Macvlan {
             )));
         }
         Ok(())
+    }
+
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+        config.parent.fits_host(config.mtu, host)
     }
 
     fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {

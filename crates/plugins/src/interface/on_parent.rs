@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::single::Sites;
-use crate::shared::parent::{RawParent, Selector};
+use crate::shared::parent::{RawParent, Selector, check_mtu};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
 /// Which parent, and where it is looked for.
@@ -75,6 +75,17 @@ impl Parent {
             .with_details("choose an Ethernet link with \"master\" or \"parent\""));
         }
         Ok(parent)
+    }
+
+    /// Refuses a parent that is there and cannot serve ([`cni_plugin::Plugin::fits_host`]): the loopback link, one with a smaller MTU.
+    ///
+    /// # Errors
+    /// Code 7 as [`Parent::find`] and [`check_mtu`].
+    pub fn fits_host(&self, mtu: Option<u32>, host: &mut RouteSocket) -> Result<(), Error> {
+        if self.in_container || self.selector.find(host).is_err() {
+            return Ok(());
+        }
+        check_mtu(mtu, &self.find(host)?)
     }
 
     /// Describes the link to be made in the container, marked with its owner.

@@ -16,14 +16,18 @@ use std::fmt::Debug;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
 use cni_plugin::{Call, Plugin};
+use ipnet::IpNet;
+use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
-use state::{Index, Record};
+use state::Index;
 
-use crate::shared::attachment::{self, Left};
+use crate::shared::attachment::{self, Left, Stale};
+use crate::shared::claim::{self, Place};
 use crate::shared::container::{self, Options};
 use crate::shared::failures::Failures;
+use crate::shared::identity::{self, Identity};
 use crate::shared::repair::{self, Inside};
 use crate::shared::undo::Undo;
 use crate::shared::{dns, drift, kernel_error as kernel, owner};
@@ -127,6 +131,12 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         serde_json::Value::Null
     }
 
+    /// The link as it was on the host, if it is a device that was lent.
+    fn device(seen: &Self::Seen) -> Option<&Link> {
+        let _ = seen;
+        None
+    }
+
     /// Makes the link in the container. What it did before it failed is undone by [`SingleLink::take_back`].
     ///
     /// # Errors
@@ -152,9 +162,8 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         netns: Option<&Netns>,
         facts: Option<&serde_json::Value>,
     ) -> Result<(), Error> {
-        let _ = facts;
         match netns {
-            Some(netns) => delete_link(call, key, netns, Self::KINDS),
+            Some(netns) => delete_link(call, key, netns, Self::KINDS, facts),
             None => Ok(()),
         }
     }
@@ -169,6 +178,15 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         link: Option<&Link>,
         sites: &mut Sites,
     ) -> Result<(), Error>;
+
+    /// Refuses what stands in the way of every ADD on this host ([`Plugin::fits_host`]). What is missing may come.
+    ///
+    /// # Errors
+    /// As [`SingleLink::observe`].
+    fn fits_host(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Error> {
+        let _ = (config, host);
+        Ok(())
+    }
 
     /// Says whether ADD would find what it needs on the host (STATUS). What is in the container, or in arguments
     /// that STATUS does not get, cannot be asked about.
@@ -188,11 +206,11 @@ impl<T: SingleLink> Plugin for Single<T> {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        add::<T>(call)
+        attachment::add_alone(call, || add::<T>(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        attachment::del(call, |netns| remove::<T>(call, call.attachment(), netns))
+        attachment::del(call, |netns| remove::<T>(call, call.attachment(), netns, &Census::new()))
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -201,7 +219,7 @@ impl<T: SingleLink> Plugin for Single<T> {
 
     /// The container's side of it. What is the kind's own, a parent or a mode, is the host's and stays as it is.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::of_record(call, T::NAME, |_, repair| {
+        repair::of_record(call, T::NAME, |index, repair| {
             let config = T::config(call)?;
             let wanted = Inside {
                 kinds: T::KINDS,
@@ -213,29 +231,52 @@ impl<T: SingleLink> Plugin for Single<T> {
             let result = call.require_prev_result("Required prevResult missing")?;
             let mut sites = Sites::open(call.open_netns()?)?;
             let (netns, inside) = (&sites.netns, &mut sites.inside);
-            repair::container_side(call, netns, inside, &result, wanted, repair).map(drop)
+            let same = identity::refuse_another(call, T::NAME);
+            if repair.look("leave what is not ADD's", same).is_some() {
+                repair::container_side(call, netns, inside, &result, wanted, repair)?;
+            }
+            let facts = index.get(call.attachment(), T::NAME).found.map(|record| record.data);
+            claim::put_back(
+                call,
+                index,
+                &facts.as_ref().map(claim::recorded).unwrap_or_default(),
+                repair,
+            )
         })
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let index = Index::new(call.roots());
         let (mut failures, mut left) = (Failures::new(), Vec::new());
-        for record in attachment::stale_records(call, &index, T::NAME) {
-            let collected = collect::<T>(call, &record);
-            if failures.note(format_args!("collect {}", record.attachment), collected).is_none() {
-                left.push(record.attachment);
+        let census = Census::new();
+        let stale = attachment::stale_records(call, &index, T::NAME);
+        let looked: Vec<AttachmentKey> =
+            stale.iter().map(|record| record.attachment.clone()).collect();
+        for record in stale {
+            let one = Stale::of(record);
+            let remove = || remove::<T>(call, &one.key, None, &census);
+            let collected = one.collect(&index, T::NAME, remove);
+            if failures.note(format_args!("collect {}", one.key), collected).is_none() {
+                left.push(one.key);
             }
         }
-        attachment::collect_addresses(call, &Left::LinksOf(left), &mut failures);
+        attachment::collect_addresses(call, T::NAME, &looked, Left::LinksOf(left), &mut failures);
         failures.into_result()
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        read::<T>(call).map(drop)
+    }
+
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        let config = T::config(call)?;
+        T::fits_host(&config, &mut RouteSocket::open().map_err(kernel)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = T::config(call)?;
-        match (call.ipam(), T::addressing(call, &config)?) {
-            (Some(ipam), _) => ipam.status()?,
-            (None, Addressing::RequiredIpam(message)) => return Err(required(message)),
-            (None, _) => {}
+        if let Some(ipam) = call.ipam() {
+            ipam.status()?;
         }
         let mut host = RouteSocket::open().map_err(kernel).map_err(attachment::unavailable)?;
         T::status(&config, &mut host).map_err(as_unavailable)
@@ -256,12 +297,18 @@ fn required(message: &str) -> Error {
         .with_details("give the network an \"ipam\" object with a \"type\"")
 }
 
-fn add<T: SingleLink>(call: &Call<'_>) -> Result<AddResult, Error> {
+/// Reads all that the configuration says.
+fn read<T: SingleLink>(call: &Call<'_>) -> Result<(T::Config, Addressing), Error> {
     let config = T::config(call)?;
     let addressing = T::addressing(call, &config)?;
-    if let (Addressing::RequiredIpam(message), None) = (&addressing, call.ipam()) {
-        return Err(required(message));
+    match (&addressing, call.ipam()) {
+        (Addressing::RequiredIpam(message), None) => Err(required(message)),
+        _ => Ok((config, addressing)),
     }
+}
+
+fn add<T: SingleLink>(call: &Call<'_>) -> Result<AddResult, Error> {
+    let (config, addressing) = read::<T>(call)?;
     let mut sites = Sites::open(call.open_netns()?)?;
     attachment::refuse_existing(&sites.inside, call.ifname().as_str(), || {
         format!(
@@ -285,11 +332,19 @@ fn attach<'a, T: SingleLink>(
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {
     let index = Index::new(call.roots());
-    let facts = T::facts(config, seen);
-    attachment::write_down(call, &index, T::NAME, &facts, sites.netns.id())?;
+    let mut facts = T::facts(config, seen);
+    attachment::write_down(call, &index, T::NAME, &facts, &sites.netns)?;
     let netns = sites.netns.clone();
-    undo.record("remove what was made", move || remove::<T>(call, call.attachment(), Some(&netns)));
+    undo.record("remove what was made", move || {
+        remove::<T>(call, call.attachment(), Some(&netns), &Census::new())
+    });
     let made = T::make(call, config, seen, sites)?;
+    // Hardware has no kind: it is told by what no container can give a link.
+    if let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) {
+        facts[identity::KEY] =
+            serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
+        attachment::write_down(call, &index, T::NAME, &facts, &sites.netns)?;
+    }
     let mut result = match (addressing, call.ipam()) {
         (Addressing::Previous(result), _) => *result,
         (_, Some(ipam)) => attachment::add_addresses(ipam, undo)?,
@@ -297,6 +352,9 @@ fn attach<'a, T: SingleLink>(
     };
     for ip in &mut result.ips {
         ip.interface = Some(POSITION);
+    }
+    if let Some(link) = &made.link {
+        claim_addresses::<T>(call, &index, facts, link.index, T::device(seen), sites, &result)?;
     }
     let interface = match &made.link {
         Some(link) => {
@@ -316,6 +374,50 @@ fn attach<'a, T: SingleLink>(
         ips: result.ips,
         routes: result.routes,
     })
+}
+
+/// Refuses addresses that the host or another attachment has on the same segment, and holds them there.
+fn claim_addresses<T: SingleLink>(
+    call: &Call<'_>,
+    index: &Index,
+    mut facts: serde_json::Value,
+    ifindex: u32,
+    device: Option<&Link>,
+    sites: &mut Sites,
+    result: &AddResult,
+) -> Result<(), Error> {
+    let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+    if ips.is_empty() {
+        return Ok(());
+    }
+    // As it is seen from where it is now.
+    let Some(link) = sites.inside.link_by_index(ifindex).map_err(kernel)? else { return Ok(()) };
+    let (host, inside) = (&mut sites.host, &mut sites.inside);
+    let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
+        return Ok(());
+    };
+    claim::refuse_addresses_of(call, host, &met.host, &ips)?;
+    let places = [Place::Segment(met.segment)];
+    facts[claim::CLAIMS] = claim::objects(&places, &ips).into();
+    attachment::write_down(call, index, T::NAME, &facts, &sites.netns)?;
+    claim::take(call, index, &places, &ips)
+}
+
+/// Says whether another attachment, or the host, has the addresses by now.
+fn check_claims<T: SingleLink>(
+    call: &Call<'_>,
+    link: &Link,
+    sites: &mut Sites,
+    ips: &[&IpConfig],
+) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let facts = index.get(call.attachment(), T::NAME).found.map(|record| record.data);
+    claim::check(call, &index, &facts.as_ref().map(claim::recorded).unwrap_or_default())?;
+    let (host, inside) = (&mut sites.host, &mut sites.inside);
+    let met = claim::follow(call.attachment(), link, None, host, inside)?;
+    let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let own = met.map(|met| met.host).unwrap_or_default();
+    claim::refuse_addresses_of(call, host, &own, &ips).map_err(claim::as_drift)
 }
 
 fn reported(call: &Call<'_>, link: &Link, pci_id: String) -> Interface {
@@ -344,29 +446,30 @@ fn configure(
 }
 
 /// Removes everything that ADD made beside the addresses' reservation. Without a namespace it looks into the one
-/// that was written down: the link may be there still, and answer for an address that is given away.
+/// that was written down, wherever that is: the link may be there still, and answer for an address that is given away.
 fn remove<T: SingleLink>(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
+    census: &Census,
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let record = index.get(key, T::NAME).found;
     let recorded = match (netns, &record) {
-        (None, Some(record)) => attachment::recorded_netns(record)?,
+        (None, Some(record)) => attachment::find_recorded_netns(call, record, census)?,
         _ => None,
     };
     let facts = record.map(|record| record.data);
     T::take_back(call, key, netns.or(recorded.as_ref()), facts.as_ref())?;
+    let mut failures = Failures::new();
+    let held = facts.as_ref().map(claim::recorded);
+    claim::release(&index, key, held.as_deref(), &mut failures);
+    failures.into_result()?;
     attachment::forget(&index, key, T::NAME)
 }
 
-fn collect<T: SingleLink>(call: &Call<'_>, record: &Record) -> Result<(), Error> {
-    remove::<T>(call, &record.attachment, None)
-}
-
-/// Deletes the container's interface if it is the attachment's: marked so, or, when somebody else's plugin made
-/// it, unmarked and of the right kind.
+/// Deletes the attachment's links in the container: the one that was written down, and what has its mark. Where there is
+/// neither, the one of its name goes if another's plugin may have made it: unmarked and of the right kind.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
@@ -375,24 +478,32 @@ pub fn delete_link(
     key: &AttachmentKey,
     netns: &Netns,
     kinds: &[&str],
+    facts: Option<&serde_json::Value>,
 ) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let found = identity::find(&mut inside, key, facts.and_then(Identity::recorded))?;
+    for link in &found.ours {
+        inside.delete_link(link.index).map_err(kernel)?;
+    }
+    let Some(link) = found.other else { return Ok(()) };
     let ifname = key.ifname.as_str();
-    let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };
-    if let Err(whose) = is_ours(&link, key, kinds) {
+    if !found.ours.is_empty() {
+        call.warn(format_args!(
+            "interface {ifname:?} is another link than ADD made; it is left alone"
+        ));
+        return Ok(());
+    }
+    if let Err(whose) = may_be_ours(&link, kinds) {
         call.warn(format_args!("interface {ifname:?} {whose}; it is left alone"));
         return Ok(());
     }
     inside.delete_link(link.index).map(drop).map_err(kernel)
 }
 
-/// Says whether a link of the attachment's name is the attachment's, or whose it is.
-///
-/// # Errors
-/// The words for a warning.
-pub fn is_ours(link: &Link, key: &AttachmentKey, kinds: &[&str]) -> Result<(), String> {
+/// Says whether a link of an attachment's name and without its mark may be what another's plugin made for it, or whose
+/// it is.
+fn may_be_ours(link: &Link, kinds: &[&str]) -> Result<(), String> {
     match link.alias.as_deref() {
-        Some(alias) if alias == owner::alias(key) => Ok(()),
         Some(alias) if alias.starts_with(owner::PREFIX) => {
             Err(format!("belongs to {}", alias.trim_start_matches(owner::PREFIX)))
         }
@@ -426,6 +537,8 @@ fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {
     container::same_mac(reported, &link)?;
     container::require_up(&link)?;
     T::verify(call, &config, Some(&link), &mut sites)?;
+    identity::refuse_another(call, T::NAME)?;
     let ips: Vec<_> = result.container_ips(ifname).collect();
-    container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)
+    container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)?;
+    check_claims::<T>(call, &link, &mut sites, &ips)
 }

@@ -17,7 +17,7 @@ use serde::de::IgnoredAny;
 use super::single::{Made, SingleLink, Sites};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::parse_mtu;
+use crate::shared::parent::parse_mtu_in;
 use crate::shared::{drift, kernel_error as kernel, owner};
 
 /// What the kernel takes as a tap's MTU: an IPv4 header and options at least, 64 KiB with the Ethernet header at most
@@ -31,7 +31,7 @@ pub struct Raw {
     cni_version: String,
     name: String,
     r#type: String,
-    multi_queue: bool,
+    multi_queue: Option<bool>,
     mtu: i64,
     mac: String,
     owner: Option<u32>,
@@ -55,7 +55,7 @@ struct RawRuntime {
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    multi_queue: bool,
+    multi_queue: Option<bool>,
     mtu: Option<u32>,
     mac: Option<MacAddr>,
     owner: Option<u32>,
@@ -86,13 +86,7 @@ impl SingleLink for Tap {
             .find(|text| !text.is_empty())
             .map(parse_mac)
             .transpose()?;
-        let mtu = parse_mtu(raw.mtu)?;
-        if let Some(mtu) = mtu.filter(|mtu| !MTU.contains(mtu)) {
-            return Err(invalid(
-                format!("invalid MTU {mtu}, must be [{}, {}]", MTU.start(), MTU.end()),
-                "key \"mtu\" exceeds what a tap takes",
-            ));
-        }
+        let mtu = parse_mtu_in(raw.mtu, &MTU)?;
         Ok(Config {
             multi_queue: raw.multi_queue,
             mtu,
@@ -122,7 +116,7 @@ impl SingleLink for Tap {
         let ifname = call.ifname().as_str();
         let tap = NewTap {
             name: ifname.to_owned(),
-            multi_queue: config.multi_queue,
+            multi_queue: config.multi_queue.unwrap_or_default(),
             vnet_hdr: true,
             owner: config.owner,
             group: config.group,
@@ -167,21 +161,20 @@ impl SingleLink for Tap {
         let Some(tap) = link.tun.filter(|tun| tun.tap) else {
             return Err(drift(format!("interface {name:?} is no tap any more")));
         };
-        let said = |id: Option<u32>| id.map_or("none".to_owned(), |id| id.to_string());
+        // What the configuration leaves open is for the program that opens the tap to choose.
         for (key, is, asked) in
             [("owner", tap.owner, config.owner), ("group", tap.group, config.group)]
         {
-            if is != asked {
-                let (is, asked) = (said(is), said(asked));
-                return Err(drift(format!(
-                    "interface {name:?} has {key} {is}, the configuration asks for {asked}"
-                )));
-            }
-        }
-        if tap.multi_queue != config.multi_queue {
+            let Some(asked) = asked.filter(|asked| is != Some(*asked)) else { continue };
+            let is = is.map_or("none".to_owned(), |id| id.to_string());
             return Err(drift(format!(
-                "interface {name:?} has multiQueue {}, the configuration asks for {}",
-                tap.multi_queue, config.multi_queue
+                "interface {name:?} has {key} {is}, the configuration asks for {asked}"
+            )));
+        }
+        if let Some(asked) = config.multi_queue.filter(|asked| tap.multi_queue != *asked) {
+            return Err(drift(format!(
+                "interface {name:?} has multiQueue {}, the configuration asks for {asked}",
+                tap.multi_queue
             )));
         }
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {

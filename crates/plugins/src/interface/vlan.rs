@@ -5,6 +5,7 @@
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
+use kernel::living::Census;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VlanOptions, VlanProtocol};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -13,7 +14,7 @@ use state::Index;
 use super::on_parent::{self, Facts, Parent};
 use super::single::{Addressing, Made, SingleLink, Sites};
 use crate::shared::container::Options;
-use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu};
+use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
@@ -33,6 +34,7 @@ pub struct Raw {
     mtu: i64,
     link_in_container: bool,
     enabledad: bool,
+    allow_address_conflict: bool,
     ipam: Option<IgnoredAny>,
     dns: Option<IgnoredAny>,
     args: Option<IgnoredAny>,
@@ -40,6 +42,9 @@ pub struct Raw {
     runtime_config: Option<IgnoredAny>,
     prev_result: Option<IgnoredAny>,
 }
+
+/// What the kernel takes (linux net/8021q/vlan_dev.c `vlan_setup`).
+const MTU: std::ops::RangeInclusive<u32> = 1..=65_535;
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +143,10 @@ impl SingleLink for Vlan {
         }
     }
 
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+        config.parent.fits_host(config.mtu, host)
+    }
+
     fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
         if config.parent.in_container {
             return Ok(());
@@ -168,7 +177,7 @@ impl Config {
             parent,
             id,
             protocol: protocol(&raw.vlan_protocol)?,
-            mtu: parse_mtu(raw.mtu)?,
+            mtu: parse_mtu_in(raw.mtu, &MTU)?,
             detect_duplicates: raw.enabledad,
         })
     }
@@ -242,10 +251,11 @@ fn holder(call: &Call<'_>, config: &Config, parent: &Link) -> Option<AttachmentK
     let mut others = records
         .into_iter()
         .filter(|record| record.plugin == Vlan::NAME && record.attachment != *call.attachment());
+    let census = Census::new();
     let found = others.find(|record| {
         let facts: Option<Facts> = serde_json::from_value(record.data.clone()).ok();
         facts.is_some_and(|facts| facts.index == parent.index && facts.vlan == Some(config.id))
-            && attachment::recorded_netns(record).is_ok_and(|netns| netns.is_some())
+            && attachment::may_live(record, &census)
     });
     found.map(|record| record.attachment)
 }

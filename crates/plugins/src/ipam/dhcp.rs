@@ -7,7 +7,8 @@
 //! - The result has DNS, domain, search list, and the MTU (option 26) on each route.
 //! - CHECK compares `prevResult` with the lease, and asks for none.
 //! - DEL succeeds while the daemon is down: it leaves a note that the daemon works off when it starts ([`mod@todo`]).
-//! - GC and STATUS exist.
+//! - GC and STATUS exist. A daemon that was ready within the last minute is being replaced: STATUS bears that it is missing, and ADD
+//!   waits for it.
 //! - `families` asks for IPv6 (DHCPv6), too.
 //! - `request` and `provide` know the names of more options ([`options`]).
 
@@ -24,15 +25,19 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, code};
 use cni_plugin::{Call, Plugin, codes};
 use ipnet::IpNet;
-use state::NetnsIdentity;
 
 use client::AskError;
 use config::Config;
 use protocol::{Acquire, Answer, Ask};
 
+use crate::shared::daemon;
+
 /// How long ADD waits for a lease when the caller names no deadline: the daemon gives up first, after its
 /// `-resendtimeout` (208 seconds unless it was told otherwise).
 const LEASE_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long ADD waits for a daemon that is being replaced, which is back within seconds.
+const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the daemon may take for what needs no server.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -54,10 +59,16 @@ impl Plugin for Dhcp {
         let acquire = Acquire {
             attachment: call.attachment().clone(),
             netns: path,
-            netns_id: Some(NetnsIdentity { dev: id.dev, ino: id.ino }),
+            netns_id: Some(id.into()),
+            pid_ns: kernel::living::own_pid_ns(),
             client: config.client,
         };
-        match ask(call, &config.socket, &Ask::Acquire(Box::new(acquire)), LEASE_PATIENCE)? {
+        let start = if daemon::was_ready(&config.socket) { START_PATIENCE } else { Duration::ZERO };
+        let acquire = Ask::Acquire(Box::new(acquire));
+        let patience = patience(call, LEASE_PATIENCE);
+        match client::ask_when_there(&config.socket, &acquire, start, patience)
+            .map_err(|error| error.to_cni())?
+        {
             Answer::Lease(result) => read_result(&result),
             Answer::Failed(error) => Err(error.into_error().context(CALLING_ALLOCATE)),
             other => Err(unexpected(&other)),
@@ -125,13 +136,19 @@ impl Plugin for Dhcp {
         }
     }
 
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
-        match ask(call, &config.socket, &Ask::Status, ANSWER_PATIENCE).map_err(unavailable)? {
-            Answer::Done => Ok(()),
-            Answer::Failed(error) => Err(unavailable(error.into_error())),
-            other => Err(unavailable(unexpected(&other))),
+        match client::ask(&config.socket, &Ask::Status, patience(call, ANSWER_PATIENCE)) {
+            Ok(Answer::Done) => Ok(()),
+            Ok(Answer::Failed(error)) => Err(unavailable(error.into_error())),
+            Ok(other) => Err(unavailable(unexpected(&other))),
+            Err(error) if error.is_daemon_away() && daemon::was_ready(&config.socket) => Ok(()),
+            Err(error) => Err(unavailable(error.to_cni())),
         }
     }
 

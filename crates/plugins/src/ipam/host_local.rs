@@ -23,7 +23,10 @@ use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Plugin, codes};
-use ipam::{AllocateError, Holder, Owner, PlanError, SetError, Store, StoreError};
+use ipam::{AllocateError, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError};
+use ipnet::IpNet;
+use rustix::fs::Access;
+use rustix::io::Errno;
 
 use config::HostLocal as Config;
 
@@ -178,6 +181,14 @@ impl Plugin for HostLocal {
         failures.into_result()
     }
 
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::load(call).map(drop)
+    }
+
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        writable(&Config::load(call)?.data_dir)
+    }
+
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let unavailable = |msg: String| Error::new(code::PLUGIN_NOT_AVAILABLE, msg);
         let config = Config::load(call)?;
@@ -211,6 +222,40 @@ impl Plugin for HostLocal {
 }
 
 /// Names the network's folder, and where what is known of it is kept.
+/// The gateways' addresses that a configuration with this address plugin asks for. A set of several subnets is passed over: which
+/// one an attachment gets its address of is seen at ADD.
+pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
+    let ours = call.ipam().is_some_and(|ipam| ipam.plugin_type() == "host-local");
+    // What is wrong with it the plugin says itself.
+    let Some(config) = ours.then(|| Config::load(call).ok()).flatten() else { return Vec::new() };
+    let one = |set: &RangeSet| match set.ranges() {
+        [range] => IpNet::new(range.gateway(), range.subnet().prefix_len()).ok(),
+        _ => None,
+    };
+    config.ranges.sets().iter().filter_map(one).collect()
+}
+
+/// Refuses a folder that root cannot write to, whoever asks: its file system or its attributes do not let anybody. One that is not
+/// there is made in the nearest folder above it.
+fn writable(data_dir: &Path) -> Result<(), Error> {
+    let there = data_dir.ancestors().find(|path| path.symlink_metadata().is_ok());
+    let Some(there) = there.filter(|path| path.is_absolute()) else { return Ok(()) };
+    let refused = |why: &dyn std::fmt::Display| {
+        let dir = data_dir.display();
+        let text = format!("addresses cannot be written down in {dir}: {}: {why}", there.display());
+        Error::new(codes::STATE, text)
+            .with_details("key \"dataDir\" of \"ipam\" is a folder that can be written to")
+    };
+    if !there.is_dir() {
+        return Err(refused(&"it is not a folder"));
+    }
+    match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        Err(error @ (Errno::ROFS | Errno::PERM)) => Err(refused(&error)),
+        // What the caller's privilege lacks, root's may have.
+        _ => Ok(()),
+    }
+}
+
 fn store(call: &Call<'_>, data_dir: &Path) -> Store {
     Store::new(data_dir, call.network()).with_index(&call.context().roots.addresses())
 }
@@ -231,7 +276,7 @@ fn store_error(error: &StoreError) -> Error {
         return Error::from_chain(code::TRY_AGAIN_LATER, error)
             .with_details("nothing was changed; see what that process waits for");
     }
-    Error::from_chain(codes::STATE, error).with_details("check space and permissions of that path")
+    Error::from_chain(codes::STATE, error)
 }
 
 fn allocate_error(error: &AllocateError) -> Error {
@@ -244,8 +289,7 @@ fn allocate_error(error: &AllocateError) -> Error {
             }
         }
         AllocateError::Store(error) => store_error(error),
-        other => Error::from_chain(codes::STATE, other)
-            .with_details("DEL releases what is left; check space and permissions of that path"),
+        other => Error::from_chain(codes::STATE, other).with_details("DEL releases what is left"),
     }
 }
 
@@ -264,7 +308,7 @@ fn plan_details(error: &PlanError) -> Option<String> {
             _ => None,
         },
         PlanError::Unsatisfied { .. } => Some(
-            "each range set gives one address; these lie in none, or in one that gave another"
+            "the address lies in no range of the network, or in a set of ranges that gives another one already"
                 .to_owned(),
         ),
         _ => None,

@@ -93,6 +93,10 @@ impl Plugin for Static {
         Ok(())
     }
 
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         Config::of(call).map(drop)
     }

@@ -88,6 +88,11 @@ impl Raw {
     }
 }
 
+/// Refuses what ADD would refuse, but for the networks themselves: each is asked for itself.
+pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
+    Raw::of(call).map(drop)
+}
+
 /// The networks alone, for verbs that are about no container.
 pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
     Raw::of(call)?.lists(call)

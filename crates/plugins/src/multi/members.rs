@@ -6,16 +6,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cni::{AddResult, AttachmentKey, Error, IfName, NetworkName, code};
+use cni::{AddResult, AttachmentKey, Command, Error, IfName, NetworkName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
+use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
-use state::Index;
+use state::{AttachmentLock, Index, Roots};
 
+use crate::shared::attachment::{self, ADD_PATIENCE, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, drift, kernel_error};
+use crate::shared::repair::DEL_PATIENCE;
+use crate::shared::shared_object::lock_error;
+use crate::shared::{drift, kernel_error};
 
 /// One of a container's networks as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,8 +84,65 @@ impl<'c> Container<'c> {
         outer: &AttachmentKey,
         path: Vec<PathBuf>,
     ) -> Self {
-        let runtime = runtime(call, path).with_cache(Cache::new(folder(call, plugin, outer)));
+        let mut runtime = runtime(call, path).with_cache(Cache::new(folder(call, plugin, outer)));
+        if let Some(gone) = &call.common().gone {
+            // The networks' plugins look again under their own locks.
+            runtime = runtime.for_gone(gone.clone());
+        }
+        if call.command() == Command::Del && call.is_undo() {
+            runtime = runtime.undoing();
+        }
         Container { call, plugin, outer: outer.clone(), runtime }
+    }
+
+    /// Keeps others from attaching, changing and detaching the container's networks: for an ADD, or a change of what a running
+    /// container has.
+    ///
+    /// # Errors
+    /// Code 11 when another is at it too long, 105 when the lock cannot be asked for.
+    pub(crate) fn keep_off(&self) -> Result<AttachmentLock, Error> {
+        let index = Index::new(self.call.roots());
+        index.begin_group(&self.outer, ADD_PATIENCE).map_err(|error| lock_error(&error))
+    }
+
+    /// Does the same for DEL, which comes to its end all the same, unless it is for a container that was gone.
+    ///
+    /// # Errors
+    /// Code 11 when that one has come back ([`cni::GONE`]), or may be about to.
+    pub(crate) fn keep_off_for_del(&self) -> Result<Option<AttachmentLock>, Error> {
+        let begun = Index::new(self.call.roots()).begin_group(&self.outer, DEL_PATIENCE);
+        let lock = match begun {
+            Ok(lock) => Some(lock),
+            Err(error) if error.is_busy() && self.call.common().gone.is_some() => {
+                return Err(lock_error(&error));
+            }
+            Err(error) if error.is_busy() => {
+                self.call.warn(format_args!("an ADD may be under way: {error}"));
+                None
+            }
+            // Where the folder cannot be made no ADD can make it either.
+            Err(_) => None,
+        };
+        self.call.refuse_if_back()?;
+        Ok(lock)
+    }
+
+    /// Has GC remove an attachment as it was `look`ed at, by `remove`.
+    ///
+    /// # Errors
+    /// As [`Stale::collect`].
+    pub(crate) fn collect(
+        &self,
+        stale: &Stale,
+        index: &Index,
+        remove: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        stale.collect_under(
+            index,
+            self.plugin,
+            &|patience| index.begin_group(&self.outer, patience),
+            remove,
+        )
     }
 
     /// Refuses an ADD for what is there already: another attachment of that key, an interface of that name. What a container of that name left that
@@ -96,7 +157,9 @@ impl<'c> Container<'c> {
         detach: impl FnOnce(serde_json::Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(record) = index.get(&self.outer, self.plugin).found else { return Ok(()) };
-        if attachment::recorded_netns(&record)?.is_some_and(|was| was.id() == netns.id()) {
+        if attachment::recorded_netns(&record, &Census::new())?
+            .is_some_and(|was| was.id() == netns.id())
+        {
             let text = format!("{} already exists, or an ADD of it was killed", self.outer);
             return Err(Error::new(codes::EXISTS, text)
                 .with_details("nothing was changed; run DEL before another ADD"));
@@ -124,7 +187,7 @@ impl<'c> Container<'c> {
         })?;
         let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
         settle(&mut results).map_err(|error| {
-            let left = self.runtime.del_several(members, deadline);
+            let left = self.runtime.clone().undoing().del_several(members, deadline);
             NotAttached { error: left.tell(error), place: None, is_undone: left.is_empty() }
         })?;
         Ok(results)
@@ -306,9 +369,19 @@ fn check_addresses(
     }
 }
 
+/// The networks that are an attachment together, as they are recorded; none where `plugin` is not one that attaches several.
+pub(crate) fn parts(roots: &Roots, plugin: &str, outer: &AttachmentKey) -> Vec<CachedAttachment> {
+    let listing = Cache::new(folder_below(roots, plugin, outer)).list(None);
+    listing.map(|listing| listing.attachments).unwrap_or_default()
+}
+
 /// Where a container's attachments are recorded: a folder for each, which goes with it.
 fn folder(call: &Call<'_>, plugin: &str, outer: &AttachmentKey) -> PathBuf {
+    folder_below(call.roots(), plugin, outer)
+}
+
+fn folder_below(roots: &Roots, plugin: &str, outer: &AttachmentKey) -> PathBuf {
     let AttachmentKey { network, container_id, ifname } = outer;
     let name = format!("{network}:{container_id}:{ifname}");
-    call.roots().lib.join(plugin).join(name)
+    roots.lib.join(plugin).join(name)
 }

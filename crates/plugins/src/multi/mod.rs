@@ -20,10 +20,11 @@ pub(crate) mod members;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Plugin};
+use cni_runtime::CachedAttachment;
 use serde::{Deserialize, Serialize};
-use state::Index;
+use state::{Index, Record, Roots};
 
-use crate::shared::attachment;
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use config::Config;
 use default_route::DefaultRoute;
@@ -31,6 +32,15 @@ use members::{Container, Fact};
 
 /// The plugin's type.
 const NAME: &str = "multi";
+
+/// Returns the networks that are an attachment together, as `multi` or `netwright-multi` recorded them; none for what another plugin recorded.
+#[must_use]
+pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
+    match record.plugin.as_str() {
+        plugin @ (NAME | crate::pod::NAME) => members::parts(roots, plugin, &record.attachment),
+        _ => Vec::new(),
+    }
+}
 
 /// The plugin.
 #[derive(Debug)]
@@ -58,6 +68,7 @@ impl Plugin for Multi {
         let config = Config::of(call, is_taken)?;
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
+        let _lock = container.keep_off()?;
         container.refuse_existing(&index, &netns, |record| {
             // Of a container of that name that is gone.
             let mut failures = Failures::new();
@@ -68,9 +79,15 @@ impl Plugin for Multi {
         })?;
         members::refuse_interfaces(&inside, &config.members)?;
         // First, so that DEL knows what to take away whenever this call ends.
-        attachment::write_down(call, &index, NAME, &Facts::of(&config)?, netns.id())?;
+        attachment::write_down(call, &index, NAME, &Facts::of(&config)?, &netns)?;
         let chosen = config.default_route.as_ref();
         let attached = container.attach(&config.members, |results| {
+            for (member, result) in config.members.iter().zip(results.iter()) {
+                let given = member.attachment.require_given(result);
+                given.map_err(|error| {
+                    error.context(format_args!("network {:?}", member.list.name))
+                })?;
+            }
             default_route::settle(&container.runtime, &netns, chosen, &config.members, results)
         });
         attached.map(merged).map_err(|failed| {
@@ -86,6 +103,7 @@ impl Plugin for Multi {
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
+        let _lock = container.keep_off_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
         // The runtime knows best where the container is, and that it is gone.
@@ -129,16 +147,23 @@ impl Plugin for Multi {
         let mut failures = Failures::new();
         for record in attachment::stale_records(call, &index, NAME) {
             let container = container(call, &record.attachment);
-            let mut own = Failures::new();
-            if let Ok(facts) = serde_json::from_value::<Facts>(record.data) {
-                container.detach(&facts.members, None, &mut own);
-            }
-            if own.is_empty() {
-                own.note("forget the networks", container.forget(&index));
-            }
-            failures.note(format_args!("collect {}", record.attachment), own.into_result());
+            let collected = container.collect(&Stale::of(record.clone()), &index, || {
+                let mut own = Failures::new();
+                if let Ok(facts) = serde_json::from_value::<Facts>(record.data) {
+                    container.detach(&facts.members, None, &mut own);
+                }
+                if own.is_empty() {
+                    own.note("forget the networks", container.forget(&index));
+                }
+                own.into_result()
+            });
+            failures.note(format_args!("collect {}", record.attachment), collected);
         }
         failures.into_result()
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        config::validate(call)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -29,22 +29,29 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
     let index = Index::new(call.roots());
     let container = Container::new(call, NAME, call.attachment(), config.plugin_path.clone());
-    container.refuse_existing(&index, &netns, |record| {
-        // Of a container of that name that is gone.
-        let mut failures = Failures::new();
-        if let Ok(facts) = serde_json::from_value::<Facts>(record) {
-            leave(&container, &facts, Some(""), &mut failures);
-        }
-        failures.into_result()
-    })?;
+    let begin = || {
+        let lock = container.keep_off()?;
+        container.refuse_existing(&index, &netns, |record| {
+            // Of a container of that name that is gone.
+            let mut failures = Failures::new();
+            if let Ok(facts) = serde_json::from_value::<Facts>(record) {
+                leave(&container, &facts, Some(""), &mut failures);
+            }
+            failures.into_result()
+        })?;
+        Ok::<_, Error>(lock)
+    };
+    // The daemon may take its time for the plan, and a DEL must not wait for that.
+    drop(begin()?);
     let daemon = Daemon::new(config.socket.clone(), call.context().deadline);
     let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
     let plan = report.plan(call, config, is_taken)?;
     let facts = members::refuse_interfaces(&inside, &plan.members)
         .and_then(|()| Facts::of(&plan, report.pod_of(&plan), config));
     let facts = facts.inspect_err(|error| report.failed("", error))?;
+    let _lock = begin()?;
     // First, so that DEL knows what to take away whenever this call ends.
-    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    attachment::write_down(call, &index, NAME, &facts, &netns)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
         report.attached(call, &plan, results)
     });

@@ -247,7 +247,11 @@ pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, E
     NetworkList::parse(&list.to_vec())
 }
 
-fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> {
+/// Passes on a network whose plugins do not attach the pod's networks again.
+///
+/// # Errors
+/// Code 7 for one that does.
+pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> {
     let ours = |name: &str| crate::find(name).is_some_and(|plugin| plugin.name() == super::NAME);
     if list.plugins.iter().any(|plugin| ours(&plugin.plugin_type)) {
         let text = format!("network {:?} would attach the pod's networks again", list.name);

@@ -84,6 +84,11 @@ impl Daemon {
         self.exchange(request, Duration::ZERO, TELL_PATIENCE)
     }
 
+    /// Says whether it is missing for a moment only: nobody answers now, and a daemon could do its work a moment ago.
+    pub(super) fn is_away(&self, error: &AskError) -> bool {
+        matches!(error, AskError::Exchange(_)) && self.0.was_ready()
+    }
+
     /// Tells what came of an ADD and waits until it is done with. A daemon that does not hear it finds it in a file.
     ///
     /// # Errors

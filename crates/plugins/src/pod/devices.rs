@@ -43,11 +43,11 @@ impl DeviceFile {
             state::create_directory(folder, 0o755).map_err(failed)?;
         }
         // One that is there is of an attachment that is gone.
-        state::remove_file(&self.path).map_err(failed)?;
+        state::withdraw(&self.path).map_err(failed)?;
         let Some(source) = &self.source else { return Ok(()) };
         match state::read_optional(source).map_err(failed)? {
             Some(bytes) => {
-                state::write_atomic(&self.path, &bytes, 0o444, Durability::Volatile).map_err(failed)
+                state::publish(&self.path, &bytes, 0o444, Durability::Volatile).map_err(failed)
             }
             None => Ok(()),
         }
@@ -69,6 +69,6 @@ impl DeviceFile {
 
 /// Removes an attachment's file.
 pub(super) fn remove(path: &Path) -> Result<(), Error> {
-    let removed = state::remove_file(path);
+    let removed = state::withdraw(path);
     removed.map(drop).map_err(|error| Error::from_chain(codes::STATE, &error))
 }

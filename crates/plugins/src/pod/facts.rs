@@ -1,21 +1,15 @@
 //! What is written down of a pod's networks: all that DEL, CHECK and GC need.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use cni::{Error, IfName};
 use npwg::wire::Pod;
 use serde::{Deserialize, Serialize};
-use state::Lock;
 
 use super::config::Config;
 use super::plan::Plan;
 use crate::multi::default_route::DefaultRoute;
 use crate::multi::members::Fact;
-use crate::shared::shared_object::lock_error;
-
-/// How long one waits who changes what a pod is attached to for another who does.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,15 +60,4 @@ impl Facts {
             socket: config.socket.clone(),
         })
     }
-}
-
-/// Keeps others from changing what a pod is attached to, until it is dropped.
-///
-/// The lock is on the folder of what the pod's networks were (`man 2 flock`), which goes with them; `None` when there is none. It is not the
-/// attachment's own lock, which the plugins of its networks take.
-///
-/// # Errors
-/// Code 11 when another holds it too long, 105 when it cannot be asked for.
-pub(super) fn lock(folder: &Path) -> Result<Option<Lock>, Error> {
-    Lock::acquire_directory(folder, PATIENCE).map_err(|error| lock_error(&error))
 }

@@ -30,7 +30,7 @@ use state::Index;
 
 use crate::multi::default_route;
 use crate::multi::members::{self, Container};
-use crate::shared::attachment;
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::wait;
 use config::Config;
@@ -75,8 +75,8 @@ impl Plugin for NetwrightMulti {
         let index = Index::new(call.roots());
         let mut failures = Failures::new();
         let container = container(call, config.as_ref(), call.attachment());
-        // Who attaches to a running pod now does not hold up its end for ever.
-        let _lock = facts::lock(&container.folder()).ok();
+        // Who attaches the pod now does not hold up its end for ever.
+        let _lock = container.keep_off_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
         // The runtime knows best where the container is, and that it is gone.
         let netns = Some(call.env().netns.as_str());
@@ -87,6 +87,7 @@ impl Plugin for NetwrightMulti {
             None => {
                 let detached = container.detach_recorded(netns, &mut failures);
                 failures.note("read what is recorded", detached);
+                leave_earlier(call, config.as_ref(), netns, &mut failures);
                 if let Some(config) = &config {
                     leave_default(call, config, &container, netns, &mut failures);
                 }
@@ -125,20 +126,27 @@ impl Plugin for NetwrightMulti {
         let mut failures = Failures::new();
         for record in attachment::stale_records(call, &index, NAME) {
             let container = container(call, config.as_ref(), &record.attachment);
-            let mut own = Failures::new();
-            let facts = serde_json::from_value::<Facts>(record.data).ok();
-            if let Some(facts) = &facts {
-                leave(&container, facts, None, &mut own);
-            }
-            if own.is_empty() {
-                own.note("forget the networks", container.forget(&index));
-            }
-            if let (true, Some(facts)) = (own.is_empty(), facts) {
-                tell_detached(call, &record.attachment, facts);
-            }
-            failures.note(format_args!("collect {}", record.attachment), own.into_result());
+            let collected = container.collect(&Stale::of(record.clone()), &index, || {
+                let mut own = Failures::new();
+                let facts = serde_json::from_value::<Facts>(record.data).ok();
+                if let Some(facts) = &facts {
+                    leave(&container, facts, None, &mut own);
+                }
+                if own.is_empty() {
+                    own.note("forget the networks", container.forget(&index));
+                }
+                if let (true, Some(facts)) = (own.is_empty(), facts) {
+                    tell_detached(call, &record.attachment, facts);
+                }
+                own.into_result()
+            });
+            failures.note(format_args!("collect {}", record.attachment), collected);
         }
         failures.into_result()
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -160,6 +168,8 @@ impl Plugin for NetwrightMulti {
                 error => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
             }),
             Ok(_) => Ok(()),
+            // ADD waits for it.
+            Err(error) if daemon.is_away(&error) => Ok(()),
             Err(error) => Err(Error::from_chain(code::PLUGIN_NOT_AVAILABLE, &error)
                 .context("netwrightd does not answer: pods are not attached")
                 .with_details("is \"netwrightd multinet\" running? its own log says more")),
@@ -200,6 +210,64 @@ fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Error> {
 fn leave(container: &Container<'_>, facts: &Facts, netns: Option<&str>, failures: &mut Failures) {
     container.detach(&facts.members, netns, failures);
     remove_files(facts, failures);
+}
+
+/// Detaches from what the runtime attached the pod's interface to under another name, as it recorded that: before this plugin was the node's network, or
+/// while the network was called otherwise. The runtime calls DEL of its present network alone, and would keep its entry for ever.
+fn leave_earlier(
+    call: &Call<'_>,
+    config: Option<&Config>,
+    netns: Option<&str>,
+    failures: &mut Failures,
+) {
+    let path = config.map(|config| config.plugin_path.clone());
+    let runtime = members::runtime(call, path.unwrap_or_else(|| call.env().plugin_path()));
+    // A folder that cannot be read is the runtime's, and DEL does not need it.
+    let Ok(listing) = runtime.cached_attachments(Some(call.container_id())) else { return };
+    for mut cached in listing.attachments {
+        let key = cached.key();
+        // One that cannot be read says nothing.
+        let Ok(list) = cached.list() else { continue };
+        if key.ifname != *call.ifname() || key == *call.attachment() {
+            continue;
+        }
+        let what = format!("network {:?}, as it was attached", key.network.as_str());
+        if config::refuse_ourselves(list).is_err() {
+            // Its DEL would bring us here again.
+            let left = leave_renamed(call, config, &key, netns).and_then(|()| {
+                let forgotten = runtime.cache().forget(&key).map(drop);
+                forgotten.map_err(|error| error.to_cni())
+            });
+            failures.note(what, left);
+            continue;
+        }
+        if let Some(netns) = netns {
+            netns.clone_into(&mut cached.attachment.netns);
+        }
+        let deleted = runtime.del_cached(&cached, call.context().deadline).map(drop);
+        failures.note(what, deleted.map_err(|error| error.to_cni()));
+    }
+}
+
+/// Detaches from the networks that this plugin attached a pod to while its own network had another name.
+fn leave_renamed(
+    call: &Call<'_>,
+    config: Option<&Config>,
+    outer: &AttachmentKey,
+    netns: Option<&str>,
+) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let Some(facts) = attachment::read_facts::<Facts>(&index, outer, NAME) else { return Ok(()) };
+    let container = container(call, config, outer);
+    let mut failures = Failures::new();
+    leave(&container, &facts, netns, &mut failures);
+    if failures.is_empty() {
+        failures.note("forget the networks", container.forget(&index));
+    }
+    if failures.is_empty() {
+        tell_detached(call, outer, facts);
+    }
+    failures.into_result()
 }
 
 /// Detaches from the default network of the node, of which nothing is recorded.

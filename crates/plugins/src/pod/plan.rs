@@ -94,11 +94,18 @@ impl Plan {
         list: NetworkList,
         ifname: IfName,
     ) -> Result<(), Error> {
-        let ask = Ask {
+        let mut ask = Ask {
             runtime_config: planned.runtime_config.clone().unwrap_or_default(),
             cni_args: planned.cni_args.clone().unwrap_or_default(),
-            device_id: planned.device.as_ref().map(|device| device.id.clone()),
+            allocated: None,
         };
+        match &planned.device {
+            // The pod chose it: no plugin is told of it that does not ask for devices.
+            Some(device) if device.resource.is_empty() => {
+                ask.runtime_config.set_value(DEVICE_ID, &device.id);
+            }
+            device => ask.allocated = device.as_ref().map(|device| device.id.clone()),
+        }
         let refused = |error: RequestError| invalid(error.to_string()).with_details(hint(&error));
         if config.unserved == Unserved::Refuse {
             ask.refuse_unserved(&list).map_err(refused)?;

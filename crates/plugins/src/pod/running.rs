@@ -5,13 +5,14 @@
 use cni::{AddResult, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::Member;
+use kernel::netns::Netns;
 use npwg::annotation;
 use npwg::wire::PlannedNetwork;
 use state::{Index, Record};
 
 use super::attach::attach;
 use super::config::{Config, invalid};
-use super::facts::{self, Facts};
+use super::facts::Facts;
 use super::plan::{self, Plan};
 use super::{NAME, remove_file};
 use crate::multi::default_route;
@@ -29,7 +30,7 @@ pub(super) fn add(
         || Error::new(code::UNKNOWN_CONTAINER, format!("{} is not attached", call.attachment()));
     let outer = recorded(call, &index).ok_or_else(unknown)?.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = facts::lock(&container.folder())?;
+    let _lock = container.keep_off()?;
     // Again, since nobody changes it now.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
     let before: Facts = read(&record)?;
@@ -40,7 +41,7 @@ pub(super) fn add(
         return Err(invalid("the default route cannot be moved while the pod runs")
             .with_details("\"default-route\" is followed when the pod starts"));
     }
-    let netns = call.open_netns()?;
+    let netns = own_netns(call, &index, &record)?;
     let inside = members::look_into(&netns)?;
     let ifname = match &planned.ifname {
         Some(name) => IfName::new(name)?,
@@ -89,12 +90,14 @@ pub(super) fn add(
 }
 
 /// Detaches a running pod from the network of this interface. One that it does not have is success.
+///
+/// The pod's namespace must be seen: while the pod runs, one that is not seen from here is not gone, and its addresses are in use.
 pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let Some(record) = recorded(call, &index) else { return Ok(()) };
     let outer = record.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = facts::lock(&container.folder())?;
+    let _lock = container.keep_off()?;
     let Some(mut record) = index.get(&outer, NAME).found else { return Ok(()) };
     let mut facts = read(&record)?;
     let Some(place) = facts.members.iter().position(|fact| fact.ifname.as_str() == ifname) else {
@@ -103,6 +106,7 @@ pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), 
     if place == 0 {
         return Err(invalid("the default network stays as long as the pod"));
     }
+    own_netns(call, &index, &record)?;
     let fact: Fact = facts.members.remove(place);
     let mut failures = Failures::new();
     container.detach(&[fact], Some(call.env().netns.as_str()), &mut failures);
@@ -123,6 +127,19 @@ fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
     };
     let records = index.of_container(call.container_id().as_str()).found;
     records.into_iter().find(ours)
+}
+
+/// Opens the running pod's namespace, which must be the one that it was attached in: the kernel gives the number of one that is
+/// gone to another, which only its cookie tells from it.
+fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, Error> {
+    let netns = call.open_netns()?;
+    let others = index.of_container(call.container_id().as_str()).found;
+    let noted = state::noted_in(std::iter::once(record).chain(&others));
+    if record.noted().is_none() || noted.first().is_none_or(|noted| noted.is(&netns)) {
+        return Ok(netns);
+    }
+    let text = format!("{} leads to another namespace than the pod's", call.env().netns);
+    Err(Error::new(code::INVALID_NETNS, text).with_details("nothing was changed"))
 }
 
 fn read(record: &Record) -> Result<Facts, Error> {

@@ -1,19 +1,22 @@
 //! What every plugin that makes an interface does alike: taking part in delegation, writing down, leaving.
 
 use std::path::Path;
+use std::time::Duration;
 
-use cni::{AddResult, AttachmentKey, Error, code};
+use cni::{AddResult, AttachmentKey, Command, Error, code};
 use cni_plugin::{Call, Delegate, codes};
-use kernel::netns::{Netns, NetnsId};
-use kernel::route::{Change, RouteSocket};
+use kernel::living::{Census, Life};
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, RouteSocket};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use state::{Index, NetnsIdentity, Record};
+use state::{AttachmentLock, Index, LockError, NetnsIdentity, Record};
 
 use super::failures::Failures;
-use super::kernel_error;
-use super::shared_object::file_error;
+use super::identity::{self, Identity};
+use super::shared_object::{file_error, lock_error};
 use super::undo::Undo;
+use super::{kernel_error, pair};
 
 /// The address plugin that talks over the container's interface itself: to give an address back it needs the
 /// interface, while every other must not give it back before the interface is gone.
@@ -43,6 +46,114 @@ pub fn add_addresses<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddR
     Ok(result)
 }
 
+/// How long an ADD waits for a DEL, a repair or another ADD of the same attachment, which take milliseconds.
+pub const ADD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs ADD under the attachment's lock, which DEL, repair and collection take too. What is called within a CHECK that
+/// repairs has the lock already.
+///
+/// # Errors
+/// Code 11 when the lock is not to be had; else those of `add`.
+pub fn add_alone(
+    call: &Call<'_>,
+    add: impl FnOnce() -> Result<AddResult, Error>,
+) -> Result<AddResult, Error> {
+    if call.command() != Command::Add {
+        return add();
+    }
+    let index = Index::new(call.roots());
+    let lock = match index.begin_attachment(call.attachment(), ADD_PATIENCE) {
+        Ok(lock) => lock,
+        Err(error) if error.is_busy() => return Err(lock_error(&error)),
+        // Where nothing can be written ADD says so itself, once it has found nothing wrong with its configuration.
+        Err(_) => return add(),
+    };
+    let added = add();
+    if added.is_ok() {
+        drop(lock.with_record());
+    }
+    added
+}
+
+/// How long GC waits for an ADD, a DEL or a repair of an attachment, which take milliseconds.
+const GC_PATIENCE: Duration = Duration::from_secs(2);
+
+/// An attachment that GC's list does not name, as it was when GC looked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stale {
+    /// The attachment.
+    pub key: AttachmentKey,
+    record: Option<Record>,
+}
+
+impl Stale {
+    /// Looks at an attachment as `plugin` has it written down.
+    #[must_use]
+    pub fn look(index: &Index, plugin: &str, key: AttachmentKey) -> Self {
+        Stale { record: index.get(&key, plugin).found, key }
+    }
+
+    /// Takes one that was just read.
+    #[must_use]
+    pub fn of(record: Record) -> Self {
+        Stale { key: record.attachment.clone(), record: Some(record) }
+    }
+
+    /// Says whether the plugin had it written down.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// Removes it by `remove`, under its lock. The list is older than the look: what somebody has made
+    /// or removed since is not on it, and is kept; so is what somebody was making when GC came to it.
+    ///
+    /// # Errors
+    /// Code 11 when an ADD or a DEL is at it; else those of `remove`.
+    pub fn collect(
+        &self,
+        index: &Index,
+        plugin: &str,
+        remove: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.collect_under(
+            index,
+            plugin,
+            &|patience| index.begin_attachment(&self.key, patience),
+            remove,
+        )
+    }
+
+    /// Does what [`Stale::collect`] does under another lock, which `begin` takes, waiting for others as long as it is told.
+    ///
+    /// # Errors
+    /// As [`Stale::collect`].
+    pub fn collect_under(
+        &self,
+        index: &Index,
+        plugin: &str,
+        begin: &dyn Fn(Duration) -> Result<AttachmentLock, LockError>,
+        remove: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let begin = |patience| match begin(patience) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(error) if error.is_busy() => Err(error),
+            // Where nothing can be written nobody adds.
+            Err(_) => Ok(None),
+        };
+        let (_lock, waited) = match begin(Duration::ZERO) {
+            Ok(lock) => (lock, false),
+            Err(_) => (begin(GC_PATIENCE).map_err(|error| lock_error(&error))?, true),
+        };
+        let now = index.get(&self.key, plugin).found;
+        if now.is_some() && (waited || now != self.record) {
+            let text = format!("{} was attached meanwhile", self.key);
+            return Err(Error::new(code::TRY_AGAIN_LATER, text).with_details("nothing was removed"));
+        }
+        remove()
+    }
+}
+
 /// Runs DEL: `remove` takes away everything but the addresses' reservation, given the namespace if it is there.
 ///
 /// The addresses are released last, and not at all while the link may still carry them. Where the address
@@ -54,11 +165,38 @@ pub fn del(
     call: &Call<'_>,
     remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let _no_repair = super::repair::keep_off(call);
+    let open = || call.open_netns_if_there();
+    del_with(call, open, remove)
+}
+
+/// Does what [`del`] does for a plugin that looks into the namespace only if the host's side is not found: `remove` is given what
+/// the path leads to, and asks [`Call::leads_to_another`] before it acts there.
+///
+/// # Errors
+/// As [`del`].
+pub fn del_pair(
+    call: &Call<'_>,
+    remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let over_the_link = call.ipam().as_ref().is_some_and(talks_over_the_link);
+    let open = || match over_the_link {
+        true => call.open_netns_if_there(),
+        // The container's end goes with the host's, whether or not anybody can go there.
+        false => Ok(call.open_any_netns().ok().flatten()),
+    };
+    del_with(call, open, remove)
+}
+
+fn del_with(
+    call: &Call<'_>,
+    open: impl FnOnce() -> Result<Option<Netns>, Error>,
+    remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let _no_repair = super::repair::keep_off(call)?;
     let mut failures = Failures::new();
-    let netns =
-        failures.note("open the container's namespace", call.open_netns_if_there()).flatten();
-    let ipam = call.ipam();
+    let netns = failures.note("open the container's namespace", open()).flatten();
+    // Who was not there for an ADD has given nothing, and nobody is to wait for it to come.
+    let ipam = call.ipam().filter(|ipam| !call.is_undo() || ipam.is_there());
     let over_the_link = ipam.filter(talks_over_the_link);
     if let Some(ipam) = over_the_link {
         if let Some(netns) = &netns {
@@ -79,23 +217,38 @@ pub fn del(
     failures.into_result()
 }
 
-/// Takes every global address from the container's interface. It stays up.
+/// Takes every global address from the attachment's interface, whatever the container calls it. It stays up. Another that has its
+/// name keeps its addresses.
 fn take_addresses(call: &Call<'_>, netns: &Netns) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
-    let Some(link) = inside.link_by_name(call.ifname().as_str()).map_err(kernel_error)? else {
-        return Ok(());
-    };
-    let ifindex = link.index;
-    let addresses = inside.addresses(Some(ifindex)).map_err(kernel_error)?;
-    for address in addresses.iter().filter(|address| !is_link_local(address.address.addr())) {
-        let change = Change::DelAddress { ifindex, address: address.address };
-        match inside.apply_one(&change) {
-            // A secondary address goes with its primary one.
-            Err(error) if !error.is_not_found() => return Err(kernel_error(error)),
-            _ => {}
+    for link in own_links(call, &mut inside)? {
+        let ifindex = link.index;
+        let addresses = inside.addresses(Some(ifindex)).map_err(kernel_error)?;
+        for address in addresses.iter().filter(|address| !is_link_local(address.address.addr())) {
+            let change = Change::DelAddress { ifindex, address: address.address };
+            match inside.apply_one(&change) {
+                // A secondary address goes with its primary one.
+                Err(error) if !error.is_not_found() => return Err(kernel_error(error)),
+                _ => {}
+            }
         }
     }
     Ok(())
+}
+
+/// Finds the attachment's links in its container: by what was written down of them, by their mark, and a pair's by the host's end.
+/// What a plugin made that writes nothing down is known by its name alone.
+fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Error> {
+    let key = call.attachment();
+    let records = Index::new(call.roots()).of_attachment(key);
+    let recorded = records.found.iter().find_map(|record| Identity::recorded(&record.data));
+    let found = identity::find(inside, key, recorded)?;
+    if !found.ours.is_empty() {
+        return Ok(found.ours);
+    }
+    let end = pair::container_end(inside, key)?;
+    let is_unknown = records.found.is_empty() && records.damaged.is_empty();
+    Ok(end.or(found.other.filter(|_| is_unknown)).into_iter().collect())
 }
 
 fn is_link_local(address: std::net::IpAddr) -> bool {
@@ -130,13 +283,12 @@ pub fn write_down(
     index: &Index,
     plugin: &str,
     facts: &impl Serialize,
-    netns: NetnsId,
+    netns: &Netns,
 ) -> Result<(), Error> {
     let data = serde_json::to_value(facts).expect("facts have string keys only");
     let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
-    let identity = NetnsIdentity { dev: netns.dev, ino: netns.ino };
     let record = Record::new(call.attachment().clone(), plugin, boot_id, data)
-        .with_netns(call.netns_path().unwrap_or(Path::new("")), Some(identity));
+        .in_netns(call.netns_path().unwrap_or(Path::new("")), netns);
     index.put(&record).map_err(|error| file_error(&error))
 }
 
@@ -159,23 +311,61 @@ pub fn forget(index: &Index, key: &AttachmentKey, plugin: &str) -> Result<(), Er
     index.remove(key, plugin).map(drop).map_err(|error| file_error(&error))
 }
 
-/// Opens the namespace a record speaks of: `None` when it is gone, or its path leads to another one by now.
+/// Opens the namespace a record speaks of by its path: `None` when that leads nowhere, or to another one by now. That does not
+/// say that the namespace is gone: see [`may_live`]. Where the path cannot be followed, `census` says where else the namespace is.
 ///
 /// # Errors
-/// Code 8 when it is there but cannot be opened.
-pub fn recorded_netns(record: &Record) -> Result<Option<Netns>, Error> {
-    let Some(path) = record.netns.as_deref().filter(|path| !path.as_os_str().is_empty()) else {
+/// Code 8 when the path cannot be followed and the namespace may be there.
+pub fn recorded_netns(record: &Record, census: &Census) -> Result<Option<Netns>, Error> {
+    let Some(noted) = record.noted().filter(|noted| !noted.path.as_os_str().is_empty()) else {
         return Ok(None);
     };
-    let netns = match Netns::open(path) {
-        Ok(netns) => netns,
-        Err(error) if error.is_missing() => return Ok(None),
-        Err(kernel::netns::NetnsError::NotANamespace { .. }) => return Ok(None),
-        Err(error) => return Err(Error::from_chain(code::INVALID_NETNS, &error)),
+    let why = match noted.open() {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
     };
-    let id = netns.id();
-    let same = record.netns_id.is_none_or(|was| was.dev == id.dev && was.ino == id.ino);
-    Ok(same.then_some(netns))
+    match census.find(&noted) {
+        None if census.life(&noted) != Life::Gone => {
+            Err(Error::from_chain(code::INVALID_NETNS, &why))
+        }
+        found => Ok(found),
+    }
+}
+
+/// Opens the namespace a record speaks of, wherever `census` finds it: for what is in the container alone, and has addresses that would be
+/// given away. Who collects has looked for what is gone already ([`cni::GONE`]).
+///
+/// # Errors
+/// As [`recorded_netns`]; code 11 when it lives and nobody can go there.
+pub fn find_recorded_netns(
+    call: &Call<'_>,
+    record: &Record,
+    census: &Census,
+) -> Result<Option<Netns>, Error> {
+    if let Some(netns) = recorded_netns(record, census)? {
+        return Ok(Some(netns));
+    }
+    let gone = call.common().gone.iter().flatten();
+    let is_gone =
+        |id: NetnsIdentity| gone.clone().any(|one| (one.dev, one.ino) == (id.dev, id.ino));
+    if record.netns_id.is_none_or(is_gone) {
+        return Ok(None);
+    }
+    let Some(noted) = record.noted() else { return Ok(None) };
+    match census.find(&noted) {
+        None if census.life(&noted) == Life::Living => {
+            let text = "the container's namespace is there, and no way leads there now";
+            Err(Error::new(code::TRY_AGAIN_LATER, text))
+        }
+        found => Ok(found),
+    }
+}
+
+/// Says whether an attachment may still have what its record tells of: only one whose namespace is known to be gone has not. For
+/// conflicts; it may look at every process.
+#[must_use]
+pub fn may_live(record: &Record, census: &Census) -> bool {
+    record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
 }
 
 /// Returns the records a plugin wrote about attachments of this network that GC's list does not name. Damaged ones
@@ -203,20 +393,28 @@ pub enum Left {
     Unknown,
 }
 
-/// Runs the address plugin's GC, the last step of GC. Addresses that a link may still carry stay reserved.
-pub fn collect_addresses(call: &Call<'_>, left: &Left, failures: &mut Failures) {
+/// Runs the address plugin's GC, the last step of GC. Addresses that a link may still carry stay reserved, and so do those of
+/// attachments that an ADD has written down since GC `looked`.
+pub fn collect_addresses(
+    call: &Call<'_>,
+    plugin: &str,
+    looked: &[AttachmentKey],
+    left: Left,
+    failures: &mut Failures,
+) {
     let Some(ipam) = call.ipam() else { return };
     match left {
-        Left::LinksOf(keys) if keys.is_empty() => {
-            failures.note("collect addresses", ipam.gc());
-        }
-        Left::LinksOf(keys) => {
-            for key in keys {
+        Left::LinksOf(mut keys) => {
+            for key in &keys {
                 call.warn(format_args!(
                     "the addresses of {key} stay reserved: its link may still carry them"
                 ));
             }
-            failures.note("collect addresses", ipam.gc_keeping(keys));
+            let records = stale_records(call, &Index::new(call.roots()), plugin);
+            let since = records.into_iter().map(|record| record.attachment);
+            keys.extend(since.filter(|key| !looked.contains(key)));
+            let collected = if keys.is_empty() { ipam.gc() } else { ipam.gc_keeping(&keys) };
+            failures.note("collect addresses", collected);
         }
         Left::Unknown => call.warn("addresses are not collected: a link may still carry one"),
     }

@@ -82,8 +82,7 @@ pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
     })
     .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
     .map_err(|error| {
-        Error::from_chain(codes::KERNEL, &error)
-            .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)")
+        Error::from_chain(codes::KERNEL, &error).with_details(error.remedy().unwrap_or_default())
     })
 }
 

@@ -9,12 +9,17 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::time::{ClockId, clock_gettime};
 use state::{Durability, FileError};
 
 use super::{socket, wait};
 
 /// What of a call's time is kept for undoing what cannot be finished.
 const RESERVE: Duration = Duration::from_secs(5);
+
+/// How long a daemon may be missing before STATUS says so. A daemon that is being replaced is back within seconds, with its
+/// image to be fetched perhaps; a node that is NotReady meanwhile would have its pods taken for lost by others.
+const MISSING: Duration = Duration::from_secs(60);
 
 /// Says why no line came.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +136,11 @@ impl Daemon {
         Ok(answer)
     }
 
+    /// Says whether it could do its work a moment ago ([`was_ready`]).
+    pub(crate) fn was_ready(&self) -> bool {
+        was_ready(&self.socket)
+    }
+
     /// Leaves a line in this folder, under this name, for a daemon that did not hear it.
     ///
     /// # Errors
@@ -141,8 +151,19 @@ impl Daemon {
     }
 }
 
+/// Says whether the daemon of a socket could do its work a moment ago, as it said itself ([`cni::line::ready_file`]). What
+/// cannot be read says no.
+pub(crate) fn was_ready(socket: &Path) -> bool {
+    let text = state::read_optional(&cni::line::ready_file(socket)).ok().flatten();
+    let text = text.and_then(|text| String::from_utf8(text).ok());
+    let then = text.and_then(|text| text.trim().parse().ok()).map(Duration::from_millis);
+    let now = clock_gettime(ClockId::Boottime);
+    let now = Duration::try_from(now).unwrap_or_default();
+    then.and_then(|then| now.checked_sub(then)).is_some_and(|missing| missing < MISSING)
+}
+
 /// Says whether nobody listens, now.
-fn is_absent(error: &io::Error) -> bool {
+pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory

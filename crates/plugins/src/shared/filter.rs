@@ -1,5 +1,7 @@
 //! What plugins that use the packet filter share: errors, keys, collection.
 
+use std::collections::HashSet;
+
 use cni::{AttachmentKey, ContainerId, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use firewall::firewalld::FirewalldError;
@@ -7,7 +9,7 @@ use firewall::iptables::{ChangeError, IptablesError};
 use firewall::{Concern, Firewall, FirewallError};
 use state::{Index, Record};
 
-use super::attachment::stale_records;
+use super::attachment::{Stale, stale_records};
 use super::failures::Failures;
 
 /// Returns the error object for a failure of the packet filter.
@@ -74,31 +76,86 @@ pub fn valid_keys(call: &Call<'_>) -> Vec<AttachmentKey> {
     keys.collect()
 }
 
+/// What GC's sweep of the packet filter leaves alone: what GC's list names, and what an ADD has written down since GC looked. An
+/// ADD writes its record before it touches the packet filter, so whoever lists the filter first and asks this then takes
+/// nothing from an ADD that is under way.
+#[derive(Debug)]
+pub struct Spared<'c> {
+    index: &'c Index,
+    plugin: &'c str,
+    network: &'c str,
+    valid: Vec<AttachmentKey>,
+    valid_hashes: HashSet<String>,
+    collected: HashSet<String>,
+}
+
+impl<'c> Spared<'c> {
+    /// Takes GC's list. `plugin` is the one whose records count.
+    #[must_use]
+    pub fn new(call: &'c Call<'_>, index: &'c Index, plugin: &'c str) -> Self {
+        let valid = valid_keys(call);
+        let valid_hashes = valid.iter().map(AttachmentKey::hash).collect();
+        let network = call.network().as_str();
+        Spared { index, plugin, network, valid, valid_hashes, collected: HashSet::new() }
+    }
+
+    /// Notes what became of an attachment that is not on the list. One that somebody is at is spared.
+    pub fn note(&mut self, key: &AttachmentKey, collected: &Result<(), Error>) {
+        if collected.as_ref().err().is_none_or(|error| error.code != code::TRY_AGAIN_LATER) {
+            self.collected.insert(key.hash());
+        }
+    }
+
+    /// Says whether the attachment with this [`AttachmentKey::hash`] is spared.
+    #[must_use]
+    pub fn contains(&self, hash: &str) -> bool {
+        let is_recorded = || {
+            let records = self.index.of_hash(hash).found;
+            records.iter().any(|record| record.plugin == self.plugin)
+        };
+        self.valid_hashes.contains(hash) || (!self.collected.contains(hash) && is_recorded())
+    }
+
+    /// Lists what is spared now.
+    #[must_use]
+    pub fn keys(&self) -> Vec<AttachmentKey> {
+        let records = self.index.of_network(self.network).found;
+        let recorded = records.into_iter().filter(|record| record.plugin == self.plugin);
+        let recorded = recorded.map(|record| record.attachment);
+        let recorded = recorded.filter(|key| !self.collected.contains(&key.hash()));
+        self.valid.iter().cloned().chain(recorded).collect()
+    }
+}
+
 /// GC of a plugin that uses the packet filter: takes down each attachment that it has a record of and that is not
-/// valid, then removes what nobody has a record of, of ours (`concerns`) and of others (`foreign`, described by
-/// `what`).
+/// valid, under its lock, then removes what nobody has a record of, of ours (`concerns`) and of others (`foreign`,
+/// described by `what`).
 ///
 /// # Errors
-/// Every failure; the rest was tried all the same.
+/// Every failure; the rest was tried all the same. Code 11 for an attachment that an ADD or a DEL is at.
 pub fn collect(
     call: &Call<'_>,
     plugin: &str,
     concerns: &[Concern],
-    mut take_down: impl FnMut(&Index, &Record) -> Result<(), Error>,
+    take_down: impl Fn(&Index, &Record) -> Result<(), Error>,
     what: &str,
-    foreign: impl FnOnce(&str, &[AttachmentKey]) -> Result<(), FirewallError>,
+    foreign: impl FnOnce(&str, &Spared<'_>) -> Result<(), FirewallError>,
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let network = call.network().as_str();
-    let valid = valid_keys(call);
+    let mut spared = Spared::new(call, &index, plugin);
     let mut failures = Failures::new();
     for record in stale_records(call, &index, plugin) {
-        failures.note(&record.attachment, take_down(&index, &record));
+        let one = Stale::of(record.clone());
+        let done = one.collect(&index, plugin, || take_down(&index, &record));
+        spared.note(&one.key, &done);
+        failures.note(&one.key, done);
     }
+    let stays = |hash: &str| spared.contains(hash);
     let collected =
-        Firewall::open(&index).and_then(|mut firewall| firewall.gc(network, &valid, concerns));
+        Firewall::open(&index).and_then(|mut firewall| firewall.gc(network, &stays, concerns));
     failures.note("nftables", collected.map_err(|error| filter_error(&error)));
-    let left = foreign(network, &valid);
+    let left = foreign(network, &spared);
     failures.note(what, left.map_err(|error| filter_error(&error)));
     failures.into_result()
 }

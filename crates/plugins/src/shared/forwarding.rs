@@ -1,11 +1,13 @@
-//! The host's forwarding, for containers whose packets go through it: held while one of a family is attached.
+//! The host's forwarding, for containers whose packets go through it: held while one of a family is
+//! attached. It stays on behind the last: Docker, libvirt or a VPN may have found it on and rely on it,
+//! and nothing tells. A network with `restoreForwarding` asks for it to be switched off.
 
 use cni::{AttachmentKey, Error, IpConfig};
 use state::Index;
 
 use super::drift;
 use super::failures::Failures;
-use super::shared_object::{FORWARD_V4, FORWARD_V6, HostSwitch};
+use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, HostSwitch, Leaving};
 
 const SWITCHES: [(HostSwitch, bool, &str); 2] =
     [(FORWARD_V4, true, "IPv4"), (FORWARD_V6, false, "IPv6")];
@@ -20,8 +22,19 @@ fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (HostSwitch, &'static str)> 
 ///
 /// # Errors
 /// As [`HostSwitch::hold`].
-pub fn hold(index: &Index, key: &AttachmentKey, ips: &[IpConfig]) -> Result<(), Error> {
-    needed(ips).try_for_each(|(switch, _)| switch.hold(index, key))
+pub fn hold(
+    index: &Index,
+    key: &AttachmentKey,
+    ips: &[IpConfig],
+    at_the_end: AtTheEnd,
+) -> Result<(), Error> {
+    needed(ips).try_for_each(|(switch, _)| switch.hold(index, key, at_the_end))
+}
+
+/// Reads the key `restoreForwarding`.
+#[must_use]
+pub fn at_the_end(restore: bool) -> AtTheEnd {
+    if restore { AtTheEnd::PutBack } else { AtTheEnd::StaysOn }
 }
 
 /// Verifies that the host forwards what comes from the addresses and goes to them.
@@ -37,14 +50,33 @@ pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets go of it for an attachment; the last one switches it off if the first switched it on.
-pub fn release(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
+/// Lets go of it for an attachment; what becomes of it then says [`HostSwitch::release`]. An ADD that is undone has changed nothing
+/// in the end, unless others have come to hold it meanwhile.
+pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     for (switch, ..) in SWITCHES {
-        failures.note("let go of forwarding", switch.release(index, key));
+        failures.note("let go of forwarding", switch.release(index, key, leaving));
     }
 }
 
-/// Puts it back if nobody holds it.
+/// Says which switches are on because of attachments that are gone, a sentence each, and how to switch
+/// them off.
+#[must_use]
+pub fn left_on(index: &Index) -> Vec<String> {
+    let left = index.left();
+    let on = SWITCHES
+        .into_iter()
+        .filter(|(switch, ..)| left.contains(&switch.object()) && switch.is_on().unwrap_or(false));
+    on.map(|(switch, _, family)| {
+        let name = switch.name();
+        format!(
+            "{family} forwarding stays on: Netwright switched it on, and another program may rely \
+             on it by now; if none does: sysctl -w {name}=0"
+        )
+    })
+    .collect()
+}
+
+/// Settles what nobody holds any more.
 pub fn collect(index: &Index, failures: &mut Failures) {
     for (switch, ..) in SWITCHES {
         failures.note("put back forwarding", switch.collect(index));

@@ -11,7 +11,7 @@ use cni_plugin::codes;
 use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{
     AddressOptions, Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind,
-    RouteProtocol, RouteSocket, Scope,
+    RouteProtocol, RouteSocket, Scope, TABLE_MAIN,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
@@ -174,12 +174,129 @@ pub struct Way {
     pub to: IpAddr,
 }
 
-/// Finds those to which no route leads by the link. Whatever route does is good enough.
+/// What is not so with the host's ways to containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Astray {
+    /// No route by the link leads there.
+    pub missing: Vec<Way>,
+    /// A route by the link does, and another covers it.
+    pub covered: Vec<Covered>,
+}
+
+/// An address that a route of somebody else's covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Covered {
+    to: IpAddr,
+    /// The interface that packets leave by instead; `None` where they are dropped.
+    by: Option<String>,
+}
+
+/// What to do about a route that covers a way: repair never follows it, and another ADD would be covered too.
+pub const COVERED_REMEDY: &str = "remove or narrow that route (`ip route`, `ip -6 route`), or give the network another subnet: \
+                                  repair leaves the routes of others alone";
+
+impl Covered {
+    /// Returns the error for it, with what helps. The interface is that by which the way is.
+    #[must_use]
+    pub fn drift(&self, ifname: &str) -> Error {
+        super::drift(self.told(ifname)).with_details(COVERED_REMEDY)
+    }
+
+    /// Says so, with the interface by which the way is.
+    #[must_use]
+    pub fn told(&self, ifname: &str) -> String {
+        let to = self.to;
+        match &self.by {
+            Some(by) => format!(
+                "the host reaches {to} by {by:?}, not by {ifname:?}: a route that is not ours covers it"
+            ),
+            None => format!("the host drops what is for {to}: a route that is not ours covers it"),
+        }
+    }
+}
+
+/// Finds the interface by which the host is to reach an address, among those that plugins made for a container: the one with the
+/// narrowest direct route of the main table. A route of somebody else's that covers it does not count.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn missing_ways(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result<Vec<Way>, Error> {
-    let mut missing = Vec::new();
+pub fn way_among(
+    host: &mut RouteSocket,
+    names: &[&str],
+    to: IpAddr,
+) -> Result<Option<Link>, Error> {
+    let mut best: Option<(u8, Link)> = None;
+    for name in names {
+        let Some(link) = host.link_by_name(name).map_err(kernel)? else { continue };
+        let filter = RouteFilter { oif: Some(link.index), ..RouteFilter::main(IpFamily::of(to)) };
+        let routes = host.routes(filter).map_err(kernel)?;
+        let leads = routes.iter().filter(|route| leads_directly(route, to));
+        let narrowest = leads.map(|route| route.destination.prefix_len()).max();
+        if let Some(length) = narrowest
+            && best.as_ref().is_none_or(|(than, _)| *than < length)
+        {
+            best = Some((length, link));
+        }
+    }
+    Ok(best.map(|(_, link)| link))
+}
+
+/// Whether a route leads to an address without a gateway, and is no default route.
+fn leads_directly(route: &Route, to: IpAddr) -> bool {
+    route.kind == RouteKind::Unicast
+        && route.gateway.is_none()
+        && route.destination.prefix_len() != 0
+        && route.destination.contains(&to)
+}
+
+/// Finds the route of the main table that covers the one by which an address is reached, which is in the main table too. What rules
+/// of the host's lead elsewhere is their affair.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn covering(
+    host: &mut RouteSocket,
+    link: &Link,
+    to: IpAddr,
+    ours: &IpNet,
+) -> Result<Option<Covered>, Error> {
+    match host.route_to(to) {
+        Ok(Some(route)) => by_another(host, link, to, &route),
+        // The kernel does not say which route it is that drops.
+        _ => {
+            let filter = RouteFilter::main(IpFamily::of(to));
+            let drops = |route: &Route| {
+                !matches!(route.kind, RouteKind::Unicast | RouteKind::Local)
+                    && ours.prefix_len() <= route.destination.prefix_len()
+                    && route.destination.contains(&to)
+            };
+            let found = host.routes(filter).map_err(kernel)?.iter().any(drops);
+            Ok(found.then_some(Covered { to, by: None }))
+        }
+    }
+}
+
+fn by_another(
+    host: &mut RouteSocket,
+    link: &Link,
+    to: IpAddr,
+    route: &Route,
+) -> Result<Option<Covered>, Error> {
+    if route.table != TABLE_MAIN || (route.oif == Some(link.index) && route.gateway.is_none()) {
+        return Ok(None);
+    }
+    let Some(oif) = route.oif else { return Ok(None) };
+    let other = host.link_by_index(oif).map_err(kernel)?;
+    Ok(other.map(|other| Covered { to, by: Some(other.name) }))
+}
+
+/// Finds those to which no route leads by the link, and those to which one does that another's covers. Whatever route leads there
+/// is good enough.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result<Astray, Error> {
+    let mut found = Astray::default();
     for v4 in [true, false] {
         // The addresses' own subnets: an address alone has no route of its own.
         let wanted = ways.iter().filter(|way| way.to.is_ipv4() == v4);
@@ -196,17 +313,20 @@ pub fn missing_ways(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result
         let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
         let filter = RouteFilter { family, table: None, oif: Some(link.index) };
         let present = host.routes(filter).map_err(kernel)?;
-        let leads = |route: &Route, way: &Way| {
-            route.kind == RouteKind::Unicast
-                && route.gateway.is_none()
-                && route.destination.prefix_len() != 0
-                && route.destination.contains(&way.to)
-        };
-        missing.extend(
-            wanted.into_iter().filter(|way| !present.iter().any(|route| leads(route, way))),
-        );
+        for way in wanted {
+            let ours = present.iter().filter(|route| leads_directly(route, way.to));
+            let ours: Vec<&Route> = ours.collect();
+            let in_main = ours.iter().find(|route| route.table == TABLE_MAIN);
+            match in_main {
+                Some(ours) => {
+                    found.covered.extend(covering(host, link, way.to, &ours.destination)?);
+                }
+                None if ours.is_empty() => found.missing.push(way),
+                None => {}
+            }
+        }
     }
-    Ok(missing)
+    Ok(found)
 }
 
 /// Names a route to a subnet, for messages.

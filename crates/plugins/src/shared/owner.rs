@@ -17,6 +17,12 @@ pub fn alias(key: &AttachmentKey) -> String {
     if plain.len() <= ALIAS_MAX { plain } else { format!("{PREFIX}#{}", key.hash()) }
 }
 
+/// Says whether an alias is that of an attachment, not of something that attachments share.
+#[must_use]
+pub fn is_of_attachment(alias: &str) -> bool {
+    alias.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(['/', '#']))
+}
+
 /// Returns the `attempt`th name to try for an attachment's link on the host: `veth` and eight
 /// hexadecimal digits of the key's hash, so that DEL finds the link by name.
 #[must_use]
@@ -56,6 +62,8 @@ mod tests {
         assert_eq!(alias(&key("c1")), "netwright:net/c1/eth0");
         let long = alias(&key(&"x".repeat(300)));
         assert_eq!(long.len(), PREFIX.len() + 1 + 32);
+        assert!(is_of_attachment(&alias(&key("c1"))) && is_of_attachment(&long));
+        assert!(!is_of_attachment("netwright:bridge") && !is_of_attachment("n/c1/eth0"));
     }
 
     #[test]

@@ -6,18 +6,18 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, AttachmentKey, ContainerId, Error, IfName, Interface};
+use cni::{AddResult, AttachmentKey, Command, ContainerId, Error, IfName, Interface};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
-use kernel::sysctl::Sysctl;
+use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use state::Index;
 
-use super::attachment::{self, Left};
+use super::attachment::{self, Left, Stale};
 use super::failures::Failures;
+use super::filter::Spared;
 use super::kernel_error as kernel;
-use super::{container, drift, owner, rules, shared_object};
+use super::{advertisements, container, drift, owner, rules, shared_object};
 
 /// How many queues each end has: the one the kernel would use, without the others it would make and give up.
 const VETH_QUEUES: u32 = 1;
@@ -81,7 +81,8 @@ pub fn make(
     let key = call.attachment();
     let alias = owner::alias(key);
     let host_mac = owner::host_mac(key);
-    for attempt in 0..owner::HOST_IFNAME_ATTEMPTS {
+    let (mut attempt, mut cleared) = (0, false);
+    while attempt < owner::HOST_IFNAME_ATTEMPTS {
         let host_ifname = owner::host_ifname(key, attempt);
         let peer = VethPeer {
             mac: Some(wanted.mac),
@@ -96,14 +97,15 @@ pub fn make(
             master: wanted.master,
             queues: Some(VETH_QUEUES),
             alias: Some(alias.clone()),
-            // What a bridge's port receives is the bridge's.
+            // What a bridge's port receives is the bridge's, but for frames to 01:80:c2:00:00:0X.
             no_own_ipv6: wanted.master.is_some(),
             ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
         };
         let error = match host.create_link(&new) {
             Ok(link) => {
-                if wanted.master.is_none() {
-                    refuse_router_advertisements(&host_ifname);
+                if let Err(error) = advertisements::refuse(&host_ifname) {
+                    let _ = host.apply_one(&Change::DelLink { ifindex: link.index });
+                    return Err(error);
                 }
                 let container_index = link.peer_index.ok_or_else(|| {
                     Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
@@ -122,23 +124,18 @@ pub fn make(
             return Err(kernel(error));
         }
         match host.link_by_name(&host_ifname).map_err(kernel)? {
-            Some(link) if is_of(&link, key) => {
+            // Its name is free then, and is the one by which the attachment is known.
+            Some(link) if is_of(&link, key) && !cleared => {
                 host.delete_link(link.index).map_err(kernel)?;
+                cleared = true;
             }
-            Some(_) => {}
+            Some(_) => attempt += 1,
             // Not the host's name, then: the container's.
             None => return Err(kernel(error)),
         }
     }
     Err(Error::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
         .with_details("links veth… with this attachment's names belong to others"))
-}
-
-/// Keeps a container's router advertisements from configuring the host (CVE-2020-10749). Best effort: a kernel
-/// without IPv6 has no such switch.
-pub fn refuse_router_advertisements(ifname: &str) {
-    let _ = Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
-        .and_then(|accept_ra| accept_ra.write("0"));
 }
 
 /// Waits until the kernel has noticed that an end has its carrier: only then does it use IPv6 addresses there. Newer
@@ -159,6 +156,39 @@ pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Er
     Ok(())
 }
 
+/// Finds the host's end of an attachment's pair by its names, `known` as written down first.
+fn host_end(
+    host: &mut RouteSocket,
+    key: &AttachmentKey,
+    known: Option<&str>,
+) -> Result<Option<Link>, Error> {
+    // What is written down may be of an earlier ADD, while a later one has made its pair and failed.
+    let derived = (0..owner::HOST_IFNAME_ATTEMPTS).map(|attempt| owner::host_ifname(key, attempt));
+    let known = known.filter(|name| !name.is_empty()).map(str::to_owned);
+    let others = derived.filter(|name| known.as_ref() != Some(name));
+    let names: Vec<String> = known.iter().cloned().chain(others).collect();
+    for name in names {
+        if let Some(link) = host.link_by_name(&name).map_err(kernel)?
+            && is_of(&link, key)
+        {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the container's end of an attachment's pair, whatever the container calls it.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn container_end(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Error> {
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let Some(end) = host_end(&mut host, key, None)? else { return Ok(None) };
+    let Some(peer) = end.peer_index else { return Ok(None) };
+    let found = inside.link_by_index(peer).map_err(kernel)?;
+    Ok(found.filter(|link| link.is_kind("veth") && link.peer_index == Some(end.index)))
+}
+
 /// Deletes the pair: from the host's end, which carries the owner's mark, or from the container's end when
 /// somebody else's plugin made it. `known` is the host's end as written down.
 ///
@@ -171,21 +201,12 @@ pub fn remove(
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
     let mut host = RouteSocket::open().map_err(kernel)?;
-    let names = match known.filter(|name| !name.is_empty()) {
-        Some(name) => vec![name.to_owned()],
-        None => (0..owner::HOST_IFNAME_ATTEMPTS)
-            .map(|attempt| owner::host_ifname(key, attempt))
-            .collect(),
-    };
-    let alias = owner::alias(key);
-    for name in names {
-        if let Some(link) = host.link_by_name(&name).map_err(kernel)?
-            && is_of(&link, key)
-        {
-            host.delete_link(link.index).map_err(kernel)?;
-            return Ok(());
-        }
+    if let Some(end) = host_end(&mut host, key, known)? {
+        return host.delete_link(end.index).map(drop).map_err(kernel);
     }
+    let alias = owner::alias(key);
+    let is_call = call.command() == Command::Del;
+    let netns = netns.filter(|netns| !is_call || !call.is_another(netns));
     let Some(netns) = netns else { return Ok(()) };
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
     let Some(link) = inside.link_by_name(key.ifname.as_str()).map_err(kernel)? else {
@@ -282,28 +303,30 @@ pub fn gc(
     let mut failures = Failures::new();
     let stale = stale(call, index, plugin, &mut failures);
     let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
-    for key in stale {
-        let mut own = Failures::new();
-        let removed = own.note("remove the link", remove_link(&key)).is_some();
-        remove_rest(&key, &mut own);
-        failures.note(format_args!("collect {key}"), own.into_result());
+    let looked: Vec<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
+    let mut spared = Spared::new(call, index, plugin);
+    for one in stale {
+        let (key, mut removed) = (one.key.clone(), false);
+        let collected = one.collect(index, plugin, || {
+            let mut own = Failures::new();
+            removed = own.note("remove the link", remove_link(&key)).is_some();
+            remove_rest(&key, &mut own);
+            own.into_result()
+        });
+        spared.note(&key, &collected);
+        failures.note(format_args!("collect {key}"), collected);
         if let (false, Left::LinksOf(keys)) = (removed, &mut left) {
             keys.push(key);
         }
     }
-    failures.note("collect filter rules", rules::collect(call, index));
-    attachment::collect_addresses(call, &left, &mut failures);
+    failures.note("collect filter rules", rules::collect(call, index, &spared));
+    attachment::collect_addresses(call, plugin, &looked, left, &mut failures);
     failures.into_result()
 }
 
 /// Returns the attachments of this network that are written down for `plugin`, that links on the host are marked
 /// with, or that hold something shared, and that GC's list does not name.
-fn stale(
-    call: &Call<'_>,
-    index: &Index,
-    plugin: &str,
-    failures: &mut Failures,
-) -> Vec<AttachmentKey> {
+fn stale(call: &Call<'_>, index: &Index, plugin: &str, failures: &mut Failures) -> Vec<Stale> {
     let records = attachment::stale_records(call, index, plugin);
     let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();
     if let Some(marked) = failures.note("list links", marked(call)) {
@@ -314,5 +337,5 @@ fn stale(
     stale.sort();
     stale.dedup();
     stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
-    stale
+    stale.into_iter().map(|key| Stale::look(index, plugin, key)).collect()
 }

@@ -1,7 +1,7 @@
 //! The link that a container's link stands on: `master` by name, as the reference has it, or chosen by what it is.
 
-use std::fs;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use cni::{Error, code};
@@ -11,6 +11,7 @@ use kernel::netlink::Errno;
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN};
 use serde::Deserialize;
 
+use super::device;
 use super::kernel_error as kernel;
 use super::mac::parse_mac;
 
@@ -107,15 +108,14 @@ impl Selector {
                 only(found.collect(), &format!("hardware address {mac}"), "parent.mac")
             }
             Selector::Pci(address) => {
-                let folder = format!("bus/pci/devices/{address}/net");
-                let found = named_in(socket, &Path::new(SYSFS).join(folder))?;
+                let folder = Path::new(SYSFS).join("bus/pci/devices").join(address);
+                let found = device::links_of(socket, &folder)?;
                 only(found, &format!("PCI address {address}"), "parent.pciBusID")
             }
             Selector::Driver(driver) => {
                 let links = socket.links().map_err(kernel)?;
                 let found = links.into_iter().filter(|link| {
-                    driver_of(&link.name).as_deref() == Some(driver.as_str())
-                        || link.is_kind(driver)
+                    device::driver(link).as_deref() == Some(driver.as_str()) || link.is_kind(driver)
                 });
                 only(found.collect(), &format!("driver {driver:?}"), "parent.driver")
             }
@@ -166,6 +166,28 @@ pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Error> {
         Ok(mtu) => Ok(Some(mtu)),
         Err(_) => Err(invalid(format!("invalid MTU {mtu}"), "key \"mtu\" is a number of bytes")),
     }
+}
+
+/// What the kernel takes as the MTU of a pair, a macvlan or an ipvlan (linux include/uapi/linux/if_ether.h ETH_MIN_MTU,
+/// ETH_MAX_MTU).
+pub const ETHERNET_MTU: RangeInclusive<u32> = 68..=65_535;
+
+/// Reads the key `mtu` of a link for which the kernel takes what is in `range` alone: 0 leaves it to the kernel.
+///
+/// # Errors
+/// Code 7.
+pub fn parse_mtu_in(mtu: i64, range: &RangeInclusive<u32>) -> Result<Option<u32>, Error> {
+    let wanted = parse_mtu(mtu)?;
+    if wanted.is_none_or(|mtu| range.contains(&mtu)) {
+        return Ok(wanted);
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(invalid(
+        format!("invalid MTU {mtu}, must be [{least}, {most}]"),
+        format!(
+            "key \"mtu\" is a number of bytes from {least} to {most}, or 0 for the kernel's choice"
+        ),
+    ))
 }
 
 fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
@@ -237,23 +259,6 @@ fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Error> {
         }
     }
     Ok(None)
-}
-
-/// Returns the links named by a folder's entries, as `/sys/…/net` has them.
-fn named_in(socket: &mut RouteSocket, folder: &Path) -> Result<Vec<Link>, Error> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if let Some(name) = entry.file_name().to_str() {
-            found.extend(socket.link_by_name(name).map_err(kernel)?);
-        }
-    }
-    Ok(found)
-}
-
-fn driver_of(link: &str) -> Option<String> {
-    let path = Path::new(SYSFS).join("class/net").join(link).join("device/driver");
-    let target = fs::read_link(path).ok()?;
-    Some(target.file_name()?.to_str()?.to_owned())
 }
 
 #[cfg(test)]

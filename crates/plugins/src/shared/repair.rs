@@ -15,7 +15,7 @@ use kernel::netns::Netns;
 use kernel::route::{
     self, Change, IpFamily, Link, LinkSet, Neighbour, NeighbourState, RouteFilter, RouteSocket,
 };
-use state::{Index, Lock};
+use state::{AttachmentLock, Index};
 
 use super::container::{self, Options};
 use super::failures::Failures;
@@ -23,7 +23,7 @@ use super::shared_object::lock_error;
 use super::{kernel_error as kernel, owner};
 
 /// How long a DEL waits for a repair, which takes milliseconds. Then it goes on: it must come to its end.
-const DEL_PATIENCE: Duration = Duration::from_secs(10);
+pub const DEL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a repair waits for a DEL. Later there is nothing to repair.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(2);
@@ -86,17 +86,30 @@ pub fn told(drift: &Error) -> String {
     }
 }
 
-/// Keeps repairs off while an attachment is removed. A lock that is not to be had does not stop DEL.
-#[must_use]
-pub fn keep_off(call: &Call<'_>) -> Option<Lock> {
+/// Keeps ADD, repairs and other DELs off while an attachment is removed. A lock that is not to be had does not stop DEL, unless it
+/// is for a container that was gone and may have come back.
+///
+/// # Errors
+/// Code 11 when it has come back ([`cni::GONE`]).
+pub fn keep_off(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error> {
     let index = Index::new(call.roots());
-    match index.lock_attachment(call.attachment(), DEL_PATIENCE) {
+    let key = call.attachment();
+    let begun = index.begin_attachment(key, DEL_PATIENCE).map(Some);
+    let lock = match begun {
+        // Where the folder cannot be made no ADD can make it either.
+        Err(error) if !error.is_busy() => index.lock_attachment(key, DEL_PATIENCE),
+        begun => begun,
+    };
+    let lock = match lock {
         Ok(lock) => lock,
+        Err(error) if call.common().gone.is_some() => return Err(lock_error(&error)),
         Err(error) => {
-            call.warn(format_args!("a repair may be under way: {error}"));
+            call.warn(format_args!("an ADD or a repair may be under way: {error}"));
             None
         }
-    }
+    };
+    call.refuse_if_back()?;
+    Ok(lock)
 }
 
 /// Repairs an attachment that `plugin` has a record of, under its lock.
@@ -121,7 +134,7 @@ pub fn of_record(
 }
 
 /// Repairs what a plugin whose ADD can be repeated has made: CHECK says whether something is missing, ADD makes it again
-/// and leaves the rest.
+/// and leaves the rest. Where `is_same` says that what ADD saw is something else by now, that is told and nothing is done.
 ///
 /// # Errors
 /// As [`of_record`].
@@ -129,8 +142,12 @@ pub fn by_adding_again(
     call: &Call<'_>,
     plugin: &dyn Plugin,
     record: &str,
+    is_same: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Vec<String>, Error> {
     of_record(call, record, |_, repair| {
+        if repair.look("leave what is not ADD's", is_same()).is_none() {
+            return Ok(());
+        }
         if let Err(drift) = plugin.check(call)
             && drift.code == cni_plugin::codes::DRIFT
         {

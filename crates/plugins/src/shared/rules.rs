@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use state::Index;
 
 use super::failures::Failures;
-use super::filter::{drift, filter_error, iptables_error, valid_keys};
+use super::filter::{Spared, drift, filter_error, iptables_error};
 
 /// What these plugins look after.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
@@ -108,19 +108,19 @@ pub fn remove(
     failures.into_result()
 }
 
-/// Removes the elements of attachments of this network that are not valid.
+/// Removes the elements of attachments of this network that are not spared.
 ///
 /// # Errors
 /// As [`remove`].
-pub fn collect(call: &Call<'_>, index: &Index) -> Result<(), Error> {
-    let valid = valid_keys(call);
+pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<(), Error> {
     let network = call.network().as_str();
+    let stays = |hash: &str| spared.contains(hash);
     let mut failures = Failures::new();
     let collected = Firewall::open(index)
-        .and_then(|mut firewall| firewall.gc(network, &valid, CONCERNS))
+        .and_then(|mut firewall| firewall.gc(network, &stays, CONCERNS))
         .map(drop);
     failures.note("nftables", collected.map_err(|error| filter_error(&error)));
-    let left = firewall::reference::gc_bridge(network, &valid);
+    let left = firewall::reference::gc_bridge(network, &spared.keys());
     failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
     failures.into_result()
 }

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use cni::{AttachmentKey, Error, code};
-use cni_plugin::codes;
+use cni_plugin::{Call, codes};
+use kernel::route::RouteSocket;
 use kernel::sysctl::{Sysctl, SysctlError};
-use serde_json::json;
+use serde_json::{Value, json};
 use state::{FileError, Index, LockError, Release};
+
+use super::kernel_error;
 
 /// How long a shared object's lock may be waited for. It is held for a few milliseconds at a time; whoever
 /// holds it longer is stuck, and is named in the error.
@@ -16,7 +19,7 @@ pub const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 /// Returns the error object for a file of ours that failed.
 #[must_use]
 pub fn file_error(error: &FileError) -> Error {
-    Error::from_chain(codes::STATE, error).with_details("check space and permissions of that path")
+    Error::from_chain(codes::STATE, error)
 }
 
 /// Returns the error object for a lock that was not to be had.
@@ -38,28 +41,85 @@ pub fn holders_of_network(index: &Index, network: &str) -> Vec<AttachmentKey> {
 /// How the names of what [`holders_of_network`] looks at begin.
 const HELD: [&str; 2] = ["bridge ", "sysctl "];
 
+/// What becomes of a switch of ours when the last attachment leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtTheEnd {
+    /// It stays on: another program may have come to rely on it.
+    StaysOn,
+    /// It is switched off again.
+    PutBack,
+}
+
+/// Why an attachment lets go of a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// Its container has lived, or nobody knows.
+    Ended,
+    /// Its ADD failed: nobody has relied on it.
+    Undone,
+}
+
+impl Leaving {
+    /// Says why one lets go that a call removes.
+    #[must_use]
+    pub fn of(call: &Call<'_>) -> Self {
+        if call.is_undo() { Leaving::Undone } else { Leaving::Ended }
+    }
+}
+
+/// In a switch's note: which attachment switched it on, by its hash, as long as no other has held it.
+const BY: &str = "by";
+
+/// In a switch's note: the interfaces that forwarded by themselves while the switch was off. Whoever writes it sets every
+/// interface's own (linux net/ipv4/devinet.c `inet_forward_change`, net/ipv6/addrconf.c `addrconf_forward_change`).
+const ALONE: &str = "alone";
+
+/// In a switch's note: whether all that held it asked for [`AtTheEnd::PutBack`].
+const PUT_BACK: &str = "putBack";
+
 /// A switch of the host that attachments need on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSwitch {
     key: &'static str,
+    /// Where interfaces have theirs.
+    each: &'static str,
 }
 
+/// The name of what new interfaces begin with, beside those of interfaces.
+const NEW: &str = "default";
+
 /// IPv4 forwarding.
-pub const FORWARD_V4: HostSwitch = HostSwitch { key: "net/ipv4/ip_forward" };
+pub const FORWARD_V4: HostSwitch = HostSwitch { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
 /// IPv6 forwarding.
-pub const FORWARD_V6: HostSwitch = HostSwitch { key: "net/ipv6/conf/all/forwarding" };
+pub const FORWARD_V6: HostSwitch =
+    HostSwitch { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };
 
 impl HostSwitch {
-    fn object(self) -> String {
+    /// How the index names it.
+    #[must_use]
+    pub fn object(self) -> String {
         format!("sysctl {}", self.key)
     }
 
-    /// Switches it on and holds it for the attachment. A switch that was on before any of ours came is
-    /// nobody's to put back and costs one read.
+    /// Its name as `sysctl` has it.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.key.replace('/', ".")
+    }
+
+    /// Switches it on and holds it for the attachment. A switch that was on before any of ours came
+    /// is not ours to put back, and costs one read.
+    ///
+    /// It is put back at the end only if all that held it since say [`AtTheEnd::PutBack`].
     ///
     /// # Errors
     /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
-    pub fn hold(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+    pub fn hold(
+        self,
+        index: &Index,
+        key: &AttachmentKey,
+        at_the_end: AtTheEnd,
+    ) -> Result<(), Error> {
         let object = self.object();
         let noted = || index.has_note(&object).map_err(|error| file_error(&error));
         if !noted()? && self.is_on()? {
@@ -67,12 +127,26 @@ impl HostSwitch {
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
         let on = self.is_on()?;
-        if on && !noted()? {
+        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
+        // A garbled one says too that it was ours.
+        let ours = note.is_some() || noted()?;
+        if on && !ours {
             // Somebody else switched it on just now.
             return Ok(());
         }
-        if !on {
-            index.note(&object, &json!({ "was": "0" })).map_err(|error| file_error(&error))?;
+        let put_back = at_the_end == AtTheEnd::PutBack;
+        let hash = key.hash();
+        if !ours {
+            let alone = self.forward_alone()?;
+            let made = json!({ "was": "0", PUT_BACK: put_back, BY: hash, ALONE: alone });
+            index.note(&object, &made).map_err(|error| file_error(&error))?;
+        } else if let Some(mut made) = note {
+            let is_anothers = made[BY].as_str().is_some_and(|by| by != hash);
+            if is_anothers || (!put_back && made[PUT_BACK] == true) {
+                made[PUT_BACK] = json!(put_back && made[PUT_BACK] == true);
+                made[BY] = json!(made[BY].as_str().filter(|_| !is_anothers));
+                index.note(&object, &made).map_err(|error| file_error(&error))?;
+            }
         }
         index.hold(&object, key).map_err(|error| file_error(&error))?;
         if !on {
@@ -81,11 +155,44 @@ impl HostSwitch {
         Ok(())
     }
 
-    /// Lets go of it; the last attachment switches it off if the first switched it on.
+    /// Lists the interfaces that forward by themselves, while the switch is off.
+    fn forward_alone(self) -> Result<Vec<String>, Error> {
+        let links = RouteSocket::open().and_then(|mut host| host.links()).map_err(kernel_error)?;
+        let names = links.into_iter().map(|link| link.name).chain([NEW.to_owned()]);
+        // One that is gone by now, or has no IPv6, forwards nothing.
+        let forwards = |name: &String| {
+            let own = Sysctl::of_link(self.each, name, "forwarding").and_then(|own| own.read());
+            own.is_ok_and(|value| value != "0")
+        };
+        Ok(names.filter(forwards).collect())
+    }
+
+    /// Switches it off, and interfaces on again that forwarded by themselves before.
+    fn put_back(self, note: Option<&Value>) -> Result<(), Error> {
+        self.sysctl()?.write_if_different("0").map_err(refused)?;
+        let alone = note.and_then(|note| note[ALONE].as_array()).into_iter().flatten();
+        for name in alone.filter_map(Value::as_str) {
+            let own = Sysctl::of_link(self.each, name, "forwarding").map_err(refused)?;
+            match own.write("1") {
+                Err(error) if !error.is_missing() => return Err(refused(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of it. The last attachment switches it off if the first switched it on and all asked
+    /// for that; otherwise it stays on, since others may rely on it by now, and that it was ours is
+    /// remembered. One whose ADD is undone switches it off if it switched it on and no other has held it.
     ///
     /// # Errors
     /// As [`HostSwitch::hold`].
-    pub fn release(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+    pub fn release(
+        self,
+        index: &Index,
+        key: &AttachmentKey,
+        leaving: Leaving,
+    ) -> Result<(), Error> {
         let object = self.object();
         // Who holds it, or held it, holds what was switched, whatever became of the note.
         let noted = index.has_note(&object).map_err(|error| file_error(&error))?;
@@ -97,10 +204,11 @@ impl HostSwitch {
         if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
             return Ok(());
         }
-        self.put_back(index)
+        let is_own = |note: &Value| note[BY].as_str() == Some(key.hash().as_str());
+        self.settle(index, &|note| leaving == Leaving::Undone && is_own(note))
     }
 
-    /// Puts it back if nobody holds it: an ADD was killed between switching it on and its hold on it.
+    /// Settles it if nobody holds it: an ADD was killed between switching it on and its hold on it.
     ///
     /// # Errors
     /// As [`HostSwitch::hold`].
@@ -112,13 +220,23 @@ impl HostSwitch {
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
         match index.is_held(&object).map_err(|error| file_error(&error))? {
             true => Ok(()),
-            false => self.put_back(index),
+            false => self.settle(index, &|_| false),
         }
     }
 
-    fn put_back(self, index: &Index) -> Result<(), Error> {
-        self.sysctl()?.write_if_different("0").map_err(refused)?;
-        index.take_note(&self.object()).map(drop).map_err(|error| file_error(&error))
+    /// Puts it back or leaves it on, as the note says, and `is_undone` of the note. Nobody holds it any more. A note of an earlier
+    /// release, or a garbled one, asks for nothing.
+    fn settle(self, index: &Index, is_undone: &dyn Fn(&Value) -> bool) -> Result<(), Error> {
+        let object = self.object();
+        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
+        if !note.as_ref().is_some_and(|note| note[PUT_BACK] == true || is_undone(note)) {
+            return match self.is_on()? && index.has_note(&object).map_err(|e| file_error(&e))? {
+                true => index.leave(&object).map_err(|error| file_error(&error)),
+                false => index.take_note(&object).map(drop).map_err(|error| file_error(&error)),
+            };
+        }
+        self.put_back(note.as_ref())?;
+        index.take_note(&object).map(drop).map_err(|error| file_error(&error))
     }
 
     /// Says whether it is on.

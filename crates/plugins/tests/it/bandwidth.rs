@@ -96,8 +96,8 @@ fn a_bucket_on_the_hosts_end_for_what_goes_to_the_container() {
     let bucket = bucket(&node, "vc1");
     assert_eq!(bucket["handle"], "1:");
     assert_eq!(bucket["options"]["rate"], 1_000_000);
-    // Of the megabyte that was asked for, what does not break the limit.
-    assert_eq!(bucket["options"]["burst"], 50_000);
+    // The megabyte that was asked for: somebody chose it.
+    assert_eq!(bucket["options"]["burst"], 1_000_000);
     assert!(ifbs(&node).is_empty());
     let kinds: Vec<_> = qdiscs(&node, "vc1").iter().map(|qdisc| qdisc["kind"].clone()).collect();
     assert!(!kinds.contains(&json!("ingress")), "{kinds:?}");
@@ -150,6 +150,35 @@ fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     run(&node, "ADD", &c1, &prev, keys).config(fixed).call().ok();
     assert_eq!(bucket(&node, "vc1")["options"]["rate"], 500_000);
     assert!(ifbs(&node).is_empty(), "the configuration asks for nothing in that direction");
+}
+
+/// 42 minutes at this rate: the kernel tells sizes as times, in 32 bits that hold 274 seconds.
+#[test]
+fn a_burst_of_many_seconds_is_given_and_named() {
+    testkit::require!("root");
+    let (node, c1, prev) = host("bw-long");
+    let keys = both(64_000, 160_000_000);
+    let answer = run(&node, "ADD", &c1, &prev, keys.clone()).call();
+    let told = answer.stderr().to_owned();
+    assert!(told.contains("ingressBurst is what ingressRate carries in 2500 s"), "{told}");
+    assert!(told.contains("egressBurst"), "{told}");
+    answer.ok();
+    let check = || run(&node, "CHECK", &c1, &prev, keys.clone());
+    let answer = check().call();
+    assert!(answer.succeeded() && answer.stderr().contains("ingressBurst"), "{answer:?}");
+    // A repair knows it as its own.
+    let once = Snapshot::take(&node.lab);
+    let repair = || check().config(json!({ "netwright/repair": true })).call();
+    assert!(repair().succeeded());
+    once.assert_same(&Snapshot::take(&node.lab));
+    node.sh("tc qdisc change dev vc1 root handle 1: tbf rate 64kbit burst 100000 limit 200000");
+    check().call().fails(104, "does not match");
+    assert!(repair().succeeded() && check().call().succeeded());
+    once.assert_same(&Snapshot::take(&node.lab));
+    // No word of what fits into a second.
+    let answer = run(&node, "ADD", &c1, &prev, both(8_000_000, 8_000_000)).call();
+    assert!(!answer.stderr().contains("Burst"), "{answer:?}");
+    answer.ok();
 }
 
 /// Row: bandwidth | nothing configured.

@@ -2,7 +2,12 @@
 
 mod matrix;
 
+use std::time::Duration;
+
+use cni::AttachmentKey;
+use kernel::packet::{Filter, PacketSocket};
 use serde_json::{Value, json};
+use state::{Index, file_name_of};
 use testkit::traffic::{assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
 
@@ -397,6 +402,95 @@ fn macspoofchk() {
     assert!(!node.sh("nft list table bridge netwright").contains("elements"));
 }
 
+/// Has a container send frames with another's source address to each group that bridges treat by themselves, untagged and
+/// in a VLAN; returns where the bridge thinks that address is then.
+fn forge_to_link_local_groups(node: &Node, forger: &Container, mac: &str) -> Vec<String> {
+    let source: Vec<u8> =
+        mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let ifindex = link(forger, "eth0")["ifindex"].as_u64().unwrap();
+    forger.enter(|| {
+        let ifindex = u32::try_from(ifindex).unwrap();
+        let socket = PacketSocket::open(ifindex, &Filter::nothing()).unwrap();
+        for group in 0..16 {
+            for tag in [&[][..], &[0x81, 0, 0, 7]] {
+                let to = [0x01, 0x80, 0xc2, 0, 0, group];
+                let frame = [&to[..], &source, tag, &[0x88, 0xb5], &[b'x'; 60]].concat();
+                socket.send(&frame).unwrap();
+            }
+        }
+    });
+    // Answered behind the forged frames.
+    assert_pings(forger, "10.1.0.1");
+    let learnt = node.sh("bridge fdb show");
+    let of_it = |line: &&str| line.starts_with(&format!("{mac} ")) && !line.contains(" self");
+    learnt.lines().filter(of_it).map(str::to_owned).collect()
+}
+
+fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
+    let node = node_with(name, ONE_V4);
+    node.sh(&format!("ip link add cni0 type bridge {options} && ip link set cni0 up"));
+    let option = || link(&node.lab, "cni0")["linkinfo"]["info_data"]["no_linklocal_learn"].clone();
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = json!({ "macspoofchk": true, "isGateway": true, "ipam": { "type": "fixed" } });
+    let run = |verb, of: &Container| {
+        node.run("bridge", verb).to(of).config(config.clone()).config(keys.clone())
+    };
+    let r1 = run("ADD", &c1).call().ok();
+    answer_with(&node, &ONE_V4.replace("10.1.0.2", "10.1.0.3"));
+    let r2 = run("ADD", &c2).call().ok();
+    if options.contains("stp_state 1") {
+        node.sh("timeout 20 sh -c 'until [ $(bridge link show | grep -c forwarding) = 2 ]; do sleep 0.05; done'");
+    }
+    // What it says of its own accord would put right where its frames go.
+    c2.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+    assert_pings(&c2, "10.1.0.1");
+    let mac = r2["interfaces"][2]["mac"].as_str().unwrap();
+    let elsewhere = |line: &&String| !line.contains(&format!("dev {} ", host_ifname(&r2)));
+    let learnt = forge_to_link_local_groups(&node, &c1, mac);
+    assert_eq!(learnt.iter().find(elsewhere), None);
+    // Somebody undoes it: the other's frames go to the forger, CHECK says so, and a repair puts it back.
+    let check = |keys: Value| run("CHECK", &c1).prev(&r1).config(keys).call();
+    check(json!({})).silent();
+    node.sh("ip link set cni0 type bridge no_linklocal_learn 0");
+    let learnt = forge_to_link_local_groups(&node, &c1, mac);
+    assert!(learnt.iter().any(|line| elsewhere(&line)), "not what is guarded against: {learnt:?}");
+    check(json!({})).fails(104, "learns from link-local frames");
+    let said = check(json!({ cni::REPAIR: true }));
+    let told = cni::Repaired::parse(&said.output.stdout).lines;
+    assert!(
+        told.iter().any(|line| line.contains("no learning from link-local frames")),
+        "{said:?}"
+    );
+    check(json!({})).silent();
+    // As it was with the last.
+    for (container, result) in [(&c1, &r1), (&c2, &r2)] {
+        assert_eq!(option(), 1);
+        run("DEL", container).prev(result).call().silent();
+    }
+    assert_eq!(option(), 0);
+}
+
+/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f past the packet filter, unless they are told not to: a forged source
+/// address had another container's frames sent to the forger.
+#[test]
+fn macspoofchk_is_not_passed_by_link_local_frames() {
+    testkit::require!("root");
+    forge_link_local_frames("bridge-ll", &json!({}), "stp_state 0");
+}
+
+/// With STP, frames to :00 are taken aside too.
+#[test]
+fn macspoofchk_is_not_passed_by_link_local_frames_with_stp() {
+    testkit::require!("root");
+    forge_link_local_frames("bridge-ll-stp", &json!({}), "stp_state 1 forward_delay 200");
+}
+
+#[test]
+fn vm_macspoofchk_is_not_passed_by_link_local_frames_in_a_vlan() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    forge_link_local_frames("bridge-ll-vlan", &json!({ "vlan": 7 }), "vlan_filtering 1");
+}
+
 #[test]
 fn disable_container_interface() {
     let node = node_with("bridge-down", ONE_V4);
@@ -492,7 +586,7 @@ fn duplicate_address_detection_and_notification() {
     let c2 = node.container("c2");
     add(&node, &c2)
         .config(fixed())
-        .config(json!({ "enabledad": true }))
+        .config(json!({ "enabledad": true, "allowAddressConflict": true }))
         .call()
         .fails(108, "duplicate address detection failed for fd00:1::2/64");
     assert!(!succeeds(&c2, "ip link show eth0"));
@@ -708,7 +802,8 @@ fn routes_with_attributes() {
     );
     let c1 = node.container("c1");
     let result = add(&node, &c1).config(fixed()).call().ok();
-    let main = c1.sh("ip route");
+    // A link that has just come up is without carrier until the kernel looks at it.
+    let main = c1.sh("ip route").replace(" linkdown", "");
     for line in [
         "10.7.0.0/16 via 10.1.0.1",
         "10.8.0.0/16 via 10.1.0.1",
@@ -739,7 +834,8 @@ fn status_forwards_to_ipam_and_looks_at_the_bridge() {
 fn gc_collects_exactly_the_orphans() {
     let node = node_with("bridge-gc", ONE_V4);
     let containers: Vec<_> = (0..4).map(|n| node.container(&format!("c{n}"))).collect();
-    let config = json!({ "ipMasq": true, "isGateway": true, "ipam": { "type": "fixed" } });
+    let config = json!({ "ipMasq": true, "isGateway": true, "allowAddressConflict": true,
+                         "ipam": { "type": "fixed" } });
     let names: Vec<_> = containers
         .iter()
         .map(|container| host_ifname(&add(&node, container).config(config.clone()).call().ok()))
@@ -784,4 +880,196 @@ fn two_hundred_at_once_on_a_bridge_that_is_not_there_yet() {
     assert_eq!(node.sh("ip -o link show type bridge").lines().count(), 1);
     assert_eq!(node.sh("ip -o link show master cni0").lines().count(), 200);
     assert_pings(&containers[199], "10.1.0.1");
+}
+
+fn key(container_id: &str) -> AttachmentKey {
+    AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: container_id.parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    }
+}
+
+fn has_bridge(node: &Node) -> bool {
+    succeeds(&node.lab, "ip link show cni0")
+}
+
+/// A container comes back under its ID while the host's end of its old pair is still there, and its
+/// ADD fails. What is written down is of the old one.
+#[test]
+fn an_add_that_fails_beside_an_earlier_one_leaves_no_bridge() {
+    let node = node_with("bridge-add-again", ONE_V4);
+    let (old, new) = (node.container("old"), node.container("new"));
+    let first = host_ifname(&add(&node, &old).id("c1").config(fixed()).call().ok());
+    node.stub(
+        "fixed",
+        r#"cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; echo '{"cniVersion":"1.1.0","code":11,"msg":"later"}'; exit 1"#,
+    );
+    add(&node, &new).id("c1").config(fixed()).call().fails(11, "later");
+    assert!(!succeeds(&new, "ip link show eth0"), "its pair stays");
+    assert!(!has_bridge(&node));
+
+    answer_with(&node, ONE_V4);
+    let again = add(&node, &new).id("c1").config(fixed()).call().ok();
+    assert_eq!(host_ifname(&again), first);
+    del(&node, &new).id("c1").config(fixed()).call().silent();
+    assert!(!has_bridge(&node));
+}
+
+/// What remains of an attachment whose hold on the bridge is gone: a DEL had no time to wait for its
+/// ADD, or somebody removed the file.
+#[test]
+fn a_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
+    let node = node_with("bridge-unheld", ONE_V4);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = json!({ "isGateway": true, "ipam": { "type": "fixed" } });
+    let shared = node.roots.run.join("shared").join(file_name_of("bridge cni0"));
+    add(&node, &c1).config(config.clone()).call().ok();
+    std::fs::remove_file(shared.join(key("c1").hash())).unwrap();
+    del(&node, &c2).config(config.clone()).call().silent();
+    assert_pings(&c1, "10.1.0.1");
+    del(&node, &c1).config(config).call().silent();
+    assert!(!has_bridge(&node));
+}
+
+/// The address is released after all else. An ADD that began before that would lose its address, and
+/// one that met a DEL without a record lost its hold on the bridge.
+#[test]
+fn a_del_keeps_adds_off_until_its_end() {
+    let node = node_with("bridge-del-alone", ONE_V4);
+    let c1 = node.container("c1");
+    let index = Index::new(&node.roots);
+    let (here, go) = (node.dir("log").join("here"), node.dir("log").join("go"));
+    node.sh(&format!("mkfifo {} {}", here.display(), go.display()));
+    for is_attached in [false, true] {
+        answer_with(&node, ONE_V4);
+        if is_attached {
+            add(&node, &c1).config(fixed()).call().ok();
+        }
+        let (at, until) = (here.display(), go.display());
+        node.stub("fixed", &format!("cat >/dev/null; echo >{at}; cat {until} >/dev/null"));
+        let begun = std::thread::scope(|scope| {
+            let deleting = scope.spawn(|| del(&node, &c1).config(fixed()).call().silent());
+            std::fs::read(&here).unwrap();
+            let begun = index.begin_attachment(&key("c1"), Duration::ZERO);
+            std::fs::write(&go, "").unwrap();
+            deleting.join().unwrap();
+            begun
+        });
+        assert!(begun.is_err_and(|error| error.is_busy()), "attached: {is_attached}");
+        assert!(!node.roots.run.join("owners").join(key("c1").hash()).exists());
+    }
+}
+
+#[test]
+fn gc_leaves_an_attachment_alone_that_somebody_is_at() {
+    let node = node_with("bridge-gc-alone", ONE_V4);
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).call().ok();
+    let gc = || node.run("bridge", "GC").of_network().config(fixed()).valid(&[]).call();
+    let index = Index::new(&node.roots);
+    let lock = index.begin_attachment(&key("c1"), Duration::ZERO).unwrap();
+    gc().fails(11, "held by");
+    assert!(succeeds(&c1, "ip link show eth0") && has_bridge(&node));
+    drop(lock);
+    gc().silent();
+    assert!(!has_bridge(&node));
+}
+
+/// Somebody flushed the bridge, and the next ADD gave it the gateway again.
+#[test]
+fn a_gateway_that_was_given_twice_goes_once() {
+    let node = node_with("bridge-flushed", DUAL);
+    node.sh(
+        "ip link add cni0 type bridge && ip link set cni0 up && ip addr add 192.0.2.1/32 dev lo",
+    );
+    let config = json!({ "isGateway": true, "ipam": { "type": "fixed" } });
+    let containers = ["c1", "c2"].map(|name| node.container(name));
+    let give = |last: usize| {
+        let v4 = DUAL.replace(".2/24", &format!(".{last}/24"));
+        answer_with(&node, &v4.replace("::2/64", &format!("::{last}/64")));
+    };
+    for (number, container) in containers.iter().enumerate() {
+        give(2 + number);
+        add(&node, container).config(config.clone()).call().ok();
+        node.sh("ip addr flush dev cni0 scope global");
+    }
+    give(4);
+    let last = node.container("c3");
+    add(&node, &last).config(config.clone()).call().ok();
+    for container in containers.iter().chain([&last]) {
+        del(&node, container).config(config.clone()).call().silent();
+    }
+    assert_eq!(node.sh("ip -o addr show dev cni0 scope global").trim(), "");
+    // A note of an earlier release that names it twice.
+    add(&node, &last).config(config.clone()).call().ok();
+    let note = node.roots.run.join("shared").join(format!("{}.made", file_name_of("bridge cni0")));
+    let mut made: Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
+    let twice = made["addresses"].as_array_mut().expect("the note names addresses");
+    twice.extend(twice.clone());
+    std::fs::write(&note, made.to_string()).unwrap();
+    del(&node, &last).config(config).call().silent();
+    assert_eq!(node.sh("ip -o addr show dev cni0 scope global").trim(), "");
+}
+
+fn rename(node: &Node, from: &str, to: &str) {
+    node.sh(&format!(
+        "ip link set {from} down && ip link set {from} name {to} && ip link set {to} up"
+    ));
+}
+
+/// A bridge of ours that was renamed stays while an attachment is on it, whose hold was lost, and then goes.
+#[test]
+fn a_renamed_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
+    let node = node_with("bridge-renamed-unheld", ONE_V4);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = json!({ "isGateway": true, "ipam": { "type": "fixed" } });
+    let shared = node.roots.run.join("shared").join(file_name_of("bridge cni0"));
+    add(&node, &c1).config(config.clone()).call().ok();
+    rename(&node, "cni0", "other");
+    std::fs::remove_file(shared.join(key("c1").hash())).unwrap();
+    del(&node, &c2).config(config.clone()).call().silent();
+    assert_pings(&c1, "10.1.0.1");
+    del(&node, &c1).config(config).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show other"));
+}
+
+/// What we changed of a bridge that stays is put back, whatever it is called by then.
+#[test]
+fn a_renamed_bridge_that_stays_is_as_it_was() {
+    let node = node_with("bridge-renamed-stays", ONE_V4);
+    let c1 = node.container("c1");
+    let config = json!({ "isGateway": true, "macspoofchk": true, "ipam": { "type": "fixed" } });
+    // Somebody else's.
+    node.sh("ip link add cni0 address 02:00:00:00:01:01 type bridge && ip link set cni0 up");
+    let learning = |name: &str| link(&node.lab, name)["linkinfo"]["info_data"].clone();
+    let before = learning("cni0");
+    add(&node, &c1).config(config.clone()).call().ok();
+    rename(&node, "cni0", "other");
+    del(&node, &c1).config(config.clone()).call().silent();
+    assert_eq!(node.sh("ip -o -4 addr show dev other").trim(), "");
+    let kept = |data: &Value| (data["no_linklocal_learn"].clone(), data["vlan_filtering"].clone());
+    assert_eq!(kept(&learning("other")), kept(&before));
+    assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/other/accept_ra").trim(), "1");
+    // Another that we made in its place meanwhile does not hide it.
+    rename(&node, "other", "cni0");
+    add(&node, &c1).config(config.clone()).call().ok();
+    rename(&node, "cni0", "other");
+    let c2 = node.container("c2");
+    answer_with(&node, &ONE_V4.replace(".2/24", ".3/24"));
+    let mut beside = config.clone();
+    // The first has the gateway's subnet still.
+    add(&node, &c2).config(beside.clone()).call().fails(108, "on the host's link \"other\"");
+    beside["allowAddressConflict"] = json!(true);
+    add(&node, &c2).config(beside).call().ok();
+    del(&node, &c1).config(config.clone()).call().silent();
+    del(&node, &c2).config(config.clone()).call().silent();
+    assert!(!has_bridge(&node));
+    assert_eq!(node.sh("ip -o -4 addr show dev other").trim(), "");
+    // One of ours that has somebody's port.
+    add(&node, &c1).config(config.clone()).call().ok();
+    node.sh("ip link add his type veth peer name his1 && ip link set his master cni0");
+    rename(&node, "cni0", "ours");
+    del(&node, &c1).config(config).call().silent();
+    assert_eq!(node.sh("ip -o -4 addr show dev ours").trim(), "");
 }

@@ -115,7 +115,7 @@ fn what_whereabouts_is_called() {
     let node = Node::new("cluster-alias");
     let _daemon = Daemon::start(&node);
     let c1 = node.container("c1");
-    let ipam = json!({ "type": "whereabouts", "range": "192.0.2.0/24" });
+    let ipam = json!({ "type": "whereabouts", "range": "192.0.2.0/24", "gateway": "192.0.2.254" });
     let result = bridge(&node, "ADD", &c1, &ipam).call().ok();
     assert_eq!(addresses(&result), ["192.0.2.1/24"]);
     bridge(&node, "DEL", &c1, &ipam).call().silent();

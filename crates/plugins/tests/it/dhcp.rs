@@ -1,6 +1,7 @@
 //! `dhcp` without its daemon. With it, and with real servers: `crates/daemon/tests/it/dhcp`.
 
 use serde_json::json;
+use testkit::Place as _;
 
 use crate::support::{Node, Run};
 
@@ -73,4 +74,36 @@ fn keys_that_nobody_reads_are_found() {
     let keys: Vec<String> =
         plugin.unknown_keys(config).unwrap().into_iter().map(|key| key.key.clone()).collect();
     assert_eq!(keys, ["deamonSocketPath", "form"]);
+}
+
+/// The container has renamed its interface and made one of its own under the name: the leased address goes before the lease does,
+/// and the other one's stays.
+#[test]
+fn addresses_are_taken_from_the_attachments_interface_alone() {
+    testkit::require!("root");
+    let node = Node::new("dhcp-others");
+    let log = node.dir("log").join("at-del");
+    let result = json!({ "cniVersion": "1.1.0", "ips": [{ "address": "10.1.0.2/24" }] });
+    node.stub(
+        "dhcp",
+        &format!(
+            "cat >/dev/null; case $CNI_COMMAND in ADD) echo '{result}';; DEL) nsenter --net=$CNI_NETNS ip -o addr >{};; esac",
+            log.display()
+        ),
+    );
+    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
+    for keys in [json!({ "type": "bridge" }), json!({ "type": "macvlan", "master": "p0" })] {
+        let c1 = node.container("c1");
+        let run = |verb| {
+            let run = node.run(keys["type"].as_str().unwrap(), verb).to(&c1);
+            run.config(keys.clone()).config(json!({ "ipam": { "type": "dhcp" } }))
+        };
+        run("ADD").call().ok();
+        c1.sh("ip link set eth0 down && ip link set eth0 name eth9 && ip link set eth9 up && \
+             ip link add eth0 type veth peer name other0 && ip addr add 203.0.113.9/24 dev eth0");
+        run("DEL").call().silent();
+        let seen = std::fs::read_to_string(&log).unwrap();
+        assert!(!seen.contains("10.1.0.2") && seen.contains("203.0.113.9"), "{keys}: {seen}");
+        c1.delete();
+    }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Case {
     host: &'static str,
     /// A script that is run in each container before.
     container: &'static str,
+    /// A script that is run on the host when all are attached and checked.
+    later: &'static str,
     /// How many containers are attached.
     containers: usize,
     /// `cniVersion`. The installed release knows nothing after 1.0.0 and is left out then.
@@ -67,6 +69,7 @@ const PLAIN: Case = Case {
     name: "",
     host: "",
     container: "",
+    later: "",
     containers: 1,
     version: "1.0.0",
     succeeds: true,

@@ -253,8 +253,8 @@ fn duplicate_addresses_are_looked_for_when_asked_to() {
 
     fixed::forget(&node);
     fixed::gives(&node, &json!([{ "address": "fd00:1::2/64" }]));
-    let call =
-        macvlan(&node, "ADD", &c2).config(fixed::ipam()).config(json!({ "enabledad": true }));
+    let shared = json!({ "enabledad": true, "allowAddressConflict": true });
+    let call = macvlan(&node, "ADD", &c2).config(fixed::ipam()).config(shared);
     call.call().fails(108, "duplicate address detection failed for fd00:1::2/64");
     assert!(!succeeds(&c2, "ip link show eth0"));
     assert_eq!(fixed::verbs(&node), "ADD DEL");

@@ -5,13 +5,16 @@
 
 extern crate netwright_plugins as plugins;
 
+mod astray;
 mod bandwidth;
 mod bridge;
 mod chain;
+mod claims;
 mod cluster_ipam;
 mod cnm;
 mod dhcp;
 mod differential;
+mod doubles;
 mod dummy;
 mod firewall;
 mod host_device;

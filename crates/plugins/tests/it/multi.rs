@@ -1,5 +1,6 @@
 //! `multi`: several networks for one container.
 
+mod alone;
 mod matrix;
 
 use serde_json::{Value, json};
@@ -184,6 +185,25 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
         of(&node, "ADD", &c1, networks).call().fails(7, words);
         assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
     }
+}
+
+/// A plugin that says it can be asked, and gives what it gives.
+#[test]
+fn an_address_that_was_asked_for_and_not_given_is_an_error() {
+    testkit::require!("root");
+    let node = Node::new("multi-not-given");
+    let c1 = node.container("c1");
+    let result = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}"#;
+    node.stub(
+        "deaf",
+        &format!("cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; echo '{result}'"),
+    );
+    let network = json!({ "type": "bridge", "bridge": "br0", "name": "deaf",
+        "capabilities": { "ips": true }, "ipam": { "type": "deaf" } });
+    let networks = json!([{ "config": network, "ips": ["10.1.0.9/24"] }]);
+    let answer = of(&node, "ADD", &c1, networks).call();
+    answer.fails(7, "the address 10.1.0.9 was asked for, and 10.1.0.2 was given");
+    assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
 }
 
 #[test]

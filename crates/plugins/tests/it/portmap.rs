@@ -109,6 +109,59 @@ fn dnat_v4_v6() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
+/// Row: portmap | a port of a program: the runtime's to refuse. The plugin says whose traffic it takes, but not of those who
+/// hold ports for containers.
+#[test]
+fn a_port_that_a_program_listens_on_is_published_with_a_warning() {
+    testkit::require!("root", "program:socat");
+    let host = Host::new("pmprogram");
+    let (c1, prev) = host.container("c1", 2);
+    let mappings = json!([
+        mapping(8080, "tcp"),
+        { "hostPort": 8081, "containerPort": 80, "protocol": "udp", "hostIP": "192.0.2.9" },
+    ]);
+    let add = || host.run("ADD", &c1, &prev, &mappings).call();
+    let listen = |program: &str, port: u16| {
+        host.node
+            .sh(&format!("mkdir -p /run/programs && cp -n $(which socat) /run/programs/{program}"));
+        let listening = host
+            .node
+            .lab
+            .start(&format!("/run/programs/{program}"), &[&format!("TCP-LISTEN:{port}"), "STDOUT"]);
+        host.node.sh(&format!(
+            "timeout 60 sh -c 'until ss -Hltn sport = :{port} | grep -q .; do :; done'"
+        ));
+        listening
+    };
+    let program = listen("webserver", 8080);
+    let said = add();
+    assert!(said.succeeded());
+    let warning = said.stderr();
+    assert!(
+        warning.contains("host port 8080/tcp is held by program \"webserver\" (process "),
+        "{warning}"
+    );
+    assert!(
+        warning.contains("192.0.2.9:8081/udp: the host does not have address 192.0.2.9"),
+        "{warning}"
+    );
+    // Taken from the container by somebody: what the program has by now is left to it.
+    let check = |keys: Value| host.run("CHECK", &c1, &prev, &mappings).config(keys).call();
+    let repair = || check(json!({ cni::REPAIR: true }));
+    assert!(repair().succeeded());
+    host.node.sh("nft flush map inet netwright hostports4");
+    let before = host.node.sh("nft list ruleset");
+    let error = repair().error();
+    let told = format!("{error:?}");
+    assert!(told.contains("nothing was put back: host port 8080/tcp is held by program"), "{told}");
+    assert_eq!(host.node.sh("nft list ruleset"), before);
+    drop(program);
+    assert!(repair().succeeded());
+    check(json!({})).silent();
+    let _conmon = listen("conmon", 8080);
+    assert!(!add().stderr().contains("8080"));
+}
+
 /// Row: portmap | chains.
 #[test]
 fn chains() {
@@ -118,14 +171,67 @@ fn chains() {
     let mappings = json!([mapping(8080, "tcp")]);
     let run = |verb| host.run(verb, &c1, &prev, &mappings).config(json!({ "backend": "iptables" }));
     run("ADD").call().ok();
-    let ours =
-        host.node.sh("iptables-save -t nat | grep -v '^#'; ip6tables-save -t nat | grep -v '^#'");
+    let saved = || {
+        host.node.sh("iptables-save -t nat | grep -v '^#'; ip6tables-save -t nat | grep -v '^#'")
+    };
+    let ours = saved();
     run("DEL").call().silent();
     host.node.sh("nft flush ruleset");
     host.go(run("ADD"));
-    let theirs =
-        host.node.sh("iptables-save -t nat | grep -v '^#'; ip6tables-save -t nat | grep -v '^#'");
-    assert_eq!(ours, theirs);
+    // Ours have one rule more, which keeps loopback addresses to the host, and one for what ::1 sends.
+    let is_guard = |line: &&str| line.ends_with("-j RETURN");
+    assert_eq!(ours.lines().filter(is_guard).count(), 3, "{ours}");
+    let rest: String =
+        ours.lines().filter(|line| !is_guard(line)).map(|line| format!("{line}\n")).collect();
+    assert_eq!(rest, saved());
+}
+
+/// Row: portmap | a port at a loopback address is for the host alone, with the reference's chains too.
+#[test]
+fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
+    testkit::require!("root");
+    let host = Host::new("pmloop");
+    let (c1, prev) = host.container("c1", 2);
+    let mappings = json!([
+        { "hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1" },
+        { "hostPort": 8080, "containerPort": 80, "protocol": "udp", "hostIP": "127.0.0.1" },
+        mapping(9090, "udp"),
+        mapping(9091, "tcp"),
+    ]);
+    let run = |verb| host.run(verb, &c1, &prev, &mappings).config(json!({ "backend": "iptables" }));
+    run("ADD").call().ok();
+    run("CHECK").call().silent();
+    let _servers = servers(&c1, "c1");
+    assert_eq!(traffic::assert_tcp(&host.node.lab, "127.0.0.1:8080").server, "c1");
+    assert_eq!(traffic::assert_udp(&host.node.lab, "127.0.0.1:9090").server, "c1");
+    assert_eq!(traffic::assert_udp(&host.outside, "198.51.100.1:9090").server, "c1");
+    // The reference's chains serve no ::1: what asks there is refused, and does not wait.
+    for value in [0, 1] {
+        host.node.sh(&format!("echo {value} > /proc/sys/net/bridge/bridge-nf-call-ip6tables"));
+        let asked = host.node.lab.enter(|| {
+            let to = "[::1]:9091".parse().unwrap();
+            std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_secs(20))
+        });
+        assert_eq!(asked.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+    host.outside.sh(
+        "ip addr flush dev lo && ip route add 127.0.0.0/8 via 198.51.100.1 dev eth0 && \
+                     for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; \
+                     echo 0 > /proc/sys/net/ipv4/conf/$i/rp_filter; done",
+    );
+    for localnet in [0, 1] {
+        host.node.sh(&format!("echo {localnet} > /proc/sys/net/ipv4/conf/up0/route_localnet"));
+        traffic::assert_no_tcp(&host.outside, "127.0.0.1:8080");
+        traffic::assert_no_udp(&host.outside, "127.0.0.1:8080");
+        traffic::assert_no_udp(&host.outside, "127.0.0.1:9090");
+    }
+    // A chain that an older release made is found out, and completed.
+    let guard = "-d 127.0.0.0/8 ! -i lo ! -o lo -j RETURN";
+    host.node.sh(&format!("iptables -t nat -D {DN} {guard}"));
+    let error = run("CHECK").call().error();
+    assert!(format!("{error:?}").contains(guard), "{error:?}");
+    run("ADD").call().ok();
+    traffic::assert_no_udp(&host.outside, "127.0.0.1:8080");
 }
 
 /// Either removes and checks what the other made.
@@ -695,4 +801,104 @@ fn nothing_asked_for_passes_the_result_on() {
     let null = host.node.run("portmap", "ADD").to(&c1).prev(&prev).version("1.0.0");
     null.config(json!({ "runtimeConfig": { "portMappings": null } })).call().ok();
     before.assert_same(&Snapshot::take(&host.node.lab));
+}
+
+/// A port at all addresses or at one, asked for of each backend: whoever comes second is refused, until the first has left or
+/// is gone.
+#[test]
+fn a_port_is_one_containers_whichever_backend_forwards_it() {
+    testkit::require!("root", "program:iptables");
+    let host = Host::new("pmbackends");
+    let (c1, first) = host.container("c1", 2);
+    let (c2, second) = host.container("c2", 3);
+    let run = |verb: &str, to: &Container, prev: &Value, wanted: &(&str, Value)| {
+        host.run(verb, to, prev, &wanted.1).config(json!({ "backend": wanted.0 }))
+    };
+    let everywhere = || json!([mapping(8080, "tcp")]);
+    let at = |address: &str| {
+        let mut mapping = mapping(8080, "tcp");
+        mapping["hostIP"] = json!(address);
+        json!([mapping])
+    };
+    let (nft, ipt) = ("nftables", "iptables");
+    for (holder, other) in [
+        ((nft, everywhere()), (ipt, everywhere())),
+        ((ipt, everywhere()), (nft, everywhere())),
+        ((ipt, everywhere()), (ipt, everywhere())),
+        ((nft, everywhere()), (ipt, at("198.51.100.1"))),
+        ((nft, at("198.51.100.1")), (ipt, everywhere())),
+        ((nft, at("198.51.100.1")), (ipt, at("198.51.100.1"))),
+        ((ipt, everywhere()), (nft, at("198.51.100.1"))),
+        ((ipt, everywhere()), (ipt, at("2001:db8:ffff::1"))),
+        ((ipt, at("2001:db8:ffff::1")), (nft, everywhere())),
+        ((ipt, at("198.51.100.1")), (nft, at("198.51.100.1"))),
+        ((ipt, at("198.51.100.1")), (ipt, everywhere())),
+    ] {
+        let what = format!("{holder:?}, then {other:?}");
+        run("ADD", &c1, &first, &holder).call().ok();
+        let before = Snapshot::take(&host.node.lab);
+        let said = run("ADD", &c2, &second, &other).call();
+        assert!(!said.succeeded(), "{what}");
+        said.fails(103, "8080/tcp is held by container \"c1\"");
+        before.assert_same(&Snapshot::take(&host.node.lab));
+        run("CHECK", &c1, &first, &holder).call().silent();
+        // Again it is its own.
+        run("ADD", &c1, &first, &holder).call().ok();
+        run("DEL", &c1, &first, &holder).call().silent();
+        run("ADD", &c2, &second, &other).call().ok();
+        run("DEL", &c2, &second, &other).call().silent();
+    }
+    // At two addresses, or where a condition tells them apart, nobody is in the other's way.
+    for (holder, other) in [
+        ((ipt, at("198.51.100.1")), (nft, at("192.0.2.7"))),
+        ((nft, at("198.51.100.1")), (ipt, at("192.0.2.7"))),
+    ] {
+        run("ADD", &c1, &first, &holder).call().ok();
+        run("ADD", &c2, &second, &other).call().ok();
+        run("DEL", &c1, &first, &holder).call().silent();
+        run("DEL", &c2, &second, &other).call().silent();
+    }
+    let one = (ipt, everywhere());
+    for (to, prev, from) in [(&c1, &first, "192.0.2.0/25"), (&c2, &second, "192.0.2.128/25")] {
+        let conditions = json!({ "conditionsV4": ["-s", from], "conditionsV6": ["-s", "::/0"] });
+        run("ADD", to, prev, &one).config(conditions).call().ok();
+    }
+    run("DEL", &c1, &first, &one).call().silent();
+    run("DEL", &c2, &second, &one).call().silent();
+    let shared = host.node.roots.run.join("shared");
+    assert!(!shared.exists() || host.node.sh(&format!("ls {}", shared.display())).is_empty());
+}
+
+/// What iptables forwards comes before elements of ours: a dead container's would take the port from the living one's.
+#[test]
+fn the_port_of_a_container_that_is_gone_is_taken_over_from_iptables() {
+    testkit::require!("root", "program:iptables");
+    let host = Host::new("pmtakeover");
+    let mappings = json!([mapping(8080, "tcp")]);
+    // Each with addresses of its own: a neighbour that has just been another is not asked for again at once.
+    for (backend, last) in [("nftables", 2), ("iptables", 4)] {
+        let (c1, first) = host.container("c1", last);
+        let (c2, second) = host.container("c2", last + 1);
+        let run = |verb: &str, to: &Container, prev: &Value, backend: &str| {
+            host.run(verb, to, prev, &mappings).config(json!({ "backend": backend }))
+        };
+        run("ADD", &c1, &first, "iptables").call().ok();
+        drop(c1);
+        run("ADD", &c2, &second, backend).call().ok();
+        let server = Server::tcp(&c2, "[::]:80", "c2");
+        for to in ["198.51.100.1:8080", "[2001:db8:ffff::1]:8080"] {
+            assert_eq!(traffic::assert_tcp(&host.outside, to).server, "c2", "{backend}");
+        }
+        // The first one's DEL comes late.
+        host.node
+            .run("portmap", "DEL")
+            .id("c1")
+            .config(json!({ "backend": "iptables" }))
+            .call()
+            .silent();
+        assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c2");
+        run("DEL", &c2, &second, backend).call().silent();
+        drop(server);
+        drop(c2);
+    }
 }

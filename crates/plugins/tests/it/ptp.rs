@@ -202,22 +202,82 @@ fn one_family_alone_leaves_the_other_alone() {
     }
 }
 
-#[test]
-fn the_last_to_leave_puts_forwarding_back() {
-    let node = Node::new("ptp-forward");
+/// Two containers come and go, the second of a network with these keys; returns the switches after each
+/// DEL, and what is said of those that stay on.
+fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], Vec<String>) {
+    let node = Node::new(name);
     node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
     let before = Snapshot::take(&node.lab);
     let forwarding = || node.sh("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding");
     let (c1, c2) = (node.container("c1"), node.container("c2"));
-    attach(&node, &c1, &dual(2), json!({}));
-    attach(&node, &c2, &dual(3), json!({}));
+    attach(&node, &c1, &dual(2), first);
+    attach(&node, &c2, &dual(3), second);
+    // DEL needs no configuration to know.
     ptp(&node, "DEL", &c1).call().silent();
-    assert_eq!(forwarding(), "1\n1\n");
+    let with_one = forwarding();
     ptp(&node, "DEL", &c2).call().silent();
-    assert_eq!(forwarding(), "0\n0\n");
+    let with_none = forwarding();
     c1.delete();
     c2.delete();
     before.assert_same(&Snapshot::take(&node.lab));
+    let index = state::Index::new(&node.roots);
+    let said = node.lab.enter(move || plugins::shared::forwarding::left_on(&index));
+    ([with_one, with_none], said)
+}
+
+#[test]
+fn forwarding_stays_on_behind_the_last() {
+    let (found, said) = forwarding_behind("ptp-forward", json!({}), json!({}));
+    assert_eq!(found, ["1\n1\n", "1\n1\n"]);
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].contains("sysctl -w net.ipv4.ip_forward=0"), "{said:?}");
+    assert!(said[1].contains("sysctl -w net.ipv6.conf.all.forwarding=0"), "{said:?}");
+}
+
+#[test]
+fn forwarding_is_switched_off_behind_the_last_where_all_ask_for_it() {
+    let restore = || json!({ "restoreForwarding": true });
+    let (found, said) = forwarding_behind("ptp-restore", restore(), restore());
+    assert_eq!(found, ["1\n1\n", "0\n0\n"]);
+    assert_eq!(said, Vec::<String>::new());
+    for (name, first, second) in
+        [("ptp-restore-1", restore(), json!({})), ("ptp-restore-2", json!({}), restore())]
+    {
+        let (found, said) = forwarding_behind(name, first, second);
+        assert_eq!(found, ["1\n1\n", "1\n1\n"], "{name}");
+        assert_eq!(said.len(), 2, "{name}: {said:?}");
+    }
+}
+
+/// Who writes the switch of all writes every interface's own.
+#[test]
+fn interfaces_that_forwarded_by_themselves_do_so_again() {
+    let node = Node::new("ptp-alone");
+    node.sh("for i in a.1 b0; do ip link add $i type bridge; done; \
+             sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0; \
+             echo 1 | tee /proc/sys/net/ipv[46]/conf/a.1/forwarding");
+    let all = || node.sh("cd /proc/sys/net; grep . ipv[46]/conf/*/forwarding");
+    let before = all();
+    assert_eq!(before.matches(":1").count(), 2, "{before}");
+    let c1 = node.container("c1");
+    attach(&node, &c1, &dual(2), json!({ "restoreForwarding": true }));
+    assert!(!all().contains(":0"));
+    ptp(&node, "DEL", &c1).call().silent();
+    assert_eq!(all(), before);
+}
+
+#[test]
+fn forwarding_that_was_on_is_not_said_to_be_ours() {
+    let node = Node::new("ptp-forward-on");
+    node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    let c1 = node.container("c1");
+    attach(&node, &c1, &dual(2), json!({ "restoreForwarding": true }));
+    ptp(&node, "DEL", &c1).call().silent();
+    let forwarding = node.sh("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding");
+    assert_eq!(forwarding, "1\n1\n");
+    let index = state::Index::new(&node.roots);
+    let said = node.lab.enter(move || plugins::shared::forwarding::left_on(&index));
+    assert_eq!(said, Vec::<String>::new());
 }
 
 #[test]

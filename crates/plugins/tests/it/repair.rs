@@ -70,6 +70,16 @@ impl<'n> Chain<'n> {
         (put_back, left)
     }
 
+    /// Has one plugin repair; returns why it did not.
+    #[track_caller]
+    pub(super) fn repair_of(&self, plugin: &str) -> String {
+        let (_, keys) = self.plugins.iter().find(|(name, _)| *name == plugin).unwrap();
+        let run = self.node.run(plugin, "CHECK").to(self.container).config(keys.clone());
+        let said = run.prev(&self.result).config(json!({ "netwright/repair": true })).call();
+        assert!(!said.succeeded(), "{said:?}");
+        said.error().to_string()
+    }
+
     /// Runs DEL of each plugin, the last first.
     #[track_caller]
     pub(super) fn del(&self) {

@@ -16,6 +16,7 @@ pub(crate) mod listener;
 pub(crate) mod matrix;
 pub(crate) mod multinet;
 pub(crate) mod on_parent;
+pub(crate) mod ready;
 pub(crate) mod versions;
 
 use std::ffi::OsString;

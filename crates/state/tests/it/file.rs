@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use state::{Durability, FileError, read_optional, remove_file, write_atomic};
+use state::{Durability, FileError, publish, read_optional, remove_file, withdraw, write_atomic};
+use testkit::watcher::{Runtime, Watcher};
 
 use crate::{mode_of, names_in};
 
@@ -95,4 +96,79 @@ fn what_is_no_file_is_refused_without_waiting() {
 fn files_of_procfs_are_read_though_they_tell_no_size() {
     let boot = state::boot_id().unwrap();
     assert_eq!(boot.len(), 36, "{boot}");
+}
+
+/// Whoever watches a folder as a container runtime does sees a published file come, change and go, and never a part of it.
+#[test]
+fn what_is_published_is_noticed_by_every_runtime() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("10-a.conflist");
+    let watcher = Watcher::new(dir.path());
+    let noticed = |what: &str| {
+        let seen = watcher.look();
+        for runtime in [Runtime::Containerd, Runtime::CriO] {
+            assert!(seen.is_noticed(runtime, "10-a.conflist"), "{what}, {runtime:?}: {seen:#?}");
+        }
+        assert_eq!(seen.half_written(), [""; 0], "{what}: {seen:#?}");
+    };
+    for (content, mode, durability) in [
+        ("first", 0o644, Durability::Synced),
+        ("changed", 0o600, Durability::Volatile),
+        ("executable", 0o755, Durability::Volatile),
+    ] {
+        publish(&path, content.as_bytes(), mode, durability).unwrap();
+        noticed(content);
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        assert_eq!(mode_of(&path), mode);
+    }
+    assert!(withdraw(&path).unwrap());
+    noticed("removed");
+    assert!(!withdraw(&path).unwrap());
+    assert_eq!(names_in(dir.path()), [""; 0]);
+}
+
+/// The next writer takes over what a killed one left, and so does who removes the file.
+#[test]
+fn what_a_killed_writer_left_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("10-a.conflist");
+    let left = dir.path().join(".10-a.conflist.new.tmp");
+    fs::write(&left, "a part, and longer than what is written now").unwrap();
+    publish(&path, b"whole", 0o600, Durability::Synced).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+    assert_eq!(names_in(dir.path()), ["10-a.conflist"]);
+    fs::write(&left, "a part").unwrap();
+    assert!(withdraw(&path).unwrap());
+    assert_eq!(names_in(dir.path()), [""; 0]);
+    // A link that somebody planted there is not followed.
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), &left).unwrap();
+    publish(&path, b"whole", 0o600, Durability::Synced).unwrap_err();
+    assert!(!dir.path().join("elsewhere").exists());
+}
+
+#[test]
+fn writers_of_one_published_file_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let contents = [vec![b'a'; 100_000], vec![b'b'; 50_000], vec![b'c'; 10]];
+    publish(&path, &contents[0], 0o600, Durability::Volatile).unwrap();
+    std::thread::scope(|scope| {
+        for content in &contents {
+            let path = &path;
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    publish(path, content, 0o600, Durability::Volatile).unwrap();
+                }
+            });
+        }
+        for _ in 0..300 {
+            let seen = read_optional(&path).unwrap().unwrap();
+            assert!(contents.contains(&seen), "a part of {} bytes", seen.len());
+        }
+    });
+    assert_eq!(names_in(dir.path()), ["file"]);
+    fs::create_dir_all(dir.path().join("full/of")).unwrap();
+    let error = publish(&dir.path().join("full"), b"x", 0o600, Durability::Volatile).unwrap_err();
+    assert!(matches!(error, FileError::Rename { .. }), "{error:?}");
+    assert_eq!(names_in(dir.path()), ["file", "full"]);
 }

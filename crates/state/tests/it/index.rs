@@ -366,3 +366,23 @@ fn what_a_killed_writer_left_is_removed_and_a_live_ones_is_not() {
     assert!(names_in(&place.path("shared")).contains(&mine));
     assert!(!names_in(&place.path("shared")).iter().any(|name| name.contains(&dead.to_string())));
 }
+
+/// A hint for one boot: neither a look nor an earlier boot's file counts.
+#[test]
+fn what_the_kernel_lacks_is_remembered_for_this_boot() {
+    let place = Place::new();
+    place.index.note_lacking("nfnetlink_hook");
+    assert!(!place.path("").exists(), "a question made a folder of ours");
+    fs::create_dir(place.path("")).unwrap();
+    place.index.note_lacking("nfnetlink_hook");
+    assert!(place.index.is_lacking("nfnetlink_hook"));
+    assert!(!place.index.is_lacking("another"));
+    let file = fs::read_dir(place.path("lacking")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("another boot", &file).unwrap();
+    assert!(!place.index.is_lacking("nfnetlink_hook"));
+    place.index.note_lacking("nfnetlink_hook");
+    assert!(place.index.is_lacking("nfnetlink_hook"));
+    assert!(place.index.tidy());
+    assert!(!place.path("").exists());
+}

@@ -103,6 +103,28 @@ fn an_attachment_is_locked_by_what_is_recorded_of_it() {
     assert!(waiting.unwrap().is_none());
 }
 
+/// Who makes the folder of an attachment anew has a lock of its own.
+#[test]
+fn the_folder_of_an_attachment_stays_while_it_is_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let index = Index::new(&Roots::new(directory.path().join("run"), directory.path().join("lib")));
+    let key = AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let lock = index.begin_attachment(&key, Duration::ZERO).unwrap();
+    index.put(&Record::new(key.clone(), "bridge", "boot", serde_json::Value::Null)).unwrap();
+    assert!(index.remove(&key, "bridge").unwrap());
+    assert!(index.begin_attachment(&key, Duration::ZERO).unwrap_err().is_busy());
+    drop(lock);
+    assert!(!directory.path().join("run").exists(), "nothing came of it");
+
+    index.put(&Record::new(key.clone(), "bridge", "boot", serde_json::Value::Null)).unwrap();
+    drop(index.begin_attachment(&key, Duration::ZERO).unwrap());
+    assert!(index.get(&key, "bridge").found.is_some());
+}
+
 /// A link that somebody planted where a lock or a record belongs leads nowhere.
 #[test]
 fn a_planted_link_is_not_followed() {

@@ -103,32 +103,18 @@ pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
     })
 }
 
-/// Runs a program with `hand` at every call.
+/// Runs a program with `hand` at every call from its first read of standard input on.
 ///
 /// # Panics
-/// When the program cannot be started or traced.
+/// When the program cannot be started or traced, as one that ends before it reads.
 #[must_use]
-pub fn follow(program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
-    follow_from(None, program, input, hand)
-}
-
-/// Runs a program that reads nothing with `hand` at every call from its start on, or almost: where tracing begins is not the same
-/// in every run.
-///
-/// # Panics
-/// As [`follow`].
-#[must_use]
-pub fn follow_whole(program: Command, hand: Hand<'_>) -> Ended {
-    follow_from(Some(0), program, b"", hand)
-}
-
 #[expect(clippy::zombie_processes, reason = "the trace waits for it")]
-fn follow_from(first: Option<usize>, mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
+pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
     program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = program.spawn().unwrap_or_else(|error| panic!("start {program:?}: {error}"));
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process ID is small"));
     let watchdog = Watchdog::start(child.id());
-    let mut trace = Trace::begin(pid, first);
+    let mut trace = Trace::begin(pid);
     // Now only: until it reads, nothing that it is asked has happened.
     let mut stdin = child.stdin.take().expect("it is piped");
     assert!(input.len() <= PIPE, "an input that a pipe does not hold");
@@ -209,7 +195,7 @@ struct Trace {
 }
 
 impl Trace {
-    fn begin(main: Pid, first: Option<usize>) -> Self {
+    fn begin(main: Pid) -> Self {
         let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
             | ptrace::Options::PTRACE_O_TRACEFORK
             | ptrace::Options::PTRACE_O_TRACEVFORK
@@ -219,7 +205,7 @@ impl Trace {
         ptrace::seize(main, options).unwrap_or_else(|errno| panic!("trace {main}: {errno}"));
         // It may have ended already, being unable to start.
         let _ = ptrace::interrupt(main);
-        let tasks = BTreeMap::from([(main, Task::new(0, first))]);
+        let tasks = BTreeMap::from([(main, Task::new(0, None))]);
         let (moments, counts) = (Vec::new(), BTreeMap::new());
         Trace { main, tasks, started: 1, moments, counts, struck: false, end: None }
     }

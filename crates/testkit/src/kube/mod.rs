@@ -17,6 +17,8 @@
 //! assert_eq!(api.object("pods", "default", "p").unwrap()["spec"]["nodeName"], "n1");
 //! ```
 
+mod admission;
+mod front;
 mod http;
 mod kinds;
 mod log;
@@ -26,6 +28,8 @@ mod select;
 mod serve;
 mod status;
 mod store;
+
+pub use front::Front;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -38,6 +42,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::Value;
 
+use admission::Admission;
 use kinds::KINDS;
 pub use kinds::Kind;
 pub use log::Asked;
@@ -68,6 +73,7 @@ struct State {
     bookmarks: u64,
     token: Option<String>,
     rules: Option<Vec<Rule>>,
+    admission: Option<Admission>,
     /// Verb, resource and code of requests that are to fail, each once.
     failures: VecDeque<(String, String, u16)>,
     connections: BTreeMap<u64, TcpStream>,
@@ -129,6 +135,7 @@ impl KubeApi {
             bookmarks: 0,
             token: None,
             rules: None,
+            admission: None,
             failures: VecDeque::new(),
             connections: BTreeMap::new(),
             next: 0,
@@ -237,6 +244,14 @@ impl KubeApi {
     pub fn allow_only(&self, roles: &[(Value, Option<&str>)]) {
         let rules = roles.iter().flat_map(|(rules, namespace)| Rule::read(rules, *namespace));
         self.shared.lock().rules = Some(rules.collect());
+    }
+
+    /// Judges what is created and changed by these ValidatingAdmissionPolicies, as asked for by this user (`userInfo` of a request for admission).
+    ///
+    /// # Panics
+    /// When an expression of theirs is not understood.
+    pub fn admit(&self, policies: &[Value], user: &Value) {
+        self.shared.lock().admission = Some(Admission::new(policies, user));
     }
 
     /// Answers every request so much later.

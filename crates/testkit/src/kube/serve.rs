@@ -226,6 +226,15 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         serde_json::from_slice(&request.body)
             .map_err(|error| Refusal::bad(format!("the object provided is unrecognized: {error}")))
     };
+    let resource = match part {
+        Part::Main => target.kind.plural.to_owned(),
+        Part::Status => format!("{}/status", target.kind.plural),
+    };
+    let admission = state.admission.as_ref();
+    let admit = |before: Option<&Value>, after: &Value| match admission {
+        Some(admission) => admission.judge(target.kind, &resource, before, after),
+        None => Ok(()),
+    };
     let shown =
         |object: Value| if metadata_only(request) { Kind::metadata_only(&object) } else { object };
     match verb(request, &target) {
@@ -242,6 +251,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
             }
             let object = body()?;
             typed(&object, target.kind)?;
+            admit(None, &object)?;
             let made = state.store.create(target.number, &target.namespace, object)?;
             Ok(Reply::Whole(201, shown(made)))
         }
@@ -262,14 +272,16 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
             if !uid.is_empty() && uid != has {
                 return Err(Refusal::precondition(target.kind, &key.2, "uid", uid, has));
             }
-            let made = state.store.update(&key, part, |_| Ok(object))?;
+            let admit = |before: &Value, after: &Value| admit(Some(before), after);
+            let made = state.store.update_if(&key, part, |_| Ok(object), admit)?;
             Ok(Reply::Whole(200, shown(made)))
         }
         "patch" => {
             let patch = body()?;
             let kind = target.kind;
-            let made =
-                state.store.update(&key, part, |before| patched(request, kind, before, &patch))?;
+            let change = |before: &Value| patched(request, kind, before, &patch);
+            let admit = |before: &Value, after: &Value| admit(Some(before), after);
+            let made = state.store.update_if(&key, part, change, admit)?;
             Ok(Reply::Whole(200, shown(made)))
         }
         "delete" => {

@@ -198,6 +198,17 @@ impl Store {
         part: Part,
         change: impl FnOnce(&Value) -> Result<Value, Refusal>,
     ) -> Result<Value, Refusal> {
+        self.update_if(key, part, change, |_, _| Ok(()))
+    }
+
+    /// The same, if `admit` has nothing against the change from what is to what would be.
+    pub(super) fn update_if(
+        &mut self,
+        key: &Key,
+        part: Part,
+        change: impl FnOnce(&Value) -> Result<Value, Refusal>,
+        admit: impl FnOnce(&Value, &Value) -> Result<(), Refusal>,
+    ) -> Result<Value, Refusal> {
         let kind = &KINDS[key.0];
         let before = self.get(key)?.clone();
         let mut after = change(&before)?;
@@ -244,6 +255,7 @@ impl Store {
         }
         keep(&mut after, "kind");
         keep(&mut after, "apiVersion");
+        admit(&before, &after)?;
         if after == before {
             return Ok(before);
         }

@@ -13,6 +13,8 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
+use super::sysctl;
+
 /// Directories of the machine that become private: writable as before, but nothing written reaches the machine.
 ///
 /// `/var` last: the private files are below it until then.
@@ -81,12 +83,22 @@ pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET)
         .step("unshare mount and network namespaces")?;
+    default_sysctls()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("make / private")?;
+    let needed: Vec<(PathBuf, OwnedFd)> = needed()
+        .into_iter()
+        .map(|dir| Ok((dir.clone(), clone_tree(&dir)?)))
+        .collect::<Result<_, SetupError>>()?;
     overlay(scratch)?;
     forget_networks()?;
     for dir in COVERED.into_iter().filter(|dir| Path::new(dir).is_dir()) {
         tmpfs(Path::new(dir))?;
+    }
+    for (dir, tree) in needed {
+        fs::create_dir_all(&dir).step(format!("create {}", dir.display()))?;
+        move_mount(tree, "", CWD, &dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .step(format!("show {}", dir.display()))?;
     }
     fresh_sysfs()?;
     fs::create_dir_all("/run/lock").step("create /run/lock")?;
@@ -99,6 +111,28 @@ pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
         mount: File::open("/proc/thread-self/ns/mnt").step("open mount namespace")?.into(),
         net: File::open("/proc/thread-self/ns/net").step("open network namespace")?.into(),
     })
+}
+
+/// The checkout and what cargo built, where a lab covers them: they stay the machine's. An overlay would do for most tests,
+/// but roots of containers are overlays over what is below it, which the kernel allows no third time.
+fn needed() -> Vec<PathBuf> {
+    let has = |dir: Option<PathBuf>, file: &str| -> Option<PathBuf> {
+        let dir = dir?.canonicalize().ok()?;
+        // The outermost: below it cargo may mark a folder for each target.
+        dir.ancestors().filter(|dir| dir.join(file).is_file()).last().map(Path::to_owned)
+    };
+    let checkout = has(std::env::current_dir().ok(), "Cargo.lock");
+    let built = has(std::env::current_exe().ok(), "CACHEDIR.TAG");
+    let built = built.filter(|built| !checkout.as_ref().is_some_and(|dir| built.starts_with(dir)));
+    let covered = |dir: &PathBuf| {
+        !dir.starts_with(TEMPORARY)
+            && OVERLAID.iter().chain(&COVERED).any(|covered| dir.starts_with(covered))
+    };
+    checkout.into_iter().chain(built).filter(covered).collect()
+}
+
+fn default_sysctls() -> Result<(), SetupError> {
+    sysctl::reset().map_err(|(step, source)| SetupError { step, source: Some(source) })
 }
 
 fn overlay(scratch: &Path) -> Result<(), SetupError> {
@@ -171,6 +205,7 @@ pub(super) fn create_netns(name: &str) -> Result<OwnedFd, SetupError> {
         .step(format!("create {}", path.display()))?;
     let in_new = || -> Result<OwnedFd, SetupError> {
         unshare(UnshareFlags::NEWNET).step("unshare network namespace")?;
+        default_sysctls()?;
         let own = "/proc/thread-self/ns/net";
         rustix::mount::mount_bind(own, &path).step(format!("mount {}", path.display()))?;
         Ok(File::open(own).step("open network namespace")?.into())

@@ -1,8 +1,8 @@
-//! Debian's containerd with its CRI plugin: what a kubelet drives, without a kubelet.
+//! Debian's containerds with their CRI plugin: what a kubelet drives, without a kubelet.
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cgroup::Cgroup;
-use super::image::image;
+use super::image::{image, scratch_image};
+use super::manifest::{CONTAINER, Manifest, NODE};
 use super::proto::{self, Message};
+use super::root::{self, in_root};
+use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, Running};
 
@@ -36,6 +39,8 @@ pub struct Containerd<'lab> {
     lab: &'lab Lab,
     daemon: Option<Running>,
     cgroup: Cgroup,
+    /// Where its programs, plugins and networks are; `None` for the lab's own root.
+    root: Option<PathBuf>,
 }
 
 /// What a pod sandbox is asked to be.
@@ -44,6 +49,7 @@ pub struct Pod {
     name: String,
     ports: Vec<(u64, u64, u64)>,
     annotations: Vec<(String, String)>,
+    on_host: bool,
 }
 
 impl Pod {
@@ -64,6 +70,14 @@ impl Pod {
     #[must_use]
     pub fn udp(mut self, host: u16, pod: u16) -> Self {
         self.ports.push((1, pod.into(), host.into()));
+        self
+    }
+
+    /// Has the host's network, and containers that may be privileged, as a kubelet asks for where a manifest says
+    /// `hostNetwork`.
+    #[must_use]
+    pub fn on_host(mut self) -> Self {
+        self.on_host = true;
         self
     }
 
@@ -97,23 +111,56 @@ impl<'lab> Containerd<'lab> {
     /// Starts it with a folder of CNI plugins and one network, and gives it the image.
     #[must_use]
     pub fn new(lab: &'lab Lab, plugins: &str, conflist: &str) -> Self {
-        let mut containerd = Self { lab, daemon: None, cgroup: Cgroup::new() };
-        let home = containerd.home();
+        let containerd = Self::prepared(lab);
+        containerd.write_network(conflist);
+        containerd.ready(plugins)
+    }
+
+    /// Starts it with a folder of CNI plugins and whatever networks there are, and gives it the image.
+    #[must_use]
+    pub fn without_network(lab: &'lab Lab, plugins: &str) -> Self {
+        Self::prepared(lab).ready(plugins)
+    }
+
+    /// Starts Debian unstable's, which reads newer versions of CNI, in a root of its own: plugins and networks are what they are
+    /// in that root, and `prepare` is run there before ([`Containerd::sh_in_root`]). A test that uses it says
+    /// `require!("newest-engine")` too.
+    #[must_use]
+    pub fn newest(lab: &'lab Lab, plugins: &str, prepare: impl FnOnce(&Self)) -> Self {
+        let mut containerd = Self::prepared(lab);
+        containerd.root = Some(root::newest(lab, &containerd.home()));
+        prepare(&containerd);
+        containerd.ready(plugins)
+    }
+
+    fn prepared(lab: &'lab Lab) -> Self {
+        let containerd = Self { lab, daemon: None, cgroup: Cgroup::new(), root: None };
         lab.sh(&format!(
             "mkdir -p {0} && mount -t tmpfs tmpfs {0} && mkdir -p {1}",
-            home.display(),
+            containerd.home().display(),
             Self::NETWORKS
         ));
-        containerd.write_network(conflist);
-        containerd.configure(plugins);
-        containerd.start();
-        let archive = image(lab, Self::IMAGE, &["/bin/sleep", "2147483647"]);
-        lab.sh(&format!(
-            "ctr --address {} --namespace k8s.io images import {}",
-            containerd.socket().display(),
-            archive.display()
-        ));
         containerd
+    }
+
+    fn ready(mut self, plugins: &str) -> Self {
+        self.configure(plugins);
+        self.start();
+        let archive = image(self.lab, Self::IMAGE, &["/bin/sleep", "2147483647"]);
+        self.take(&archive);
+        self
+    }
+
+    /// Runs a shell script where its programs are, and returns its standard output.
+    ///
+    /// # Panics
+    /// When it fails, with what it wrote.
+    #[track_caller]
+    pub fn sh_in_root(&self, script: &str) -> String {
+        let (program, words) = in_root(self.root.as_deref(), script);
+        let output = self.lab.command(program).args(&words).stdin(Stdio::null()).output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        succeeded("sh", &[script], &output, || self.log())
     }
 
     /// Writes the network's list.
@@ -144,6 +191,37 @@ impl<'lab> Containerd<'lab> {
         let reply = self.call("Version", &Message::default()).unwrap_or_else(|why| panic!("{why}"));
         let [name, version, api] = [2, 3, 4].map(|field| proto::text(&reply, field));
         format!("{name} {version}, CRI {api}")
+    }
+
+    /// Whether pods can have a network, by what containerd has loaded.
+    ///
+    /// # Errors
+    /// Why they cannot, in containerd's words.
+    pub fn network_ready(&self) -> Result<(), String> {
+        let reply = self.call("Status", &Message::default())?;
+        let conditions = proto::all(proto::one(&reply, 1), 1);
+        let network = conditions.into_iter().find(|one| proto::text(one, 1) == "NetworkReady");
+        match network {
+            Some(one) if proto::number(one, 2) == 1 => Ok(()),
+            Some(one) => Err(proto::text(one, 4)),
+            None => Err("containerd says nothing of its network".to_owned()),
+        }
+    }
+
+    /// The list that pods get, as containerd has loaded it; null when it has none.
+    #[must_use]
+    #[track_caller]
+    pub fn loaded_network(&self) -> Value {
+        let reply = self.must("Status", &Message::default().number(1, 1));
+        let info = proto::all(&reply, 2).into_iter().find(|one| proto::text(one, 1) == "cniconfig");
+        let config: Value =
+            serde_json::from_str(&info.map(|one| proto::text(one, 2)).unwrap_or_default())
+                .unwrap_or_default();
+        // The loopback network is not from the folder.
+        let networks = config["Networks"].as_array().cloned().unwrap_or_default();
+        let first = networks.iter().find(|one| one["Config"]["Name"] != "cni-loopback");
+        let source = first.and_then(|one| one["Config"]["Source"].as_str()).unwrap_or_default();
+        serde_json::from_str(source).unwrap_or_default()
     }
 
     /// Makes a pod sandbox and returns its ID.
@@ -258,7 +336,11 @@ impl<'lab> Containerd<'lab> {
             .text(1, &pod.name)
             .text(2, &format!("uid-{}", pod.name))
             .text(3, "default");
-        let mut message = Message::default().message(1, &metadata).text(2, &pod.name);
+        let mut message = Message::default().message(1, &metadata);
+        // On the host's network a pod has the host's name, which a kubelet does not say.
+        if !pod.on_host {
+            message = message.text(2, &pod.name);
+        }
         for (protocol, inside, host) in &pod.ports {
             let port = Message::default().number(1, *protocol).number(2, *inside).number(3, *host);
             message = message.message(5, &port);
@@ -266,7 +348,85 @@ impl<'lab> Containerd<'lab> {
         for (key, value) in &pod.annotations {
             message = message.entry(7, key, value);
         }
-        message.message(8, &Message::default().text(1, &self.cgroup.path()))
+        message = message.text(3, &self.logs().display().to_string());
+        let mut linux = Message::default().text(1, &self.cgroup.path());
+        if pod.on_host {
+            let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
+            let context = Message::default().message(1, &namespaces).number(6, 1);
+            linux = linux.message(2, &context);
+        }
+        message.message(8, &linux)
+    }
+
+    /// Where containers' output is.
+    fn logs(&self) -> PathBuf {
+        self.lab.dir().join("logs")
+    }
+
+    /// Makes an image of these files, each with its place, and nothing else, and gives it to containerd.
+    pub fn import(&self, name: &str, files: &[(&Path, &str)]) {
+        self.take(&scratch_image(self.lab, name, files));
+    }
+
+    fn take(&self, archive: &Path) {
+        self.sh_in_root(&format!(
+            "ctr --address {} --namespace k8s.io images import {}",
+            self.socket().display(),
+            archive.display()
+        ));
+    }
+
+    /// Gives the image to users of `ctr`, by this name, and returns what tells `ctr`, typed in the lab, which containerd is meant.
+    #[must_use]
+    pub fn for_ctr(&self, name: &str) -> [(String, String); 1] {
+        let archive = image(self.lab, name, &["/bin/sh"]);
+        let socket = self.socket().display().to_string();
+        let archive = archive.display();
+        self.sh_in_root(&format!("ctr --address {socket} images import {archive}"));
+        [("CONTAINERD_ADDRESS".to_owned(), socket)]
+    }
+
+    /// Starts a container in a pod as a kubelet does by a manifest, and returns its ID. `environment` is what the kubelet
+    /// knows beside it.
+    ///
+    /// # Panics
+    /// When the manifest says something that is not understood here, or containerd refuses.
+    #[track_caller]
+    pub fn run_manifest(
+        &self,
+        id: &str,
+        pod: &Pod,
+        wanted: &Manifest,
+        environment: &[(&str, &str)],
+    ) -> String {
+        for path in &wanted.to_make {
+            self.lab.sh(&format!("mkdir -p {path}"));
+        }
+        let mut config = wanted.config.clone().text(11, &format!("{}.log", wanted.name));
+        for (key, value) in environment {
+            config = config.entry(6, key, value);
+        }
+        let request =
+            Message::default().text(1, id).message(2, &config).message(3, &self.pod_message(pod));
+        let container = proto::text(&self.must("CreateContainer", &request), 1);
+        self.must("StartContainer", &Message::default().text(1, &container));
+        container
+    }
+
+    /// The code with which a container ended; `None` while it runs.
+    #[must_use]
+    #[track_caller]
+    pub fn exit_code(&self, container: &str) -> Option<u64> {
+        let reply = self.must("ContainerStatus", &Message::default().text(1, container));
+        let status = proto::one(&reply, 1);
+        (proto::number(status, 3) == 2).then(|| proto::number(status, 7))
+    }
+
+    /// What the container of this name in a manifest wrote.
+    #[must_use]
+    pub fn output(&self, name: &str) -> String {
+        let path = self.lab.path(self.logs().join(format!("{name}.log")));
+        fs::read_to_string(path).unwrap_or_default()
     }
 
     #[track_caller]
@@ -340,7 +500,9 @@ impl<'lab> Containerd<'lab> {
             "echo $$ > {0}/pid; exec containerd --config {0}/config.toml --log-level warn >> {0}/log 2>&1",
             home.display()
         );
-        self.daemon = Some(self.lab.start("sh", &["-c", &script]));
+        let (program, words) = in_root(self.root.as_deref(), &script);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.daemon = Some(self.lab.start(program, &words));
         let deadline = Instant::now() + READY;
         while let Err(why) = self.call("Version", &Message::default()) {
             assert!(Instant::now() < deadline, "containerd does not answer: {why}\n{}", self.log());

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::cgroup::Cgroup;
 use super::image::image;
+use super::root::in_root;
 use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, Running};
@@ -122,7 +123,7 @@ impl<'lab> Docker<'lab> {
             self.flags.join(" "),
         );
         let began = Instant::now();
-        let (program, arguments) = in_root(self.engine, &script);
+        let (program, arguments) = in_root(self.engine.root().as_deref(), &script);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.daemon = Some(self.lab.start(program, &arguments));
         while !self.try_run(&["version"]).status.success() {
@@ -186,15 +187,22 @@ impl<'lab> Docker<'lab> {
         output.unwrap_or_else(|error| panic!("docker: {error}"))
     }
 
+    /// What tells the client, typed in the lab, which engine is meant.
+    #[must_use]
+    pub fn environment(&self) -> [(String, String); 2] {
+        let home = self.home();
+        [
+            ("DOCKER_HOST", format!("unix://{home}/socket")),
+            ("DOCKER_CONFIG", format!("{home}/client")),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+    }
+
     /// The client, to be run in the lab.
     #[must_use]
     pub fn command(&self) -> Command {
-        let home = self.home();
         let mut command = self.lab.command("timeout");
-        command
-            .arg(DEADLINE)
-            .args([CLIENT, "--host", &format!("unix://{home}/socket")])
-            .env("DOCKER_CONFIG", format!("{home}/client"));
+        command.args([DEADLINE, CLIENT]).envs(self.environment());
         command
     }
 
@@ -211,7 +219,7 @@ impl<'lab> Docker<'lab> {
             file.display(),
             arguments.join(" "),
         );
-        let (program, words) = in_root(Engine::Newest, &script);
+        let (program, words) = in_root(Engine::Newest.root().as_deref(), &script);
         let mut command = self.lab.command("timeout");
         let output = command.arg(DEADLINE).arg(program).args(words).stdin(Stdio::null()).output();
         let output = output.unwrap_or_else(|error| panic!("docker compose: {error}"));
@@ -268,20 +276,4 @@ impl<'lab> Docker<'lab> {
     fn home(&self) -> String {
         self.lab.dir().join("docker").display().to_string()
     }
-}
-
-/// How a script is run in the engine's root: in a mount namespace whose root that is, since runc moves roots itself and cannot in
-/// one that was only changed to. What is in the lab's `/run` and scratch directory is in both.
-fn in_root(engine: Engine, script: &str) -> (&'static str, Vec<String>) {
-    let Some(root) = engine.root() else {
-        return ("sh", vec!["-c".to_owned(), script.to_owned()]);
-    };
-    let root = root.display();
-    let enter = format!(
-        "mount --make-private / && mount --bind {root} {root} && mount --make-private {root} && \
-         for d in proc sys dev run var/tmp; do mount --rbind /$d {root}/$d; done && \
-         cd {root} && pivot_root . mnt && mount --make-rprivate /mnt && umount -l /mnt && cd / && {script}"
-    );
-    let words = ["--mount", "--propagation", "unchanged", "sh", "-c", &enter];
-    ("unshare", words.map(str::to_owned).to_vec())
 }

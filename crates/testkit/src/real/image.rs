@@ -1,6 +1,8 @@
 //! An image for runtimes that take them as files.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::json;
 
@@ -10,9 +12,39 @@ use crate::place::Place as _;
 
 /// Writes an archive, as `docker save` does, of an image of busybox, and returns its path.
 pub(super) fn image(lab: &Lab, name: &str, command: &[&str]) -> PathBuf {
-    let root = root_filesystem(lab);
-    let dir = lab.dir().join("image");
-    let (at, archive) = (dir.display(), lab.dir().join("image.tar"));
+    archive(lab, "image", &root_filesystem(lab), name, command)
+}
+
+/// Writes such an archive of an image of nothing but these files, each with its place. What is not linked statically, as a
+/// plain `cargo test` links it, has its libraries with it.
+pub(super) fn scratch_image(lab: &Lab, name: &str, files: &[(&Path, &str)]) -> PathBuf {
+    let root = lab.dir().join("scratch-root");
+    let put = |from: &Path, to: &str| {
+        let to = root.join(to.trim_start_matches('/'));
+        let folder = to.parent().unwrap_or(&root);
+        let copied = fs::create_dir_all(folder).and_then(|()| fs::copy(from, &to));
+        copied
+            .unwrap_or_else(|error| panic!("copy {} to {}: {error}", from.display(), to.display()));
+        to
+    };
+    for (file, place) in files {
+        let copy = put(file, place);
+        // Without what a debugger reads: it is many times as large as the rest.
+        let _ = Command::new("strip").arg(&copy).output();
+        let libraries = Command::new("ldd").arg(file).output();
+        let libraries = libraries.map(|said| said.stdout).unwrap_or_default();
+        for library in String::from_utf8_lossy(&libraries).split_whitespace() {
+            if library.starts_with('/') && Path::new(library).exists() {
+                put(Path::new(library), library);
+            }
+        }
+    }
+    archive(lab, "scratch-image", &root, name, &[])
+}
+
+fn archive(lab: &Lab, folder: &str, root: &Path, name: &str, command: &[&str]) -> PathBuf {
+    let dir = lab.dir().join(folder);
+    let (at, archive) = (dir.display(), lab.dir().join(format!("{folder}.tar")));
     lab.sh(&format!("mkdir -p {at} && tar -C {} -cf {at}/layer.tar .", root.display()));
     let sum = lab.sh(&format!("sha256sum {at}/layer.tar"));
     let layer = sum.split_whitespace().next().unwrap_or_default();
@@ -25,7 +57,7 @@ pub(super) fn image(lab: &Lab, name: &str, command: &[&str]) -> PathBuf {
     let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
     for (file, content) in [("config.json", configuration), ("manifest.json", manifest)] {
         let path = dir.join(file);
-        std::fs::write(&path, content.to_string())
+        fs::write(&path, content.to_string())
             .unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
     }
     lab.sh(&format!("tar -C {at} -cf {} .", archive.display()));

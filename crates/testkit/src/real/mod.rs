@@ -20,15 +20,18 @@ mod containerd;
 mod docker;
 mod etcd;
 mod image;
+mod manifest;
 mod oci;
 mod ovs;
 mod podman;
 mod proto;
+mod root;
 mod rootfs;
 
 pub use containerd::{Containerd, Pod};
 pub use docker::{Docker, Engine};
 pub use etcd::Etcd;
+pub use manifest::Manifest;
 pub use oci::Bundle;
 pub use ovs::{Ovs, Pki};
 pub use podman::Podman;

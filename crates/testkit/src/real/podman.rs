@@ -73,6 +73,13 @@ impl<'lab> Podman<'lab> {
         self.write("containers.conf", &configuration);
     }
 
+    /// Has podman look where it looks by itself, for plugins and for networks.
+    pub fn use_defaults(&self) {
+        let configuration = "[containers]\ncgroups = \"disabled\"\n[network]\nnetwork_backend = \"cni\"\n\
+                             [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n";
+        self.write("containers.conf", configuration);
+    }
+
     /// Writes a network list `NAME.conflist` as by hand.
     pub fn write_network(&self, name: &str, conflist: &str) {
         let file = self.lab.path(Self::NETWORKS).join(format!("{name}.conflist"));
@@ -124,13 +131,17 @@ impl<'lab> Podman<'lab> {
         self.run(&[&["rm", "--force", "--time", "0"], names].concat());
     }
 
-    fn command(&self) -> Command {
+    /// What tells podman, typed in the lab, which storage and configuration are meant.
+    #[must_use]
+    pub fn environment(&self) -> [(String, String); 2] {
         let home = self.lab.dir().join("podman");
+        [("CONTAINERS_CONF", "containers.conf"), ("CONTAINERS_STORAGE_CONF", "storage.conf")]
+            .map(|(key, file)| (key.to_owned(), home.join(file).display().to_string()))
+    }
+
+    fn command(&self) -> Command {
         let mut command = self.lab.command("timeout");
-        command
-            .args([DEADLINE, "podman"])
-            .env("CONTAINERS_CONF", home.join("containers.conf"))
-            .env("CONTAINERS_STORAGE_CONF", home.join("storage.conf"));
+        command.args([DEADLINE, "podman"]).envs(self.environment());
         command
     }
 

@@ -55,7 +55,7 @@ const DEFAULT_QDISCS: [&str; 6] = ["noqueue", "pfifo_fast", "pfifo", "mq", "fq_c
 /// Duplicate address detection takes a random second before its first probe and one after it.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The kernel gives a bridge its link-local address some moments after its first port has a carrier. Where it stays away somebody took it.
+/// What the kernel gives a link by itself comes some moments after its carrier. Where it stays away somebody took it.
 const COMING_DEADLINE: Duration = Duration::from_secs(2);
 
 type Facts = BTreeMap<Fact, String>;
@@ -120,7 +120,8 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
     facts
 }
 
-/// What the script prints once no address is tentative or about to come any more.
+/// What the script prints once the kernel has done all that follows from what was done to links: their carriers are
+/// told, no address is tentative, and addresses and routes that it makes by itself are there.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
@@ -134,17 +135,23 @@ fn settled(place: &impl Place) -> String {
             place.place_name(),
             String::from_utf8_lossy(&output.stderr)
         );
-        let links = text.split("@@ ").find_map(|part| part.strip_prefix("links\n"));
-        let links = json::list(links.unwrap_or_default());
-        let is_coming = bridges_without_their_address(&links).any(|bridge| has_ipv6(place, bridge));
+        let part = |name: &str| {
+            let found = text.split("@@ ").find_map(|part| part.strip_prefix(name));
+            found.unwrap_or_default()
+        };
+        let (links, routes) = (json::list(part("links\n")), part("routes -6\n"));
+        let is_coming = links.iter().any(|link| {
+            lacks_what_comes(link, &links, routes)
+                && link["ifname"].as_str().is_some_and(|name| has_ipv6(place, name))
+        });
         let is_waited_for = is_coming && began.elapsed() < COMING_DEADLINE;
-        if !is_waited_for && !is_detecting(&links) {
+        if !is_waited_for && !is_detecting(&links) && !links.iter().any(is_untold) {
             return text;
         }
         assert!(
             began.elapsed() < SETTLE_DEADLINE,
-            "addresses stay tentative:\n{}",
-            place.sh("ip -6 addr show tentative")
+            "addresses stay tentative, or carriers untold:\n{}",
+            place.sh("ip -6 addr show tentative; ip link show")
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -153,23 +160,49 @@ fn settled(place: &impl Place) -> String {
 /// Whether duplicate address detection goes on. It does not end on a link without a carrier.
 fn is_detecting(links: &[Value]) -> bool {
     links.iter().any(|link| {
-        let has = |address: &Value, flag: &str| address.get(flag) == Some(&Value::Bool(true));
         !has_flag(link, "NO-CARRIER")
-            && list(link, "addr_info").any(|at| has(at, "tentative") && !has(at, "dadfailed"))
+            && list(link, "addr_info").any(|at| is(at, "tentative") && !is(at, "dadfailed"))
     })
 }
 
-/// The names of bridges that are up with a port that has a carrier, and have no IPv6 address.
-fn bridges_without_their_address(links: &[Value]) -> impl Iterator<Item = &str> {
-    links.iter().filter_map(|link| {
-        let name = link["ifname"].as_str()?;
-        let is_coming = link["linkinfo"]["info_kind"] == "bridge"
-            && link["inet6_addr_gen_mode"] != "none"
-            && has_flag(link, "UP")
-            && list(link, "addr_info").all(|address| address["family"] != "inet6")
-            && links.iter().any(|port| port["master"] == name && has_flag(port, "LOWER_UP"));
-        is_coming.then_some(name)
-    })
+/// Whether a link has a carrier that the kernel has told nobody of yet. It gives the link addresses and routes when it does.
+fn is_untold(link: &Value) -> bool {
+    let told = !matches!(link["operstate"].as_str(), Some("DOWN" | "LOWERLAYERDOWN"));
+    has_flag(link, "UP") && has_flag(link, "LOWER_UP") && !told
+}
+
+/// Whether a link with a carrier lacks what the kernel gives it of IPv6: an address, the route to each that it has, and
+/// the one for multicast. They come one after the other.
+fn lacks_what_comes(link: &Value, links: &[Value], routes: &str) -> bool {
+    let name = link["ifname"].as_str().unwrap_or_default();
+    let kind = &link["linkinfo"]["info_kind"];
+    // A bridge is given its address some moments after its first port has a carrier.
+    let carries = match kind.as_str() {
+        Some("bridge") => {
+            links.iter().any(|port| port["master"] == name && has_flag(port, "LOWER_UP"))
+        }
+        Some("vrf") => false,
+        _ => has_flag(link, "LOWER_UP"),
+    };
+    if !carries || !has_flag(link, "UP") || link["link_type"] != "ether" {
+        return false;
+    }
+    let of_ipv6 = || list(link, "addr_info").filter(|address| address["family"] == "inet6");
+    let is_routed = |to: &str| {
+        let begin = format!("{to} dev {name} ");
+        routes.lines().any(|route| route.starts_with(&begin))
+    };
+    let lacks_address = link["inet6_addr_gen_mode"] != "none" && of_ipv6().next().is_none();
+    let lacks_route = of_ipv6().filter(|address| !is(address, "tentative")).any(|address| {
+        let local = address["local"].as_str().unwrap_or_default();
+        !is_routed(&format!("local {local}"))
+    });
+    let lacks_multicast = has_flag(link, "MULTICAST") && !is_routed("multicast ff00::/8");
+    lacks_address || lacks_route || lacks_multicast
+}
+
+fn is(address: &Value, flag: &str) -> bool {
+    address.get(flag) == Some(&Value::Bool(true))
 }
 
 fn has_ipv6(place: &impl Place, link: &str) -> bool {
@@ -328,6 +361,16 @@ fn mounts(facts: &mut Facts) {
 /// Where indexes of address pools are, on a host and below a test's own folder for state.
 const INDEXES: [&str; 2] = ["run/netwright/addresses", "run/addresses"];
 
+/// Where it is remembered what stays behind the last container ([`Snapshot`]), and what the kernel lacks.
+const LEFT: [&str; 4] = ["run/netwright/left", "run/left", "run/netwright/lacking", "run/lacking"];
+
+/// Whether nothing is in a folder but what is remembered so.
+fn has_left_alone(folder: &Path) -> bool {
+    let is_left = |path: &Path| LEFT.iter().any(|left| path.ends_with(left));
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten().peekable();
+    is_left(folder) || (entries.peek().is_some() && entries.all(|entry| is_left(&entry.path())))
+}
+
 fn files(path: &Path, facts: &mut Facts) {
     let Ok(meta) = fs::symlink_metadata(path) else { return };
     let name = path.display().to_string();
@@ -335,6 +378,9 @@ fn files(path: &Path, facts: &mut Facts) {
         return;
     }
     let kind = meta.file_type();
+    if kind.is_dir() && has_left_alone(path) {
+        return;
+    }
     let content = if kind.is_symlink() {
         fs::read_link(path).map(|to| format!("link to {}", to.display())).unwrap_or_default()
     } else if kind.is_dir() {

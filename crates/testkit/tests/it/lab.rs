@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -18,6 +19,41 @@ fn a_lab_is_a_fresh_host() {
     assert!(lab.sh("ls /sys/fs/cgroup").len() > 1, "cgroups are where programs look for them");
 }
 
+/// Of each device that a new namespace has, where there is a file for it.
+const SHOWN: &str = "cd /proc/sys/net && grep -H . \
+    ipv4/conf/*/forwarding ipv4/conf/*/rp_filter ipv4/conf/*/promote_secondaries ipv4/conf/*/route_localnet \
+    ipv4/conf/*/send_redirects ipv6/conf/*/forwarding ipv6/conf/*/accept_ra ipv6/conf/*/autoconf \
+    ipv6/conf/*/use_tempaddr";
+
+#[test]
+fn vm_a_lab_takes_over_no_sysctl_of_the_machine() {
+    require!("root", "configured-machine");
+    let lab = Lab::new("fresh");
+    let c1 = lab.container("c1");
+    for shown in [lab.sh(SHOWN), c1.sh(SHOWN)] {
+        let values = |file: &str| -> Vec<&str> {
+            let lines = shown.lines().filter(|line| line.contains(file));
+            lines.filter_map(|line| Some(line.rsplit_once(':')?.1)).collect()
+        };
+        for off in [
+            "v4/conf/all/forwarding",
+            "v6/conf/all/forwarding",
+            "rp_filter",
+            "promote",
+            "route_localnet",
+        ] {
+            assert!(values(off).iter().all(|value| *value == "0"), "{off}: {shown}");
+        }
+        for on in ["send_redirects", "accept_ra", "autoconf"] {
+            assert!(values(on).iter().all(|value| *value == "1"), "{on}: {shown}");
+        }
+        assert_eq!(values("default/use_tempaddr"), ["0"]);
+        assert_eq!(values("forwarding").len(), 6, "{shown}");
+    }
+    let machine = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+    assert_eq!(machine.trim(), "1", "the machine forwards as before");
+}
+
 #[test]
 fn what_a_lab_writes_does_not_reach_the_machine() {
     require!("root");
@@ -36,6 +72,40 @@ fn what_a_lab_writes_does_not_reach_the_machine() {
     }
     fs::write(lab.dir().join("shared"), "both").unwrap();
     assert_eq!(lab.sh(&format!("cat {}/shared", lab.dir().display())), "both");
+}
+
+/// A lab stands for a machine whose checkout is in `/opt`, where a lab puts an overlay.
+#[test]
+fn a_checkout_that_a_lab_would_cover_is_the_machines() {
+    require!("root");
+    let machine = Lab::new("machine");
+    let checkout = Path::new("/opt/my checkout");
+    let built = checkout.join("target/debug/deps");
+    fs::create_dir_all(machine.path(&built)).unwrap();
+    fs::create_dir(machine.path(checkout.join("package"))).unwrap();
+    fs::write(machine.path(checkout.join("Cargo.lock")), "").unwrap();
+    fs::copy(std::env::current_exe().unwrap(), machine.path(built.join("it"))).unwrap();
+    let output = machine
+        .command("env")
+        .arg(format!("--chdir={}", checkout.join("package").display()))
+        .args([OsStr::new("NWT_VICTIM=1"), built.join("it").as_os_str()])
+        .args(["--exact", "lab::writes_into_its_checkout", "--nocapture"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mark = fs::read_to_string(machine.path(checkout.join("mark")));
+    assert_eq!(mark.unwrap(), "seen\n", "what is written there reaches the machine");
+}
+
+#[test]
+fn writes_into_its_checkout() {
+    if std::env::var_os("NWT_VICTIM").is_none() {
+        return;
+    }
+    let lab = Lab::new("covers");
+    lab.sh("test -e ../Cargo.lock && echo seen >../mark");
+    lab.sh("echo private >/opt/mark");
+    assert!(!Path::new("/opt/mark").exists(), "the rest of the folder is the lab's");
 }
 
 #[test]

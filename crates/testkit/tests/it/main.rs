@@ -4,6 +4,7 @@
 
 mod kube;
 mod lab;
+mod modules;
 mod real;
 mod snapshot;
 mod traffic;

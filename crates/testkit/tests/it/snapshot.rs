@@ -51,9 +51,9 @@ fn every_kind_of_change_is_seen_and_its_undoing_too() {
             "-s 192.0.2.9/32 -j DROP",
         ),
         (
-            "echo 1 > /proc/sys/net/ipv4/ip_forward",
-            "echo 0 > /proc/sys/net/ipv4/ip_forward",
-            "net/ipv4/ip_forward",
+            "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet",
+            "echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet",
+            "net/ipv4/conf/all/route_localnet",
         ),
         (
             "echo 0 > /proc/sys/net/ipv6/conf/v0/accept_ra",
@@ -114,19 +114,44 @@ fn exceptions_must_be_needed() {
     require!("root");
     let lab = Lab::new("exceptions");
     let before = Snapshot::take(&lab);
-    lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
+    lab.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
     let after = Snapshot::take(&lab);
     let complaint = |expected: &[&str]| {
         let result = std::panic::catch_unwind(|| before.assert_same_but(&after, expected));
         result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
     };
-    assert!(complaint(&[]).unwrap().contains("net/ipv4/ip_forward was `0`, is `1`"));
+    assert!(complaint(&[]).unwrap().contains("net/ipv4/conf/all/route_localnet was `0`, is `1`"));
     assert!(
         complaint(&["sysctls: ", "links: "])
             .unwrap()
             .contains("no difference contains [\"links: \"]")
     );
     assert_eq!(complaint(&["sysctls: "]), None);
+}
+
+#[test]
+fn forwarding_may_be_on_afterwards_and_not_off() {
+    require!("root");
+    let lab = Lab::new("forwarding");
+    let set = |value: u8| {
+        lab.sh(&format!(
+            "sysctl -qw net.ipv4.ip_forward={value} net.ipv6.conf.all.forwarding={value}"
+        ))
+    };
+    lab.sh("ip link add v0 type veth peer name v1 && ip addr add 2001:db8::1/64 dev v0 nodad && \
+         ip link set v0 up && ip link set v1 up");
+    set(0);
+    let off = Snapshot::take(&lab);
+    set(1);
+    let on = Snapshot::take(&lab);
+    off.assert_same(&on);
+    let lines = on.diff(&off);
+    for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        assert!(lines.iter().any(|line| line.contains(name)), "{lines:#?}");
+    }
+    // By itself it is a setting of one link.
+    lab.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.v0.forwarding=1");
+    assert_ne!(off.diff(&Snapshot::take(&lab)), Vec::<String>::new());
 }
 
 /// The kernel notices a carrier some time after it is there, so that it says nothing about what somebody did.

@@ -49,7 +49,7 @@ impl Folder {
         let refused = |error: &dyn std::error::Error| {
             Failure::of(code::IO_FAILURE, error)
                 .context(format_args!("{} cannot be written", dir.display()))
-                .hint("run as root, or choose another folder with --bin-dir that the runtime looks at too")
+                .hint("--bin-dir can name another folder that the runtime looks at too")
         };
         state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
         let kept = manifest::folder_of(dir);
@@ -101,14 +101,8 @@ impl Folder {
 
     /// Puts the executable in its place.
     pub(super) fn put_executable(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-        let temporary = self.temporary(name);
-        state::write_atomic(&temporary, bytes, 0o755, Durability::Synced)
-            .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))?;
-        // Renamed once more, now that nobody has it open for writing: till then it cannot be executed (ETXTBSY).
-        fs::rename(&temporary, self.dir.join(name)).map_err(|error| {
-            let _ = fs::remove_file(&temporary);
-            self.failed("replace", name, &error)
-        })
+        state::publish(&self.dir.join(name), bytes, 0o755, Durability::Synced)
+            .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))
     }
 
     /// Puts a link in its place.
@@ -124,15 +118,19 @@ impl Folder {
 
     /// Puts back what was kept of a name, or removes it when nothing was. Says whether something was put back.
     pub(super) fn give_back(&self, name: &str) -> Result<bool, Failure> {
-        match fs::rename(self.kept(name), self.dir.join(name)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                state::remove_file(&self.dir.join(name))
-                    .map(|_| false)
-                    .map_err(|error| Failure::of(code::IO_FAILURE, &error))
-            }
-            Err(error) => Err(self.failed("put back", name, &error)),
+        let (kept, temporary) = (self.kept(name), self.temporary(name));
+        if !self.has_kept(name) {
+            return state::withdraw(&self.dir.join(name))
+                .map(|_| false)
+                .map_err(|error| Failure::of(code::IO_FAILURE, &error));
         }
+        // A runtime that watches the folder may not notice a rename from another folder, which is left where links are refused.
+        fs::hard_link(&kept, &temporary)
+            .and_then(|()| fs::rename(&temporary, self.dir.join(name)))
+            .and_then(|()| fs::remove_file(&kept))
+            .or_else(|_| fs::rename(&kept, self.dir.join(name)))
+            .map(|()| true)
+            .map_err(|error| self.failed("put back", name, &error))
     }
 
     /// Says whether something is kept of a name.

@@ -22,6 +22,7 @@ use crate::args::{Common, Install};
 use crate::daemon_process::DAEMON;
 use crate::failure::Failure;
 use crate::net::default;
+use crate::net::runtimes::Runtimes;
 use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
@@ -43,7 +44,14 @@ const CONFIG_FILE: &str = "99-netwright.conflist";
 #[serde(rename_all = "camelCase")]
 struct Installed {
     dir: PathBuf,
+    /// Further folders, where runtimes share none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also_in: Vec<PathBuf>,
+    /// The runtimes that take their plugins from there, each with what says so.
+    used_by: Vec<String>,
     version: &'static str,
+    /// Whether netwrightd was placed too.
+    daemon: bool,
     links: Vec<&'static str>,
     /// Foreign files that were there and are kept.
     replaced: Vec<String>,
@@ -51,15 +59,26 @@ struct Installed {
     notes: Vec<String>,
 }
 
+impl Installed {
+    fn dirs(&self) -> String {
+        let dirs = [&self.dir].into_iter().chain(&self.also_in);
+        dirs.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" and ")
+    }
+}
+
 impl Report for Installed {
     fn text(&self) -> String {
         let mut text = format!(
-            "installed netwright {} in {} with {} plugins: {}\n",
+            "installed netwright {}{} in {} with {} plugins: {}\n",
             self.version,
-            self.dir.display(),
+            if self.daemon { format!(" and {DAEMON}") } else { String::new() },
+            self.dirs(),
             self.links.len(),
             self.links.join(", ")
         );
+        if !self.used_by.is_empty() {
+            text.push_str(&format!("used by {}\n", self.used_by.join(" and ")));
+        }
         if !self.replaced.is_empty() {
             text.push_str(&format!(
                 "replaced, and kept in {}: {}\n",
@@ -84,34 +103,96 @@ pub(crate) fn install(
     shell: &mut Shell,
 ) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
-    let dir = world.absolute(&args.bin_dir);
+    let runtimes = Runtimes::find(world);
+    let own = plugins::all().iter().map(|plugin| plugin.name());
+    let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
+    let links: Vec<&'static str> = own.chain(also).collect();
+    let present = |dir: &Path| -> Vec<&'static str> {
+        links.iter().copied().filter(|name| dir.join(name).symlink_metadata().is_ok()).collect()
+    };
+    let dirs = match &args.bin_dir {
+        Some(dir) => vec![world.absolute(dir)],
+        None => folders(&runtimes, &|dir| !present(dir).is_empty())?,
+    };
     let executable = std::fs::read("/proc/self/exe")
         .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read this executable"))?;
     let daemon = std::fs::read_link("/proc/self/exe")
         .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
         .ok();
-    let mut created = manifest::missing(&dir);
-    if !args.no_config {
-        created.extend(manifest::missing(&session.conf_dir));
-    }
-    let own = plugins::all().iter().map(|plugin| plugin.name());
-    let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
-    let links: Vec<&'static str> = own.chain(also).collect();
-    let folder = Folder::open(&dir).inspect_err(|_| {
-        manifest::remove_created(&created);
-    })?;
-    let outcome =
-        place(&folder, &links, (&executable, daemon.as_deref()), &created, args, &session);
-    drop(folder);
-    let (replaced, config, notes) = match outcome {
-        Ok(done) => done,
-        Err(failure) => {
-            manifest::remove_created(&created);
-            return Err(failure);
-        }
+    let (used_by, warnings) = runtimes.tell(&dirs, &present);
+    let mut report = Installed {
+        dir: PathBuf::new(),
+        also_in: Vec::new(),
+        used_by,
+        version: VERSION,
+        daemon: daemon.is_some(),
+        links: links.clone(),
+        replaced: Vec::new(),
+        config: None,
+        notes: Vec::new(),
     };
-    shell.confirm(&Installed { dir, version: VERSION, links, replaced, config, notes });
+    for dir in dirs {
+        let mut created = manifest::missing(&dir);
+        if !args.no_config {
+            created.extend(manifest::missing(&session.conf_dir));
+        }
+        let done = Folder::open(&dir).and_then(|folder| {
+            let executables = (executable.as_slice(), daemon.as_deref());
+            place(&folder, &links, executables, &created, args, &session)
+        });
+        let (replaced, config, notes) = done.map_err(|failure| {
+            manifest::remove_created(&created);
+            match report.dirs() {
+                done if report.dir.as_os_str().is_empty() || done.is_empty() => failure,
+                done => failure.because(format_args!("what was installed in {done} stays")),
+            }
+        })?;
+        report.replaced.extend(replaced);
+        report.config = report.config.or(config);
+        for note in notes {
+            if !report.notes.contains(&note) {
+                report.notes.push(note);
+            }
+        }
+        if report.dir.as_os_str().is_empty() {
+            report.dir = dir;
+        } else {
+            report.also_in.push(dir);
+        }
+    }
+    report.notes.extend(warnings);
+    report.notes.extend(renew_tables(&session));
+    shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Chooses the folders from which every runtime of this machine takes its plugins.
+fn folders(runtimes: &Runtimes, has: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
+    if !runtimes.unknown.is_empty() {
+        return Err(Failure::new(
+            code::IO_FAILURE,
+            "where the runtimes of this machine look for plugins is not known",
+        )
+        .because(runtimes.unknown.join("; "))
+        .hint("mend that file, or choose the folder with --bin-dir"));
+    }
+    Ok(runtimes.folders(has))
+}
+
+/// Brings the packet filter's tables to this version's layout, if an older one made some here. Otherwise the next container's
+/// ADD does it, so what is in the way is only told.
+fn renew_tables(session: &Session) -> Option<String> {
+    let index = state::Index::new(&session.roots);
+    match firewall::Firewall::renew(&index) {
+        Ok(true) => {
+            Some("the tables \"netwright\" of nftables have this version's rules now".to_owned())
+        }
+        Ok(false) => None,
+        Err(error) => {
+            tracing::debug!(%error, "the tables of nftables are left to the next ADD");
+            None
+        }
+    }
 }
 
 type Done = (Vec<String>, Option<PathBuf>, Vec<String>);
@@ -153,7 +234,7 @@ fn place(
             Entry::Absent => {}
         }
     }
-    let (config, mut notes) = plan_config(args, session)?;
+    let (config, mut notes) = plan_config(args, session, old.as_ref())?;
     let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
     replaced.extend(foreign.iter().cloned());
     replaced.sort();
@@ -225,6 +306,7 @@ fn place(
 fn plan_config(
     args: &Install,
     session: &Session,
+    old: Option<&Manifest>,
 ) -> Result<(Option<PathBuf>, Vec<String>), Failure> {
     if args.no_config {
         return Ok((None, Vec::new()));
@@ -232,7 +314,10 @@ fn plan_config(
     let folder = ConfigFolder::scan(&session.conf_dir).map_err(|error| load_failure(&error))?;
     let path = session.conf_dir.join(CONFIG_FILE);
     if let Ok(existing) = std::fs::read(&path) {
-        let same = existing == default::DOCUMENT.as_bytes();
+        // One that an older version wrote, and nobody has changed, is ours to bring up to date.
+        let own = old.and_then(|old| old.config.as_ref());
+        let own = own.is_some_and(|own| own.path == path && own.is_unchanged());
+        let same = own || existing == default::DOCUMENT.as_bytes();
         let note = format!("{} was there and was left as it is", path.display());
         return Ok(if same { (Some(path), Vec::new()) } else { (None, vec![note]) });
     }
@@ -254,6 +339,6 @@ fn write_config(path: &Path) -> Result<(), Failure> {
     if let Some(parent) = path.parent() {
         state::create_directory(parent, 0o755).map_err(failed)?;
     }
-    state::write_atomic(path, default::DOCUMENT.as_bytes(), 0o644, state::Durability::Synced)
+    state::publish(path, default::DOCUMENT.as_bytes(), 0o644, state::Durability::Synced)
         .map_err(|error| failed(error).hint("give --no-config to leave configurations alone"))
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cni::code;
+use plugins::shared::forwarding;
 use serde::Serialize;
 use state::Index;
 
@@ -15,6 +16,7 @@ use crate::commands::gc;
 use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
 use crate::net::presence::Presence;
+use crate::net::runtimes::{Runtimes, USUAL};
 use crate::net::session::{PluginSource, Session};
 use crate::shell::{Report, Shell};
 use crate::world::World;
@@ -55,14 +57,14 @@ pub(crate) fn uninstall(
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
-    let dir = world.absolute(&args.bin_dir);
-    let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
-    let Some(installed) = installed else {
-        return Err(Failure::new(
-            code::INVALID_CONFIG,
-            format!("nothing was installed in {} by `netwright install`", dir.display()),
-        )
-        .hint("give the folder that was given to `install`"));
+    let (dir, installed) = match installation(args, world) {
+        Ok(found) => found,
+        Err(failure) => {
+            // Whoever runs plugins without an installation has nobody else to tell.
+            let index = Index::new(&world.roots());
+            forwarding::left_on(&index).into_iter().for_each(|line| shell.warn(line));
+            return Err(failure);
+        }
     };
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     {
@@ -84,8 +86,7 @@ pub(crate) fn uninstall(
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
-            state::remove_file(&config.path)
-                .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
+            state::withdraw(&config.path).map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
             report.removed.push(path);
         } else if config.path.exists() {
             report.left.push(format!("{path}: it was changed since we wrote it"));
@@ -94,14 +95,70 @@ pub(crate) fn uninstall(
     folder.sync()?;
     Manifest::remove(&dir)?;
     drop(folder);
-    for dir in manifest::remove_created(&installed.created_dirs) {
+    let configurations = installed.config.as_ref().and_then(|config| config.path.parent());
+    let (watched, created): (Vec<PathBuf>, Vec<PathBuf>) = installed
+        .created_dirs
+        .iter()
+        .cloned()
+        .partition(|dir| configurations.is_some_and(|conf_dir| conf_dir.starts_with(dir)));
+    for dir in manifest::remove_created(&created) {
         report.removed.push(dir.display().to_string());
+    }
+    // containerd 1.6 whose folder is removed notices no configuration until it is started again.
+    if let Some(dir) = watched.last().filter(|dir| dir.exists()) {
+        report.left.push(format!("{}: runtimes may watch this folder", dir.display()));
     }
     // Another session: the first one's folder of links was below the state that goes now.
     let session = Session::open(world, common, shell, PluginSource::None)?;
     remove_state(&session, &mut report);
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the installation that is meant, and what is written down of it.
+fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Manifest), Failure> {
+    let dir = match &args.bin_dir {
+        Some(dir) => world.absolute(dir),
+        None => only_folder(&Runtimes::find(world))?,
+    };
+    let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
+    match installed {
+        Some(installed) => Ok((dir, installed)),
+        None => Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!("nothing was installed in {} by `netwright install`", dir.display()),
+        )
+        .hint("give the folder that was given to `install`")),
+    }
+}
+
+/// Finds the folder with an installation, among those that runtimes look at.
+fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
+    let mut dirs: Vec<PathBuf> =
+        runtimes.found.iter().flat_map(|runtime| runtime.plugin_dirs.iter().cloned()).collect();
+    dirs.push(USUAL.into());
+    dirs.sort();
+    dirs.dedup();
+    let mut with = Vec::new();
+    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
+        if Manifest::read(&dir)?.is_some() {
+            with.push(dir);
+        }
+    }
+    match with.as_slice() {
+        [dir] => Ok(dir.clone()),
+        [] => Err(Failure::new(
+            code::INVALID_CONFIG,
+            "no folder that a runtime looks at has an installation of `netwright install`",
+        )
+        .hint("give the folder that was given to `install`, with --bin-dir")),
+        several => {
+            let list: Vec<_> = several.iter().map(|dir| dir.display().to_string()).collect();
+            Err(Failure::new(code::INVALID_CONFIG, "several folders have an installation")
+                .because(list.join(", "))
+                .hint("give one of them with --bin-dir"))
+        }
+    }
 }
 
 /// Detaches what is attached by our plugins, or refuses to.
@@ -155,6 +212,7 @@ fn remove_state(session: &Session, report: &mut Removed) {
     let roots = &session.roots;
     if roots.run.exists() {
         let index = Index::new(roots);
+        report.left.extend(forwarding::left_on(&index));
         let removed =
             firewall::Firewall::open(&index).and_then(|mut firewall| firewall.remove_all());
         if let Err(error) = removed {

@@ -1,43 +1,11 @@
 //! Mistakes in the order of a chain.
 
 use cni::NetworkList;
+use plugins::judge::{Role, role};
 
 use super::excerpt::Place;
 use super::keys::Top;
 use super::{Examined, Severity};
-
-/// Plugins that make an interface, and therefore come first.
-const INTERFACE: [&str; 14] = [
-    "bridge",
-    "chain",
-    "cnm",
-    "dummy",
-    "host-device",
-    "ipvlan",
-    "loopback",
-    "macvlan",
-    "multi",
-    "netwright-multi",
-    "ovs",
-    "ptp",
-    "tap",
-    "vlan",
-];
-/// Of these, the ones that can also build upon the interface made before them.
-const EITHER: [&str; 3] = ["chain", "ipvlan", "loopback"];
-/// Plugins that change what those before them made.
-const CHAINED: [&str; 8] = [
-    "bandwidth",
-    "firewall",
-    "ovs-mirror-consumer",
-    "ovs-mirror-producer",
-    "portmap",
-    "sbr",
-    "tuning",
-    "vrf",
-];
-/// Plugins that hand out addresses.
-const IPAM: [&str; 5] = ["cluster-ipam", "dhcp", "host-local", "static", "whereabouts"];
 
 /// Plugins that do nothing unless the runtime gives them a capability argument, and its name.
 const NEEDS_CAPABILITY: [(&str, &str); 1] = [("portmap", "portMappings")];
@@ -56,14 +24,15 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
         let place = place_of(index);
         let before = index.checked_sub(1).map(|before| list.plugins[before].plugin_type.as_str());
         let twice = list.plugins[..index].iter().any(|other| other.plugin_type == name);
-        if IPAM.contains(&name) {
+        let role = role(name);
+        if role == Some(Role::Addresses) {
             examined.find(
                 Severity::Error,
                 place,
                 format!("plugin {name:?} hands out addresses and cannot be a link of the chain"),
                 Some(format!("put it into the `ipam` of the plugin that makes the interface: \"ipam\": {{\"type\": \"{name}\"}}")),
             );
-        } else if CHAINED.contains(&name) && before.is_none() {
+        } else if role == Some(Role::Chained) && before.is_none() {
             examined.find(
                 Severity::Error,
                 place,
@@ -73,8 +42,7 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 Some("put a plugin that makes an interface before it, such as bridge".to_owned()),
             );
         } else if let Some(before) = before
-            && INTERFACE.contains(&name)
-            && !EITHER.contains(&name)
+            && role == Some(Role::Interface)
         {
             examined.find(
                 Severity::Warning,

@@ -1,16 +1,20 @@
 //! Keys that nobody reads, values of the wrong type, plugins that are not there.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
-use cni::NetworkList;
 use cni::json::{JsonError, UnknownKey};
+use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::Plugin;
+use plugins::judge;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::excerpt::Place;
 use super::{Examined, Severity};
 use crate::nearest::nearest;
+use crate::net::own_plugins;
 use crate::net::session::Session;
 
 /// The keys of a network list (CNI 1.1.0 §1).
@@ -56,12 +60,22 @@ impl<'a> Top<'a> {
     }
 }
 
+/// What an object is judged by beside its own text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) session: &'a Session,
+    /// The network's name.
+    pub(super) network: &'a str,
+    pub(super) cni_version: &'a str,
+}
+
 /// Examines the keys of a network list, or of a single plugin's configuration.
 pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
     let text = examined.text;
     let top = Top::of(text);
+    let around = Around { session, network: &list.name, cni_version: &list.cni_version };
     if top.value("plugins").is_none() && top.value("type").is_some() {
-        return lint_object(text, session, examined);
+        return lint_object(text, around, examined);
     }
     for (key, value) in top.keys() {
         if !LIST_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)) {
@@ -75,12 +89,12 @@ pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mu
         return;
     }
     for object in objects.iter().take(list.plugins.len()) {
-        lint_object(object, session, examined);
+        lint_object(object, around, examined);
     }
 }
 
 /// Examines one plugin's object, which is a piece of the examined text.
-pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examined<'_>) {
+pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Examined<'_>) {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Head {
@@ -99,59 +113,99 @@ pub(super) fn lint_object(object: &str, session: &Session, examined: &mut Examin
     };
     let top = Top::of(object);
     let type_at = top.value("type").map_or(start, |raw| Place::of(examined.text, raw));
-    require(&head.r#type, type_at, session, examined);
+    require(&head.r#type, type_at, around, examined);
     let ipam_type = head.ipam.map(|ipam| ipam.r#type).unwrap_or_default();
     if !ipam_type.is_empty() {
         let ipam_text = top.value("ipam").unwrap_or(object);
         let ipam = Top::of(ipam_text);
         let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
-        require(&ipam_type, place, session, examined);
+        require(&ipam_type, place, around, examined);
     }
     if head.r#type == "chain" {
         for inner in top.elements("plugins") {
-            lint_object(inner, session, examined);
+            lint_object(inner, around, examined);
         }
     }
     if head.r#type == "multi" {
         for network in top.elements("networks") {
-            lint_written(network, session, examined);
+            lint_written(network, around, examined);
         }
     }
     if plugins::find(&head.r#type).is_some_and(|plugin| plugin.name() == plugins::pod::NAME) {
         for inner in top.elements("delegates") {
-            lint_object(inner, session, examined);
+            lint_object(inner, around, examined);
         }
     }
+    let mut legible = true;
     if let Some(plugin) = plugins::find(&head.r#type) {
-        ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
+        legible &= ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
         // Those of a plugin that hands out addresses are about `ipam`, of which it has none as a link of a chain.
         tell_ignored(plugin, &top, examined);
     }
     if let Some(plugin) = plugins::find(&ipam_type) {
-        ask(plugin, object, start, examined, in_ipam);
+        legible &= ask(plugin, object, start, examined, in_ipam);
         tell_ignored(plugin, &Top::of(top.value("ipam").unwrap_or(object)), examined);
     }
+    if legible {
+        tell_refusals(object, type_at, around, examined);
+    }
+}
+
+/// Tells what ADD would refuse of it. What a chain holds is looked at by itself.
+fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mut Examined<'_>) {
+    let Ok(plugin) = PluginConfig::parse(object.as_bytes()) else { return };
+    let top = Top::of(object);
+    let is_asked = |plugin_type: &str| {
+        let found = around.session.runtime.find_plugin(plugin_type);
+        judge::is_own_name(plugin_type)
+            || found.is_ok_and(|executable| own_plugins::is_own(&executable))
+    };
+    for refusal in judge::object(&plugin, around.network, around.cni_version, &is_asked) {
+        let ipam = top.value("ipam").filter(|_| refusal.is_ipam);
+        let within = ipam.map(Top::of);
+        let key = named_key(&refusal.error.details);
+        let value = key.and_then(|key| within.as_ref().unwrap_or(&top).value(key));
+        let place = match (key, value) {
+            (Some(key), Some(value)) => before(examined.text, Place::of(examined.text, value), key),
+            _ => ipam.map_or(type_at, |ipam| Place::of(examined.text, ipam)),
+        };
+        let severity = if refusal.is_hosts { Severity::Warning } else { Severity::Error };
+        let host = if refusal.is_hosts { "on this host " } else { "" };
+        let text = format!("{host}plugin {:?}: {}", refusal.plugin_type, refusal.error.msg);
+        let hint = Some(refusal.error.details).filter(|details| !details.is_empty());
+        examined.find(severity, place, text, hint);
+    }
+}
+
+/// Returns the key that an error's details name.
+fn named_key(details: &str) -> Option<&str> {
+    let (_, rest) = details.split_once("key \"")?;
+    let (key, _) = rest.split_once('"')?;
+    key.split('.').next()
 }
 
 /// Lints a network that is written within a configuration: a plugin's or a list's.
-fn lint_written(network: &str, session: &Session, examined: &mut Examined<'_>) {
+fn lint_written(network: &str, around: Around<'_>, examined: &mut Examined<'_>) {
     let Some(config) = Top::of(network).value("config") else { return };
     match Top::of(config).elements("plugins") {
-        plugins if plugins.is_empty() => lint_object(config, session, examined),
-        plugins => plugins.into_iter().for_each(|plugin| lint_object(plugin, session, examined)),
+        plugins if plugins.is_empty() => lint_object(config, around, examined),
+        plugins => plugins.into_iter().for_each(|plugin| lint_object(plugin, around, examined)),
     }
 }
 
-/// Asks one of our plugins which keys it would not read.
+/// Asks one of our plugins which keys it would not read. Returns whether it can read the rest.
 fn ask(
     plugin: &dyn Plugin,
     object: &str,
     start: Place,
     examined: &mut Examined<'_>,
     concerns: impl Fn(&UnknownKey) -> bool,
-) {
+) -> bool {
     match plugin.unknown_keys(object) {
-        Err(error) => wrong(&error, start, examined),
+        Err(error) => {
+            wrong(&error, start, examined);
+            false
+        }
         Ok(keys) => {
             for key in keys.iter().filter(|key| concerns(key)) {
                 let place = start.within(Place { line: key.line, column: key.column });
@@ -163,6 +217,7 @@ fn ask(
                 };
                 unknown(&key.key, key.known, place, &reader, examined);
             }
+            true
         }
     }
 }
@@ -213,12 +268,22 @@ fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
 }
 
 /// Reports a plugin that is neither one of ours nor found where plugins are looked for.
-fn require(plugin_type: &str, place: Place, session: &Session, examined: &mut Examined<'_>) {
-    let mut ours = plugins::all().iter().map(|plugin| plugin.name());
-    if plugin_type.is_empty() || ours.any(|name| name == plugin_type) {
+fn require(plugin_type: &str, place: Place, around: Around<'_>, examined: &mut Examined<'_>) {
+    if plugin_type.is_empty() {
         return;
     }
-    let Err(error) = session.runtime.find_plugin(plugin_type) else { return };
+    let is_ours = judge::is_own_name(plugin_type);
+    let error = match around.session.runtime.find_plugin(plugin_type) {
+        Ok(executable) if !is_ours => {
+            return answers(plugin_type, &executable, place, around, examined);
+        }
+        Ok(executable) => {
+            is_executable(plugin_type, &executable, place, examined);
+            return;
+        }
+        Err(_) if is_ours => return,
+        Err(error) => error,
+    };
     let ours = plugins::all().iter().map(|plugin| plugin.name());
     let is_alias = plugins::find(plugin_type).is_some();
     let hint = match nearest(plugin_type, ours) {
@@ -226,7 +291,69 @@ fn require(plugin_type: &str, place: Place, session: &Session, examined: &mut Ex
         Some(near) => format!("did you mean {near:?}?"),
         None => "install it, or set CNI_PATH to the folders that hold it".to_owned(),
     };
-    examined.find(Severity::Error, place, error.to_string(), Some(hint));
+    let message = own_plugins::without_folder(&error.to_string());
+    examined.find(Severity::Error, place, message, Some(hint));
+}
+
+/// Reports a plugin that is not ours and cannot be called: its file is not executable, or it does not speak a version with which the
+/// list could be served.
+fn answers(
+    plugin_type: &str,
+    executable: &Path,
+    place: Place,
+    around: Around<'_>,
+    examined: &mut Examined<'_>,
+) {
+    // Who can change the file would have it run by whoever lints: that is warned about, and reason enough to ask nothing.
+    if !is_executable(plugin_type, executable, place, examined)
+        || !cni_invoke::distrust(executable).is_empty()
+    {
+        return;
+    }
+    let session = around.session;
+    let path = executable.display();
+    let (text, hint) = match session.runtime.version_info(plugin_type, session.deadline()) {
+        Err(failure) => (
+            format!(
+                "plugin {plugin_type:?} does not say which versions it speaks: {}",
+                failure.error
+            ),
+            format!("{path} is what would be called: is it a plugin for this machine?"),
+        ),
+        Ok(info) => {
+            let Some(wanted) = Version::parse(around.cni_version) else { return };
+            if info.nearest(wanted, Version::V0_1_0).is_some() {
+                return;
+            }
+            let spoken = info.supported.join(", ");
+            (
+                format!("plugin {plugin_type:?} speaks no version of ours, but {spoken}"),
+                format!("{path} is of another time: update it"),
+            )
+        }
+    };
+    examined.find(Severity::Error, place, text, Some(hint));
+}
+
+/// Reports a file that nobody can execute.
+fn is_executable(
+    plugin_type: &str,
+    executable: &Path,
+    place: Place,
+    examined: &mut Examined<'_>,
+) -> bool {
+    let mode = executable.metadata().map(|found| found.mode()).unwrap_or(0o111);
+    if mode & 0o111 != 0 {
+        return true;
+    }
+    let path = executable.display();
+    examined.find(
+        Severity::Error,
+        place,
+        format!("plugin {plugin_type:?} cannot be executed: {path} has mode {:04o}", mode & 0o7777),
+        Some(format!("chmod 0755 {path}")),
+    );
+    false
 }
 
 /// Moves a place from a value to its key, when that stands before it on the same line.

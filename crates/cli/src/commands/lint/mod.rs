@@ -9,13 +9,16 @@ mod keys;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cni::text::one_line;
 use cni::{NetworkList, NetworkName, Version, code};
 use cni_runtime::{ConfigFolder, Kind, Outcome as FileOutcome, Refusal, load_file};
+use plugins::judge;
 use serde::Serialize;
 
 use super::Outcome;
 use crate::args::{Common, Lint};
 use crate::failure::{EXIT_PERMANENT, Failure};
+use crate::net::runtimes::{self, Runtimes};
 use crate::net::session::{PluginSource, Session, load_failure};
 use crate::net::trust;
 use crate::shell::{Report, Shell};
@@ -90,13 +93,13 @@ impl Report for Findings {
             };
             text.push_str(&format!(
                 "{word}: {}\n  --> {}{}\n{}",
-                finding.message,
-                finding.file.display(),
+                one_line(&finding.message),
+                one_line(finding.file.display()),
                 finding.place,
                 finding.excerpt
             ));
             if let Some(hint) = &finding.hint {
-                text.push_str(&format!("  hint: {hint}\n"));
+                text.push_str(&format!("  hint: {}\n", one_line(hint)));
             }
             text.push('\n');
         }
@@ -118,10 +121,11 @@ pub(crate) fn main(args: &Lint, common: &Common, world: &World, shell: &mut Shel
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let path = args.path.as_ref().map_or_else(|| session.conf_dir.clone(), |p| world.absolute(p));
     let mut report = Findings { findings: Vec::new(), files: Vec::new() };
+    let world = Surroundings { session: &session, runtimes: &Runtimes::find(world) };
     if path.is_dir() {
-        lint_folder(&path, &session, &mut report)?;
+        lint_folder(&path, &world, &mut report)?;
     } else if path.exists() {
-        lint_file(&path, &session, &mut report);
+        lint_file(&path, &world, &mut report);
     } else {
         return Err(Failure::new(
             code::INVALID_CONFIG,
@@ -135,8 +139,15 @@ pub(crate) fn main(args: &Lint, common: &Common, world: &World, shell: &mut Shel
     Ok(ExitCode::from(if errors || (args.strict && warnings) { EXIT_PERMANENT } else { 0 }))
 }
 
-fn lint_folder(dir: &Path, session: &Session, report: &mut Findings) -> Result<(), Failure> {
+/// What a network is judged by beside its text.
+struct Surroundings<'a> {
+    session: &'a Session,
+    runtimes: &'a Runtimes,
+}
+
+fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> Result<(), Failure> {
     let folder = ConfigFolder::scan(dir).map_err(|error| load_failure(&error))?;
+    let mut before: Vec<&NetworkList> = Vec::new();
     for considered in folder.considered() {
         if considered.kind != Kind::Other {
             report.files.push(considered.path.clone());
@@ -146,7 +157,17 @@ fn lint_folder(dir: &Path, session: &Session, report: &mut Findings) -> Result<(
             Examined { file: &considered.path, text: &text, findings: &mut report.findings };
         match &considered.outcome {
             FileOutcome::Refused(refusal) => refused(refusal, &mut examined),
-            FileOutcome::Network(list) => lint_list(list, session, &mut examined),
+            FileOutcome::Network(list) => {
+                lint_list(list, world, &mut examined);
+                for message in
+                    before.iter().filter_map(|other| judge::exclude_each_other(list, other))
+                {
+                    let hint =
+                        Some("give each a bridge of its own, or one the other's subnet".to_owned());
+                    examined.find(Severity::Warning, Place::default(), message, hint);
+                }
+                before.push(list);
+            }
             FileOutcome::Shadowed { network, by } => examined.find(
                 Severity::Warning,
                 Place::default(),
@@ -154,7 +175,13 @@ fn lint_folder(dir: &Path, session: &Session, report: &mut Findings) -> Result<(
                 Some("runtimes use the first file in the order of names".to_owned()),
             ),
             FileOutcome::DroppedIn { .. } => {
-                keys::lint_object(&text, session, &mut examined);
+                // Which list it is a part of does not matter to it.
+                let around = keys::Around {
+                    session: world.session,
+                    network: "network",
+                    cni_version: Version::CURRENT.as_str(),
+                };
+                keys::lint_object(&text, around, &mut examined);
             }
             _ => {}
         }
@@ -162,12 +189,12 @@ fn lint_folder(dir: &Path, session: &Session, report: &mut Findings) -> Result<(
     Ok(())
 }
 
-fn lint_file(path: &Path, session: &Session, report: &mut Findings) {
+fn lint_file(path: &Path, world: &Surroundings<'_>, report: &mut Findings) {
     report.files.push(path.to_owned());
     let text = read(path);
     let mut examined = Examined { file: path, text: &text, findings: &mut report.findings };
     match load_file(path) {
-        Ok(list) => lint_list(&list, session, &mut examined),
+        Ok(list) => lint_list(&list, world, &mut examined),
         Err(refusal) => refused(&refusal, &mut examined),
     }
 }
@@ -186,7 +213,7 @@ fn refused(refusal: &Refusal, examined: &mut Examined<'_>) {
     examined.find(Severity::Error, place, refusal.reason.clone(), None);
 }
 
-fn lint_list(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
+fn lint_list(list: &NetworkList, world: &Surroundings<'_>, examined: &mut Examined<'_>) {
     let top = keys::Top::of(examined.text);
     let at =
         |key: &str| top.value(key).map(|raw| Place::of(examined.text, raw)).unwrap_or_default();
@@ -218,10 +245,14 @@ fn lint_list(list: &NetworkList, session: &Session, examined: &mut Examined<'_>)
             Some(format!("the versions are {}", known.join(", "))),
         );
     }
-    for line in trust::warnings(list, &session.runtime) {
+    for line in world.runtimes.too_old_for(list, examined.file) {
+        let hint = Some(runtimes::VERSION_HINT.to_owned());
+        examined.find(Severity::Warning, cni_version, line, hint);
+    }
+    for line in trust::warnings(list, &world.session.runtime) {
         let hint = Some(trust::HINT.to_owned());
         examined.find(Severity::Warning, Place::default(), line, hint);
     }
-    keys::lint_document(list, session, examined);
+    keys::lint_document(list, world.session, examined);
     chain::lint(list, &top, examined);
 }

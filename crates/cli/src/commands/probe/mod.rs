@@ -40,9 +40,9 @@ struct Interface {
 }
 
 #[derive(Debug, Serialize)]
-struct Gateway {
-    address: IpAddr,
-    answered: bool,
+pub(super) struct Gateway {
+    pub(super) address: IpAddr,
+    pub(super) answered: bool,
     #[serde(rename = "roundTripMicroseconds", skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,19 +77,17 @@ impl Report for Findings {
         for note in &self.outside.notes {
             text.push_str(&format!("outside  {note}\n"));
         }
-        text.push_str(&format!("outside  {}\n", self.outside.verdict(self.gateway_answered())));
+        text.push_str(&format!("outside  {}\n", self.outside.verdict(&self.gateways)));
         text
     }
 }
 
 impl Findings {
-    fn gateway_answered(&self) -> bool {
-        self.gateways.iter().any(|gateway| gateway.answered)
-    }
-
     /// Everything works, or all that can work on a machine without a network.
     fn is_sound(&self) -> bool {
-        self.outside.reached || (self.outside.machine_error.is_some() && self.gateway_answered())
+        let answered =
+            !self.gateways.is_empty() && self.gateways.iter().all(|gateway| gateway.answered);
+        self.outside.reached || (self.outside.machine_error.is_some() && answered)
     }
 }
 
@@ -251,10 +249,31 @@ mod tests {
         let alone = findings(false, unreachable, true);
         assert!(alone.is_sound());
         let last = alone.text().lines().last().unwrap().to_owned();
-        expect!["outside  this machine has no route to the outside: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so the network here works as far as it can"]
+        expect!["outside  this machine cannot reach example.com:80 either: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so the network here works as far as it can"]
             .assert_eq(&last);
         assert!(!findings(false, unreachable, false).is_sound());
         assert!(!findings(false, None, true).is_sound());
+    }
+
+    /// Two gateways, of which one is silent, are not a network that works.
+    #[test]
+    fn a_silent_gateway_is_named() {
+        let unreachable = Some("connect to 203.0.113.9:80: Network is unreachable (os error 101)");
+        let mut two = findings(false, unreachable, true);
+        let silent = "fd63:b7c4:5e0a::1".parse().unwrap();
+        two.gateways.push(Gateway {
+            address: silent,
+            answered: false,
+            round_trip_us: None,
+            error: None,
+        });
+        let last = |findings: &Findings| findings.text().lines().last().unwrap().to_owned();
+        assert!(!last(&two).contains("The gateway answered"), "{}", last(&two));
+        assert!(last(&two).ends_with("Gateway fd63:b7c4:5e0a::1 did not answer"), "{}", last(&two));
+        assert!(!two.is_sound());
+        two.gateways[1].answered = true;
+        assert!(last(&two).contains("Each gateway answered"), "{}", last(&two));
+        assert!(two.is_sound());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kernel::netns::{Netns, within};
 use serde::Serialize;
 
-use super::dns;
+use super::{Gateway, dns};
 
 /// How long a connection to the outside may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -35,7 +35,7 @@ pub(super) struct Outside {
 
 impl Outside {
     /// Says in words what was found.
-    pub(super) fn verdict(&self, gateway_answered: bool) -> String {
+    pub(super) fn verdict(&self, gateways: &[Gateway]) -> String {
         let target = &self.target;
         let error = self.error.as_deref().unwrap_or("no answer");
         match (&self.address, &self.machine_error) {
@@ -43,12 +43,21 @@ impl Outside {
                 format!("{target}: reached {address}, which serves nothing on that port")
             }
             (Some(address), _) => format!("{target}: connected to {address}"),
-            (_, Some(machine)) if gateway_answered => format!(
-                "this machine has no route to the outside: {machine}. The gateway answered, so the network here works as \
-                 far as it can"
-            ),
             (_, Some(machine)) => {
-                format!("this machine has no route to the outside: {machine}. From here: {error}")
+                let silent: Vec<IpAddr> =
+                    gateways.iter().filter(|one| !one.answered).map(|one| one.address).collect();
+                let here = match (gateways, silent.as_slice()) {
+                    ([], _) => format!("From here: {error}"),
+                    ([_], []) => "The gateway answered, so the network here works as far as it can"
+                        .to_owned(),
+                    (_, []) => "Each gateway answered, so the network here works as far as it can"
+                        .to_owned(),
+                    (_, [one]) => format!("From here: {error}. Gateway {one} did not answer"),
+                    (_, several) => {
+                        format!("From here: {error}. Gateways {} did not answer", list(several))
+                    }
+                };
+                format!("this machine cannot reach {target} either: {machine}. {here}")
             }
             _ => format!("{target}: {error}"),
         }

@@ -4,29 +4,37 @@
 //! another name, sets what a child must set for itself, and becomes the command.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode};
 
+use cni::code;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::{EXIT_NO_NETWORK, EXIT_NOT_FOUND, EXIT_NOT_STARTED};
 use crate::dispatch::ENTER;
+use crate::failure::Failure;
+use crate::shell::{Format, Shell};
+
+/// In which form it is told that the command cannot be started.
+const JSON: &str = "json";
+const TEXT: &str = "text";
 
 /// Starts the command in the namespace of the calling thread. It is killed when that thread ends.
 #[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
-pub(super) fn spawn(command: &[OsString]) -> io::Result<Child> {
+pub(super) fn spawn(command: &[OsString], format: Format) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0(ENTER)
         .arg(std::process::id().to_string())
+        .arg(if format == Format::Json { JSON } else { TEXT })
         .args(command)
         .spawn()
 }
 
-/// Becomes the command. The first argument is the process ID of `netwright run`.
+/// Becomes the command. The first argument is the process ID of `netwright run`, the second the form of errors.
 #[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
-pub(crate) fn enter(arguments: &[OsString]) -> ExitCode {
-    let [parent, program, rest @ ..] = arguments else {
+pub(crate) fn enter(arguments: &[OsString], shell: &mut Shell) -> ExitCode {
+    let [parent, format, program, rest @ ..] = arguments else {
         return ExitCode::from(EXIT_NO_NETWORK);
     };
     let parent = parent.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
@@ -35,7 +43,11 @@ pub(crate) fn enter(arguments: &[OsString]) -> ExitCode {
         return ExitCode::from(EXIT_NO_NETWORK);
     }
     let error = Command::new(program).args(rest).exec();
-    let _ = writeln!(io::stderr(), "error: run {program:?}\ncause: {error}");
+    if format == JSON {
+        shell.format = Format::Json;
+    }
+    let failure = Failure::new(code::IO_FAILURE, format!("run {program:?}"));
+    shell.fail(&failure.because(&error));
     let missing = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
     ExitCode::from(if missing { EXIT_NOT_FOUND } else { EXIT_NOT_STARTED })
 }

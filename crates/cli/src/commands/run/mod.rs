@@ -8,6 +8,7 @@ mod enter;
 mod signals;
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus};
@@ -16,7 +17,7 @@ use std::thread::JoinHandle;
 
 use cni::{ContainerId, code};
 use cni_runtime::Member;
-use kernel::netns;
+use kernel::netns::{self, NetnsError};
 use kernel::route::{Change, LinkSet, RouteSocket};
 
 use super::{Outcome, gc};
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 use crate::net::session::{PluginSource, Session};
 use crate::net::several::Plan;
 use crate::net::spec::{Addresses, NetworkSpec};
-use crate::net::{attach, default};
+use crate::net::{attach, container, default};
 use crate::shell::{Format, Shell};
 use crate::world::World;
 pub(crate) use enter::enter;
@@ -52,7 +53,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
         .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("catch signals"))?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
     let id = match &args.name {
-        Some(name) => ContainerId::new(name).map_err(|error| error.context("--name"))?,
+        Some(name) => container::id(name, "--name")?,
         None => made_up_id()?,
     };
     let namespace = Namespace::create()?;
@@ -68,7 +69,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
         (Err(failure), _) => Err(failure),
         // Somebody wanted us to stop before the command was started.
         (Ok(()), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
-        (Ok(()), None) => namespace.run(command(args, common), &signals),
+        (Ok(()), None) => namespace.run(command(args, common), common.output, &signals),
     };
     if is_attached {
         plan.detach(&session, shell);
@@ -112,6 +113,8 @@ fn with_arguments(plan: &mut Plan, args: &Run, world: &World) -> Result<(), Fail
         capabilities: args.attach.capabilities.clone(),
         ..crate::args::Attach::default()
     };
+    let lists: Vec<_> = plan.members.iter().map(|member| &member.list).collect();
+    attach::refuse_untaken(&lists, &args.attach)?;
     for Member { list, attachment } in &mut plan.members {
         let more = attach::describe(
             list,
@@ -166,7 +169,7 @@ fn command(args: &Run, common: &Common) -> Vec<OsString> {
 struct Namespace {
     /// Where plugins find it.
     path: String,
-    start: Option<Sender<Vec<OsString>>>,
+    start: Option<Sender<(Vec<OsString>, Format)>>,
     started: Receiver<std::io::Result<Child>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -174,7 +177,7 @@ struct Namespace {
 impl Namespace {
     fn create() -> Result<Self, Failure> {
         let (made, is_made) = channel();
-        let (start, to_start) = channel::<Vec<OsString>>();
+        let (start, to_start) = channel::<(Vec<OsString>, Format)>();
         let (report, started) = channel();
         let thread = std::thread::Builder::new()
             .name("netns".to_owned())
@@ -184,8 +187,8 @@ impl Namespace {
                 if made.send(path).is_err() || failed {
                     return;
                 }
-                let Ok(command) = to_start.recv() else { return };
-                let _ = report.send(enter::spawn(&command));
+                let Ok((command, format)) = to_start.recv() else { return };
+                let _ = report.send(enter::spawn(&command, format));
                 // The namespace and the command's death signal hang on this thread: it stays until told.
                 let _ = to_start.recv();
             })
@@ -197,10 +200,15 @@ impl Namespace {
     }
 
     /// Runs a command and returns its exit code, as shells count.
-    fn run(&self, command: Vec<OsString>, signals: &Signals) -> Result<i32, Failure> {
+    fn run(
+        &self,
+        command: Vec<OsString>,
+        format: Format,
+        signals: &Signals,
+    ) -> Result<i32, Failure> {
         let start = self.start.as_ref().expect("it is taken when the value is dropped");
         let gone = || Failure::new(code::INTERNAL, "the namespace's thread ended");
-        start.send(command).map_err(|_| gone())?;
+        start.send((command, format)).map_err(|_| gone())?;
         let mut child =
             self.started.recv().map_err(|_| gone())?.map_err(|error| {
                 Failure::of(code::IO_FAILURE, &error).context("start the command")
@@ -231,11 +239,15 @@ fn code_of(status: ExitStatus) -> i32 {
 
 /// Moves this thread into a fresh namespace with `lo` up; returns the path by which others find it.
 fn enter_namespace() -> Result<String, Failure> {
-    let refused = |error: &dyn std::error::Error| {
-        Failure::of(code::INVALID_NETNS, error)
-            .hint("run as root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
-    };
-    netns::unshare_net().map_err(|error| refused(&error))?;
+    let refused = |error: &dyn std::error::Error| Failure::of(code::INVALID_NETNS, error);
+    netns::unshare_net().map_err(|error| match &error {
+        // Not the disk's space: the namespaces are counted.
+        NetnsError::Unshare { source } if source.kind() == io::ErrorKind::StorageFull => {
+            Failure::new(code::INVALID_NETNS, "there are as many network namespaces as may be")
+                .hint("end some, or raise the limit: sysctl -w user.max_net_namespaces=NUMBER")
+        }
+        error => refused(error),
+    })?;
     let mut netlink = RouteSocket::open().map_err(|error| refused(&error))?;
     let lo = netlink.link_by_name("lo").map_err(|error| refused(&error))?;
     if let Some(lo) = lo {

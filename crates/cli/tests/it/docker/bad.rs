@@ -15,6 +15,11 @@ use crate::system::install;
 const HANGING: &str = r#"{"cniVersion": "1.0.0", "name": "hanging",
   "plugins": [{"type": "hang", "ipam": {"type": "static"}}]}"#;
 
+/// A list that names a port of the host itself.
+const OWN_PORT: &str = r#"{"cniVersion": "1.0.0", "name": "own", "plugins": [
+    {"type": "bridge", "bridge": "own0", "ipam": {"type": "host-local", "subnet": "10.76.0.0/24"}},
+    {"type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 2222, "containerPort": 80, "protocol": "tcp"}]}}]}"#;
+
 /// Nothing of ours is recorded, and no namespace held.
 #[track_caller]
 fn assert_no_state(lab: &Lab) {
@@ -30,6 +35,7 @@ fn what_docker_shows_its_user() {
     let lab = Lab::with_processes("docker-bad");
     install(&lab);
     write_network(&lab, "lan", LAN);
+    write_network(&lab, "own", OWN_PORT);
     let driver = Driver::start_at(&lab, super::support::SOCKET, &["-patience", "2"]);
     let docker = Docker::new(&lab);
     let before = Snapshot::take(&lab);
@@ -62,6 +68,11 @@ fn what_docker_shows_its_user() {
     assert!(text.contains("overlaps pool 10.75.0.0/24, which is in use"), "{text}");
     let web = docker
         .start_container("web", &["--network", "one", "--ip", "10.75.0.9", "--publish", "8080:80"]);
+    let _programs = [
+        testkit::traffic::Server::tcp(&lab, "0.0.0.0:2222", "host"),
+        testkit::traffic::Server::udp(&lab, "[::]:2223", "host"),
+    ];
+    docker.create_network("--opt conflist=own --ipam-driver null own");
     let run = |options: &[&str]| {
         let said =
             docker.refused(&[&["run", "--rm"][..], options, &[Docker::IMAGE, "true"]].concat());
@@ -73,6 +84,20 @@ fn what_docker_shows_its_user() {
         (&["--network", "one", "--ip", "10.75.0.1"], "10.75.0.1 is taken"),
         (&["--network", "name=one,driver-opt=what=1"], "unknown option \"what\""),
         (&["--network", "one", "--publish", "8080:80"], "8080"),
+        (
+            &["--network", "one", "--publish", "2222:80"],
+            "host port 2222/tcp is held by a program of this host",
+        ),
+        (
+            &["--network", "one", "--publish", "127.0.0.1:2222:80"],
+            "host port 127.0.0.1:2222/tcp is held",
+        ),
+        (&["--network", "one", "--publish", "2223:80/udp"], "host port 2223/udp is held"),
+        (&["--network", "own"], "host port 2222/tcp is held"),
+        (
+            &["--network", "one", "--publish", "192.0.2.9:8081:80"],
+            "the host does not have address 192.0.2.9",
+        ),
     ] {
         let text = run(options);
         assert!(text.contains("netwright: ") && text.contains(said), "{options:?}: {text}");
@@ -81,7 +106,7 @@ fn what_docker_shows_its_user() {
     }
     drop(web);
     docker.remove(&["web"]);
-    docker.run(&["network", "rm", "one"]);
+    docker.run(&["network", "rm", "one", "own"]);
     assert_no_state(&lab);
     assert_nothing_left(&lab, &before);
     drop(driver);

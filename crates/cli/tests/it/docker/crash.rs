@@ -190,9 +190,9 @@ fn a_network_whose_removal_was_lost() {
     assert_eq!(call("NetworkDriver.CreateNetwork", &network("one")), json!({}));
     assert_eq!(call("IpamDriver.ReleasePool", &json!({"PoolID": pool})), json!({}));
     // Here DeleteNetwork was lost.
-    assert_eq!(call("IpamDriver.RequestPool", &wanted)["PoolID"], pool);
+    let again = call("IpamDriver.RequestPool", &wanted)["PoolID"].clone();
     assert_eq!(call("NetworkDriver.CreateNetwork", &network("two")), json!({}));
-    let given = call("IpamDriver.RequestAddress", &json!({"PoolID": pool}));
+    let given = call("IpamDriver.RequestAddress", &json!({"PoolID": again}));
     assert_eq!(given["Address"], "10.73.0.1/24", "{given}");
     let left = lab.sh("cd /var/lib/netwright/docker && ls networks pools | grep json");
     assert_eq!(left.lines().count(), 2, "{left}");
@@ -306,6 +306,55 @@ pub(super) fn engine_killed(engine: Engine) {
     assert_eq!(endpoints.trim(), "20", "endpoints of containers that are gone");
     docker.remove(&names.iter().map(String::as_str).collect::<Vec<_>>());
     docker.run(&["network", "rm", "many"]);
+    assert_nothing_left(&lab, &before);
+    drop(driver);
+}
+
+/// The engine and the driver are killed, and the engine comes back before the driver does: what it had is forgotten, and nobody
+/// says so. A container has its address again all the same.
+#[test]
+fn a_static_address_behind_an_engine_and_a_driver_that_were_killed() {
+    testkit::require!("full");
+    needs_docker!();
+    static_address(Engine::Installed);
+}
+
+pub(super) fn static_address(engine: Engine) {
+    let lab = Lab::with_processes("docker-static");
+    install(&lab);
+    let mut driver = Driver::start(&lab);
+    let mut docker = Docker::of(&lab, engine, &[]);
+    let before = Snapshot::take(&lab);
+    docker
+        .create_network("--opt bridge=still0 --ipam-driver netwright --subnet 10.83.0.0/24 still");
+    let options = ["--network", "still", "--ip", "10.83.0.9", "--publish", "8083:80"];
+    drop(docker.start_container("web", &options));
+    docker.kill();
+    driver.kill();
+    // The engine would wait for whoever may listen there.
+    lab.sh(&format!("rm {}", super::support::SOCKET));
+    docker.start();
+    driver.again();
+    docker.run(&["start", "web"]);
+    let web = docker.netns("web");
+    assert_eq!(address_of(&web, "eth0", "inet").to_string(), "10.83.0.9");
+    assert_pings(&lab, "10.83.0.9");
+    // It is taken as ever.
+    let said = docker.refused(&[
+        "run",
+        "--rm",
+        "--network",
+        "still",
+        "--ip",
+        "10.83.0.9",
+        Docker::IMAGE,
+        "true",
+    ]);
+    assert!(said.contains("10.83.0.9 is taken"), "{said}");
+    drop(web);
+    docker.remove(&["web"]);
+    docker.run(&["container", "prune", "--force"]);
+    docker.run(&["network", "rm", "still"]);
     assert_nothing_left(&lab, &before);
     drop(driver);
 }

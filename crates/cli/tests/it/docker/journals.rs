@@ -53,7 +53,7 @@ const ROOM: usize = 5;
 /// Another one, whose records stay as they are.
 const OTHER_POOL: &str = "10.74.0.0/29";
 
-fn call(name: &str, body: &Value) -> Result<Value, String> {
+pub(super) fn call(name: &str, body: &Value) -> Result<Value, String> {
     let mut stream = UnixStream::connect(SOCKET).map_err(|error| error.to_string())?;
     let body = body.to_string();
     let head = format!("POST /{name} HTTP/1.1\r\nHost: \r\nContent-Length: {}\r\n\r\n", body.len());
@@ -69,7 +69,7 @@ fn call(name: &str, body: &Value) -> Result<Value, String> {
 }
 
 #[track_caller]
-fn done(name: &str, body: &Value) -> Value {
+pub(super) fn done(name: &str, body: &Value) -> Value {
     call(name, body).unwrap_or_else(|error| panic!("{name} {body}: {error}"))
 }
 
@@ -78,12 +78,12 @@ fn wanted(pool: &str) -> Value {
 }
 
 /// Asks for an address, any one.
-fn address(pool: &str) -> Result<String, String> {
+pub(super) fn address(pool: &str) -> Result<String, String> {
     let given = call("IpamDriver.RequestAddress", &json!({ "PoolID": pool }))?;
     Ok(given["Address"].as_str().unwrap().to_owned())
 }
 
-fn release(pool: &str, address: &str) -> Result<Value, String> {
+pub(super) fn release(pool: &str, address: &str) -> Result<Value, String> {
     let address = address.split('/').next();
     call("IpamDriver.ReleaseAddress", &json!({ "PoolID": pool, "Address": address }))
 }
@@ -108,14 +108,14 @@ fn make_network(id: &str, name: &str, pool: &str, gateway: &str) -> String {
     asked
 }
 
-fn create_endpoint(network: &str, id: &str, address: &str) -> Result<Value, String> {
+pub(super) fn create_endpoint(network: &str, id: &str, address: &str) -> Result<Value, String> {
     let interface = json!({ "Address": address });
     let body =
         json!({ "NetworkID": network, "EndpointID": id, "Interface": interface, "Options": {} });
     call("NetworkDriver.CreateEndpoint", &body)
 }
 
-fn of_endpoint(network: &str, id: &str) -> Value {
+pub(super) fn of_endpoint(network: &str, id: &str) -> Value {
     json!({ "NetworkID": network, "EndpointID": id })
 }
 
@@ -180,7 +180,7 @@ impl Host<'_> {
         let (file, other) = match kind {
             "networks" => (network.clone(), "other".to_owned()),
             "endpoints" => (endpoints[at % 2].clone(), endpoints[2].clone()),
-            _ => (pool.clone(), "10.74.0.0-29".to_owned()),
+            _ => ("10.73.0.0-29".to_owned(), "10.74.0.0-29".to_owned()),
         };
         let dir = PathBuf::from(if which == Which::Copy { COPIES } else { STATE }).join(kind);
         let [path, other] = [file, other].map(|id| dir.join(format!("{id}.json")));
@@ -194,7 +194,7 @@ impl Host<'_> {
         let mut wrong = Wrong::new();
         self.none_twice(&pool, &held, &on_its_way, (kind, which), &mut wrong);
         if which != Which::Rebooted {
-            self.all_is_known(&network, &endpoints, &held, &mut wrong);
+            self.all_is_known(&network, &pool, &endpoints, &held, &mut wrong);
         }
         // The engine removes everything, whatever it is told.
         let mut must = |what: &str, answer: Result<Value, String>| {
@@ -300,6 +300,7 @@ impl Host<'_> {
     fn all_is_known(
         &self,
         network: &str,
+        pool: &str,
         endpoints: &[String],
         held: &[String],
         wrong: &mut Wrong,
@@ -312,7 +313,6 @@ impl Host<'_> {
                 wrong.push(format!("endpoint {id} with {address} is not known: {info:?}"));
             }
         }
-        let pool = "10.73.0.0-29";
         let more = format!("{:064x}", 0xf000_0000_usize + self.tries);
         let made = address(pool).and_then(|address| {
             create_endpoint(network, &more, &address)?;

@@ -1,11 +1,12 @@
 //! Containers' lives, with real traffic.
 
+use serde_json::{Value, json};
 use testkit::real::{Docker, Engine, tell};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
-use testkit::{Lab, Place, Snapshot, Visit};
+use testkit::{Lab, Place, Snapshot, Visit, traffic};
 
 use super::support::{CniContainer, Driver, LAN, assert_nothing_left, write_network};
-use crate::system::{address_of, at, gateway_of, install};
+use crate::system::{NETWRIGHT, SERVE, address_of, at, fetch, gateway_of, install};
 
 macro_rules! needs_docker {
     () => {
@@ -109,6 +110,65 @@ pub(super) fn network_list(engine: Engine) {
     drop(driver);
 }
 
+/// README's lines for this runtime: the network that `install` writes, a container on it reached by its published port, and
+/// everything away again.
+#[test]
+fn the_lines_of_the_readme() {
+    testkit::require!("full", "program:curl");
+    needs_docker!();
+    readme(Engine::Installed);
+}
+
+pub(super) fn readme(engine: Engine) {
+    let lab = Lab::with_processes("docker-readme");
+    let outside = lab.outside();
+    let name = engine.name();
+    tell(name, "install", &lab.sh(&format!("{NETWRIGHT} install --bin-dir /opt/cni/bin 2>&1")));
+    let driver = Driver::start(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
+    let version = docker.run(&["version", "--format", "{{.Server.Version}}"]);
+    let before = Snapshot::take(&lab);
+    docker.create_network(
+        "--opt conflist=netwright --ipv6 --ipam-driver netwright --ipam-opt conflist=netwright \
+         --subnet 10.63.0.0/16 --subnet fd63:b7c4:5e0a::/64 netwright",
+    );
+    docker.run(&[
+        "run",
+        "--detach",
+        "--name",
+        "web",
+        "--hostname",
+        "web",
+        "--network",
+        "netwright",
+        "--publish",
+        "8080:80",
+        Docker::IMAGE,
+        "/bin/sh",
+        "-c",
+        SERVE,
+    ]);
+    let state = docker.run(&["ps", "--format", "{{.Names}} {{.Status}} on {{.Networks}}"]);
+    tell(name, "running", &state);
+    for host in ["198.51.100.1", "[2001:db8:ffff::1]"] {
+        let url = format!("http://{host}:8080/");
+        let said = fetch(&outside, &url);
+        assert_eq!(said, "hello from web\n");
+        tell(
+            name,
+            "answered",
+            &format!("after README's lines, {version}, {url} from outside: {said}"),
+        );
+    }
+    docker.remove(&["web"]);
+    traffic::assert_no_tcp(&outside, "198.51.100.1:8080");
+    docker.run(&["network", "rm", "netwright"]);
+    assert_nothing_left(&lab, &before);
+    drop((docker, driver));
+    tell(name, "uninstall", &lab.sh(&format!("{NETWRIGHT} uninstall --bin-dir /opt/cni/bin 2>&1")));
+    lab.sh("test ! -e /opt/cni/bin && test ! -e /etc/cni/net.d/99-netwright.conflist");
+}
+
 #[test]
 fn a_network_made_of_options() {
     needs_docker!();
@@ -169,6 +229,44 @@ fn a_network_list_that_gives_the_addresses_itself() {
     own_addresses(Engine::Installed);
 }
 
+/// The container "one" is shown with its port and by what Docker says of it, and so it is in the driver's log.
+fn shown(lab: &Lab, docker: &Docker<'_>, driver: &Driver<'_>, port: u64) {
+    let said = docker.inspect("one");
+    let sandbox = said["NetworkSettings"]["SandboxKey"].as_str().unwrap();
+    let lan = &said["NetworkSettings"]["Networks"]["lan"];
+    let id = |key: &str| lan[key].as_str().unwrap().to_owned();
+    let (endpoint, network) = (id("EndpointID"), id("NetworkID"));
+    let (endpoint_short, network_short) = (&endpoint[..12], &network[..12]);
+    let ports = format!("{port}:80/tcp");
+    let pid = said["State"]["Pid"].to_string();
+    for name in [sandbox, &pid, endpoint_short, &endpoint] {
+        let list = lab.sh(&format!("{NETWRIGHT} list -o json {name}"));
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let [one] = &list["attachments"].as_array().unwrap()[..] else { panic!("{name}: {list}") };
+        assert_eq!(one["ports"], json!([ports]), "{one}");
+        assert_eq!((&one["netns"], &one["network"]), (&json!(sandbox), &json!("lan")));
+        assert_eq!(one["containerID"], json!(endpoint));
+        assert_eq!(one["docker"], json!({ "endpoint": endpoint_short, "network": network_short }));
+        let text = lab.sh(&format!("{NETWRIGHT} inspect {name}"));
+        assert!(text.contains(&format!("published: {ports}")), "{text}");
+        assert!(text.contains(&format!("netns: {sandbox}")), "{text}");
+    }
+    let text = lab.sh(&format!("{NETWRIGHT} list"));
+    tell("docker", "list", &text);
+    let line = text.lines().find(|line| line.contains(&ports)).unwrap();
+    assert!(line.contains(sandbox) && line.contains(&format!("docker:{endpoint_short}")), "{text}");
+    assert!(!line.contains(&endpoint) && !line.contains("/run/netwright"), "{text}");
+    let log = driver.log();
+    for call in ["CreateEndpoint", "Join", "ProgramExternalConnectivity"] {
+        let of_call = format!("call=NetworkDriver.{call} ");
+        let mine = |line: &&str| line.contains(&of_call) && line.contains(endpoint_short);
+        let line = log.lines().find(mine).unwrap_or_else(|| panic!("{call}: {log}"));
+        assert!(line.contains(&format!(" network={network_short}")), "{line}");
+        let told = line.contains(&format!(" container={sandbox}"));
+        assert_eq!(told, call != "CreateEndpoint", "{line}");
+    }
+}
+
 pub(super) fn own_addresses(engine: Engine) {
     let lab = Lab::with_processes("docker-null");
     install(&lab);
@@ -188,6 +286,7 @@ pub(super) fn own_addresses(engine: Engine) {
     let port = collected.first().copied().unwrap();
     let _server = Server::tcp(&one, "[::]:80", "one");
     assert_eq!(assert_tcp(&lab, &format!("127.0.0.1:{port}")).server, "one");
+    shown(&lab, &docker, &driver, port);
     drop((one, two));
     docker.remove(&["one", "two"]);
     docker.run(&["network", "rm", "lan"]);

@@ -3,12 +3,19 @@
 use testkit::real::Engine;
 
 use super::life::needs_newest;
-use super::{compose, crash, life, restore, settled, speed};
+use super::{again, compose, crash, holders, life, mended, restore, settled, speed};
 
 #[test]
 fn a_network_list_becomes_a_docker_network() {
     needs_newest!();
     life::network_list(Engine::Newest);
+}
+
+#[test]
+fn the_lines_of_the_readme() {
+    testkit::require!("full", "program:curl");
+    needs_newest!();
+    life::readme(Engine::Newest);
 }
 
 #[test]
@@ -61,6 +68,26 @@ fn the_engine_killed_that_forgets_its_endpoints() {
 }
 
 #[test]
+fn a_refused_network_is_the_only_one_that_is_not_there() {
+    needs_newest!();
+    holders::refused(Engine::Newest);
+}
+
+#[test]
+fn a_static_address_is_the_containers_whenever_it_comes_back() {
+    testkit::require!("full");
+    needs_newest!();
+    again::comes_back(Engine::Newest);
+}
+
+#[test]
+fn a_static_address_behind_an_engine_and_a_driver_that_were_killed() {
+    testkit::require!("full");
+    needs_newest!();
+    crash::static_address(Engine::Newest);
+}
+
+#[test]
 fn the_engine_killed_with_twenty_containers() {
     testkit::require!("full");
     needs_newest!();
@@ -72,4 +99,10 @@ fn beside_dockers_own_bridge() {
     testkit::require!("full");
     needs_newest!();
     speed::beside_bridge(Engine::Newest);
+}
+
+#[test]
+fn what_is_flushed_comes_back() {
+    needs_newest!();
+    mended::flushed(Engine::Newest);
 }

@@ -29,6 +29,10 @@ impl Clock for WorldClock {
     fn now(&self) -> Duration {
         self.began.elapsed() + *self.more.lock().unwrap()
     }
+
+    fn pause(&self, _: Duration) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// How much happens.
@@ -85,7 +89,6 @@ impl World {
             let settings = Settings {
                 lease: LEASE,
                 idle: Duration::ZERO,
-                spare: 0,
                 ..Settings::new(&name, "boot", &format!("machine of {name}"))
             };
             let (store, clock) = (store(&name), Arc::clone(&clock) as Arc<dyn Clock>);

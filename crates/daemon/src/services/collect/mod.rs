@@ -1,6 +1,6 @@
 //! Collects what containers that are gone have left behind, for runtimes that never do.
 //!
-//! An attachment is left behind when its namespace is gone (its path leads nowhere or to another namespace), and no runtime keeps
+//! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]), and no runtime keeps
 //! anything of its container below `/run` ([`runtimes`]), and both have been so for a grace time: a runtime takes its time
 //! for DEL, too. Where nobody knows, nothing is removed. Without `-act` it is only told.
 //!
@@ -12,11 +12,11 @@ mod runtimes;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::path::Path;
 use std::time::Instant;
 
 use cni::AttachmentKey;
 use cni_runtime::{ConfigFolder, Known, Presence, Runtime};
+use kernel::living::Census;
 use state::Index;
 
 use super::Stop;
@@ -74,9 +74,6 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The file system as the first process sees it (`man 5 proc_pid_root`).
-const INIT_ROOT: &str = "/proc/1/root";
-
 /// Since when an attachment has been left behind.
 struct Suspect {
     since: Instant,
@@ -93,8 +90,9 @@ struct Service {
 impl Service {
     fn look(&mut self, now: Instant) {
         let mut left_behind = HashMap::new();
+        let census = Census::new();
         for runtime in &self.node.runtimes {
-            match runtime.everything(&self.node.roots) {
+            match runtime.everything_by(&self.node.roots, &census) {
                 Ok(everything) => {
                     for known in everything.known.into_iter().filter(is_left_behind) {
                         // Whoever has its configuration removes it.
@@ -147,7 +145,7 @@ impl Service {
 }
 
 fn is_left_behind(known: &Known) -> bool {
-    if known.presence != Presence::Gone || is_seen_by_init(&known.netns()) {
+    if known.presence != Presence::Gone {
         return false;
     }
     match runtimes::keeps(known.key.container_id.as_str()) {
@@ -159,19 +157,13 @@ fn is_left_behind(known: &Known) -> bool {
     }
 }
 
-/// Says whether a namespace is where the node's first process sees it. Service managers and containers give a service file
-/// systems of its own, in which a namespace that was mounted later may be missing, or be an empty file.
-fn is_seen_by_init(netns: &str) -> bool {
-    let path = Path::new(INIT_ROOT).join(netns.trim_start_matches('/'));
-    Presence::look(&path.to_string_lossy(), None) == Presence::Alive
-}
-
 fn remove(runtime: &Runtime<'_>, known: &Known, flags: &Flags) -> Result<(), cni::Error> {
     if let Some(deleted) = runtime.del_known(known, Node::deadline()) {
         return deleted.map_err(|error| error.to_cni());
     }
     let folder = ConfigFolder::scan(&flags.conf_dir).map_err(|error| error.to_cni())?;
     let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;
+    let runtime = runtime.for_known(known);
     let deleted = runtime.del_list(list, &known.description(), Node::deadline());
     deleted.map(drop).map_err(|error| error.to_cni())
 }

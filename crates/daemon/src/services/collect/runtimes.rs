@@ -6,11 +6,25 @@
 use std::path::{Path, PathBuf};
 
 /// Where runtimes keep their containers, by ID; `*` is any one folder.
-const PLACES: [&str; 10] = [
+const PLACES: [&str; 21] = [
     // containerd's shims: of Kubernetes, nerdctl, and Docker (`moby`).
     "/run/containerd/io.containerd.runtime.v2.task/*",
     "/run/containerd/io.containerd.grpc.v1.cri/sandboxes",
     "/run/containerd/io.containerd.grpc.v1.cri/containers",
+    "/run/containerd/io.containerd.sandbox.controller.v1.shim/*",
+    // The same of K3s and RKE2, which bring a containerd of their own.
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/*",
+    "/run/k3s/containerd/io.containerd.grpc.v1.cri/sandboxes",
+    "/run/k3s/containerd/io.containerd.grpc.v1.cri/containers",
+    "/run/k3s/containerd/io.containerd.sandbox.controller.v1.shim/*",
+    "/run/k3s/containerd/runc/*",
+    // Kata's sandboxes, whose processes are in a virtual machine.
+    "/run/vc/sbs",
+    "/run/vc/vm",
+    "/run/kata",
+    // Nomad's allocations, which it keeps beside its data and not below /run.
+    "/opt/nomad/data/alloc",
+    "/var/lib/nomad/alloc",
     // podman's and CRI-O's, by storage driver.
     "/run/containers/storage/*",
     // The OCI runtimes' own.
@@ -24,11 +38,24 @@ const PLACES: [&str; 10] = [
 
 /// Returns a folder that a runtime keeps for a container.
 pub(super) fn keeps(container_id: &str) -> Option<PathBuf> {
-    PLACES.iter().find_map(|place| match place.strip_suffix("/*") {
-        None => in_folder(Path::new(place), container_id),
+    keeps_below(Path::new("/"), container_id)
+}
+
+fn keeps_below(root: &Path, container_id: &str) -> Option<PathBuf> {
+    let place = |place: &str| root.join(place.trim_start_matches('/'));
+    PLACES.iter().find_map(|at| match at.strip_suffix("/*") {
+        None => in_folder(&place(at), container_id),
         Some(parent) => {
-            let inner = std::fs::read_dir(parent).ok()?;
-            inner.flatten().find_map(|entry| in_folder(&entry.path(), container_id))
+            let inner = std::fs::read_dir(place(parent)).ok()?;
+            inner.flatten().find_map(|entry| {
+                let namespace = entry.file_name();
+                // nerdctl names its containers with containerd's namespace before them.
+                let of_nerdctl = namespace
+                    .to_str()
+                    .and_then(|namespace| container_id.strip_prefix(namespace)?.strip_prefix('-'));
+                let names = [Some(container_id), of_nerdctl].into_iter().flatten();
+                names.filter_map(|name| in_folder(&entry.path(), name)).next()
+            })
         }
     })
 }
@@ -37,4 +64,42 @@ pub(super) fn keeps(container_id: &str) -> Option<PathBuf> {
 fn in_folder(folder: &Path, container_id: &str) -> Option<PathBuf> {
     let path = folder.join(container_id);
     path.symlink_metadata().is_ok().then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_runtime_is_believed() {
+        for folder in [
+            "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1",
+            "run/containerd/io.containerd.runtime.v2.task/moby/c1",
+            "run/containerd/io.containerd.grpc.v1.cri/sandboxes/c1",
+            "run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io/c1",
+            "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/c1",
+            "run/k3s/containerd/io.containerd.grpc.v1.cri/sandboxes/c1",
+            "run/k3s/containerd/runc/k8s.io/c1",
+            "run/containers/storage/overlay-containers/c1",
+            "run/vc/sbs/c1",
+            "run/kata/c1",
+            "run/crun/c1",
+            "opt/nomad/data/alloc/c1",
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            assert_eq!(keeps_below(root.path(), "c1"), None);
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+            assert_eq!(keeps_below(root.path(), "c1"), Some(root.path().join(folder)));
+            assert_eq!(keeps_below(root.path(), "c"), None);
+        }
+    }
+
+    #[test]
+    fn a_container_of_nerdctl_is_known_without_its_namespace() {
+        let root = tempfile::tempdir().unwrap();
+        let task = root.path().join("run/containerd/io.containerd.runtime.v2.task/my-space/c1");
+        std::fs::create_dir_all(&task).unwrap();
+        assert_eq!(keeps_below(root.path(), "my-space-c1"), Some(task));
+        assert_eq!(keeps_below(root.path(), "my-c1"), None);
+    }
 }

@@ -111,6 +111,11 @@ impl Conversation {
         Ok(true)
     }
 
+    /// Says whether its question has not come yet.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.phase == Phase::Asking
+    }
+
     /// Says whether an answer is on its way.
     pub(crate) fn is_answering(&self) -> bool {
         self.phase == Phase::Answering

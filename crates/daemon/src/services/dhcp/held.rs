@@ -94,7 +94,7 @@ impl Held {
         ask: Acquire,
         now: Now,
     ) -> Result<Self, Error> {
-        let Acquire { attachment, netns: path, netns_id, client } = ask;
+        let Acquire { attachment, netns: path, netns_id, pid_ns, client } = ask;
         let opened = Netns::open(&world.flags.on_host(&path))
             .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?;
         let found = NetnsIdentity { dev: opened.id().dev, ino: opened.id().ino };
@@ -135,6 +135,7 @@ impl Held {
             netns: path,
             netns_id: found,
             netns_cookie: opened.cookie(),
+            pid_ns,
             ifindex: link.index,
             mac: dhcp::MacAddr(mac.0),
             way: Way::of(&mut world.host, &link),
@@ -161,6 +162,7 @@ impl Held {
             netns: saved.netns,
             netns_id: saved.netns_id,
             netns_cookie: saved.netns_cookie,
+            pid_ns: saved.pid_ns,
             ifindex: saved.ifindex,
             mac: saved.mac,
             way: saved.way,

@@ -30,8 +30,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use kernel::living::Census;
 use kernel::route::RouteSocket;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use state::Durability;
 
 pub(crate) use flags::{Flags, HELP};
@@ -42,7 +42,7 @@ use world::World;
 
 use super::Stop;
 use super::listen::{self, Listener};
-use super::start::{Surroundings, failed, stop_signals};
+use super::start::{Surroundings, failed, raise_descriptor_limit, stop_signals};
 use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
@@ -53,6 +53,7 @@ pub(crate) fn run(
     let flags = Flags::parse(arguments)?;
     let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
+    // A lease that is being asked for or renewed needs three descriptors.
     raise_descriptor_limit();
     let handed_over = listen::handed_over(environment).map_err(failed)?;
     let state = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("dhcp"));
@@ -87,6 +88,7 @@ fn serve(
         poller: Poller::new().map_err(failed)?,
         store: Store::open(state).map_err(failed)?,
         late: Late::open(state).map_err(failed)?,
+        census: Census::new(),
         host: RouteSocket::open().map_err(failed)?,
     };
     let listener = Listener::open(handed_over, &socket).map_err(failed)?;
@@ -107,13 +109,4 @@ fn serve(
     listener.close();
     tracing::info!("stopped; leases are kept");
     Ok(())
-}
-
-/// A lease that is being asked for or renewed needs three descriptors.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    if let Err(error) = raised {
-        tracing::warn!(%error, "cannot raise the limit on open files");
-    }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use cni::{AttachmentKey, Error, GcAttachment, NetworkName, code};
 use cni_plugin::codes;
 use dhcp::{Now, Timestamp};
+use kernel::living::Census;
 use plugins::ipam::dhcp::protocol::{Acquire, Answer, Ask, RESULT_VERSION};
 use plugins::ipam::dhcp::todo;
 
@@ -23,11 +24,13 @@ use super::token::Token;
 use super::world::World;
 use crate::clock;
 use crate::poll::Interest;
+use crate::services::ready::ReadyFile;
 
-/// How many plugins are listened to at once; further ones wait in the socket's queue.
+/// How many plugins are listened to at once. One more takes the place of the one that has said
+/// nothing for longest; where all have asked, it waits in the socket's queue.
 const MAX_CONVERSATIONS: usize = 512;
 
-/// How often notes of plugins that found no daemon are looked for.
+/// How often notes of plugins that found no daemon are looked for, and it is said that this one is ready.
 const NOTES_EVERY: Duration = Duration::from_secs(5);
 
 /// The service.
@@ -42,6 +45,7 @@ pub(crate) struct Service {
     conversations: HashMap<u64, Conversation>,
     wake: BTreeSet<(Timestamp, u64)>,
     notes_at: Timestamp,
+    ready: ReadyFile,
     next_id: u64,
 }
 
@@ -50,6 +54,7 @@ impl Service {
     pub(crate) fn new(world: World, listener: Listener, signals: UnixStream) -> Self {
         let mut service = Service {
             world,
+            ready: ReadyFile::of(&listener.path),
             listener,
             listening: false,
             signals,
@@ -71,9 +76,11 @@ impl Service {
         poller.add(&self.signals, Token::Signals.number(), Interest::Read)?;
         poller.add(&self.listener.socket, Token::Listener.number(), Interest::Read)?;
         self.listening = true;
+        self.ready.say();
         loop {
             let wait = self.next_deadline().since(clock::now().at);
             let ready = self.world.poller.wait(Some(wait))?;
+            self.world.census = Census::new();
             for token in ready.into_iter().filter_map(Token::of) {
                 match token {
                     Token::Signals => {
@@ -131,6 +138,7 @@ impl Service {
         if self.notes_at <= now.at {
             self.notes_at = now.at + NOTES_EVERY;
             self.work_off_notes();
+            self.ready.say();
         }
     }
 
@@ -256,7 +264,7 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        while self.conversations.len() < MAX_CONVERSATIONS {
+        while self.make_room() {
             let stream = match self.listener.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
@@ -269,13 +277,29 @@ impl Service {
             let id = self.new_id();
             let number = Token::Connection(id).number();
             match self.world.poller.add(&conversation.stream, number, Interest::Read) {
-                Ok(()) => drop(self.conversations.insert(id, conversation)),
+                Ok(()) => {
+                    self.conversations.insert(id, conversation);
+                    // What it has said already is heard before its place could be another's.
+                    self.converse(id);
+                }
                 Err(error) => tracing::error!(%error, "watch a connection"),
             }
         }
         if self.world.poller.remove(&self.listener.socket).is_ok() {
             self.listening = false;
         }
+    }
+
+    /// Says whether there is room for one more, and makes it if somebody says nothing.
+    fn make_room(&mut self) -> bool {
+        if self.conversations.len() < MAX_CONVERSATIONS {
+            return true;
+        }
+        let silent = self.conversations.iter().filter(|(_, one)| one.is_asking());
+        let Some((_, id)) = silent.map(|(id, one)| (one.until, *id)).min() else { return false };
+        tracing::debug!("hung up on a connection that said nothing: another one needs its place");
+        self.hang_up(id);
+        true
     }
 
     fn listen_again(&mut self) {

@@ -29,6 +29,9 @@ pub(crate) struct Saved {
     /// The namespace's cookie, where the kernel tells it: another may have its inode once it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) netns_cookie: Option<u64>,
+    /// The PID namespace of the plugin that asked, unless that is the machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pid_ns: Option<u64>,
     /// The interface's number there.
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
@@ -47,6 +50,7 @@ pub(crate) struct Place {
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsIdentity,
     pub(crate) netns_cookie: Option<u64>,
+    pub(crate) pid_ns: Option<u64>,
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
     pub(crate) way: Way,
@@ -66,6 +70,7 @@ impl Saved {
             netns: place.netns.clone(),
             netns_id: place.netns_id,
             netns_cookie: place.netns_cookie,
+            pid_ns: place.pid_ns,
             ifindex: place.ifindex,
             mac: place.mac,
             way: place.way.clone(),

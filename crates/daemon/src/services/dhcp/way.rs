@@ -10,6 +10,7 @@ use kernel::route::{
     Change, Link, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, OperState, RouteSocket,
     VethPeer,
 };
+use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -61,6 +62,8 @@ pub(crate) enum WayError {
     Link(#[from] kernel::NetlinkError),
     #[error(transparent)]
     Socket(#[from] kernel::packet::PacketError),
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
 }
 
 impl Way {
@@ -138,10 +141,9 @@ fn send_into_bridge(
     let near = format!("{PREFIX}c");
     let new = NewLink {
         master: Some(bridge),
-        up: true,
         ..NewLink::new(format!("{PREFIX}p"), LinkKind::Veth(VethPeer::new(&near)))
     };
-    let port = create(host, &new)?;
+    let port = create(host, &new, &[&near])?;
     let sent = port.peer_index.ok_or(WayError::Gone(near)).and_then(|near| {
         let set = LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }.up(true);
         host.apply_one(&Change::SetLink { ifindex: near, set })?;
@@ -164,7 +166,6 @@ fn send_by_macvlan(
     let new = NewLink {
         parent: Some(parent),
         mac: Some(kernel::MacAddr(mac.0)),
-        up: true,
         ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
     };
     let link = create_in_turn(host, &new)?;
@@ -179,7 +180,7 @@ fn send_by_macvlan(
 fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayError> {
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {
-        match create(host, new) {
+        match create(host, new, &[]) {
             Err(WayError::Link(error)) if is_busy(&error) && Instant::now() < deadline => {
                 std::thread::sleep(BUSY_PAUSE);
             }
@@ -194,16 +195,34 @@ fn is_busy(error: &kernel::NetlinkError) -> bool {
     matches!(error.errno(), Some(kernel::Errno::BUSY | kernel::Errno::ADDRINUSE))
 }
 
-/// Makes a link for an instant; one that a killed daemon left is cleared away.
-fn create(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayError> {
-    match host.create_link(new) {
+/// Makes a link for an instant, and brings it up; one that a killed daemon left is cleared away. Neither it nor its `others`
+/// have IPv6: where it hangs, containers may send router advertisements (CVE-2020-10749).
+fn create(host: &mut RouteSocket, new: &NewLink, others: &[&str]) -> Result<Link, WayError> {
+    let link = match host.create_link(new) {
         Err(error) if error.is_exists() => {
             if let Some(old) = host.link_by_name(&new.name)? {
                 host.delete_link(old.index)?;
             }
-            Ok(host.create_link(new)?)
+            host.create_link(new)?
         }
-        made => Ok(made?),
+        made => made?,
+    };
+    let mut names = others.iter().copied().chain([new.name.as_str()]);
+    let up = Change::SetLink { ifindex: link.index, set: LinkSet::default().up(true) };
+    let ready = names.try_for_each(without_ipv6).and_then(|()| Ok(host.apply_one(&up)?));
+    if let Err(error) = ready {
+        host.delete_link(link.index)?;
+        return Err(error);
+    }
+    Ok(link)
+}
+
+/// Switches IPv6 off on a link. A kernel without IPv6 has no such switch.
+fn without_ipv6(ifname: &str) -> Result<(), WayError> {
+    let switch = Sysctl::of_link("net/ipv6/conf", ifname, "disable_ipv6")?;
+    match switch.write("1") {
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cni::AttachmentKey;
 use cni_plugin::codes;
 use dhcp::{v4, v6};
+use kernel::living::{Census, Life, Noted};
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use plugins::ipam::dhcp::protocol::Client;
@@ -26,6 +27,8 @@ pub(crate) struct World {
     pub(crate) poller: Poller,
     pub(crate) store: Store,
     pub(crate) late: Late,
+    /// Who lives, looked at once for all leases that are looked at together.
+    pub(crate) census: Census,
     /// In the daemon's own namespace, which is the host's.
     pub(crate) host: RouteSocket,
 }
@@ -42,23 +45,40 @@ pub(crate) enum NoNetns {
 impl World {
     /// Opens a lease's namespace, if it is still that one.
     pub(crate) fn netns(&self, place: &Place) -> Result<Netns, NoNetns> {
-        let path = self.flags.on_host(&place.netns);
-        match Netns::open(&path) {
-            Ok(netns) if same(&netns, place) => Ok(netns),
-            Ok(_) => Err(NoNetns::Gone),
-            Err(
-                kernel::netns::NetnsError::Missing { .. }
-                | kernel::netns::NetnsError::NotANamespace { .. },
-            ) => Err(NoNetns::Gone),
+        let noted = self.noted(place);
+        match noted.open() {
+            Ok(Some(netns)) => return Ok(netns),
+            Ok(None) => {}
             Err(error) => {
-                Err(NoNetns::Failed(cni::Error::from_chain(cni::code::INVALID_NETNS, &error)))
+                let error = cni::Error::from_chain(cni::code::INVALID_NETNS, &error);
+                return Err(NoNetns::Failed(error));
             }
+        }
+        // Its path is gone, which does not say that the container is.
+        let unknown = || {
+            let path = place.netns.display();
+            let text = format!("{path} is gone, and nobody knows whether its container is");
+            NoNetns::Failed(cni::Error::new(cni::code::INVALID_NETNS, text))
+        };
+        match self.census.life(&noted) {
+            Life::Gone => Err(NoNetns::Gone),
+            Life::Living => self.census.find(&noted).ok_or_else(unknown),
+            Life::Unknown => Err(unknown()),
+        }
+    }
+
+    fn noted(&self, place: &Place) -> Noted {
+        Noted {
+            path: self.flags.on_host(&place.netns),
+            id: Some(place.netns_id.into()),
+            cookie: place.netns_cookie,
+            pid_ns: place.pid_ns,
         }
     }
 
     /// Says whether a path is known to lead to another namespace than a lease's.
     pub(crate) fn is_another(&self, path: &Path, place: &Place) -> bool {
-        Netns::open(&self.flags.on_host(path)).is_ok_and(|netns| !same(&netns, place))
+        Netns::open(&self.flags.on_host(path)).is_ok_and(|netns| !self.noted(place).is(&netns))
     }
 
     /// How a DHCPv4 client is told to behave. A lease that a container has is looked for without end.
@@ -101,15 +121,6 @@ impl World {
     }
 }
 
-/// Device and inode may be those of a namespace that is gone; the cookie, where it is known, is not.
-fn same(netns: &Netns, place: &Place) -> bool {
-    let id = netns.id();
-    (id.dev, id.ino) == (place.netns_id.dev, place.netns_id.ino)
-        && place
-            .netns_cookie
-            .is_none_or(|noted| netns.cookie().is_none_or(|cookie| cookie == noted))
-}
-
 /// Who the client is, as the reference has it.
 fn client_key(key: &AttachmentKey) -> String {
     format!("{}/{}/{}", key.container_id, key.network, key.ifname)
@@ -130,30 +141,4 @@ fn requested(client: &Client) -> Vec<u8> {
 /// An error of the kernel's as the plugin shall tell it.
 pub(crate) fn kernel_error(error: &kernel::NetlinkError) -> cni::Error {
     cni::Error::from_chain(codes::KERNEL, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use state::NetnsIdentity;
-
-    use super::super::way::Way;
-    use super::*;
-
-    #[test]
-    fn a_namespace_with_the_inode_of_one_that_is_gone_is_another() {
-        testkit::require!("root");
-        let netns = Netns::open(Path::new("/proc/self/ns/net")).unwrap();
-        let cookie = netns.cookie().unwrap();
-        let noted = |netns_cookie| Place {
-            netns: "/proc/self/ns/net".into(),
-            netns_id: NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino },
-            netns_cookie,
-            ifindex: 2,
-            mac: dhcp::MacAddr([2, 0, 0, 0, 0, 1]),
-            way: Way::Unknown,
-        };
-        assert!(same(&netns, &noted(Some(cookie))));
-        assert!(!same(&netns, &noted(Some(cookie + 1))));
-        assert!(same(&netns, &noted(None)), "an earlier daemon noted none");
-    }
 }

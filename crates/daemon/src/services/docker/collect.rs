@@ -6,9 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use kernel::living::{Census, Life, Sign, own_pid_ns};
+
 use super::driver::Driver;
 use super::journal::{Endpoint, Phase, short};
-use crate::clock;
+use crate::{clock, log};
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_secs(60);
@@ -32,8 +34,9 @@ impl Driver {
     /// Removes what no container has any more.
     pub(super) fn collect(&self) {
         let now_s = clock::now().at.as_millis() / 1000;
+        let census = Census::new();
         for endpoint in self.journal.endpoints() {
-            let Some(why) = self.is_stale(&endpoint, now_s) else { continue };
+            let Some(why) = self.is_stale(&endpoint, now_s, &census) else { continue };
             let Some(_held) = self.try_hold(&endpoint.id) else { continue };
             // It may have gone on meanwhile.
             let still = self.journal.endpoint(&endpoint.id).ok().flatten();
@@ -43,11 +46,12 @@ impl Driver {
             if matches!(endpoint.phase, Phase::Adding | Phase::Deleting) {
                 super::orphans::end(&endpoint.id);
             }
+            let _about = log::about(endpoint.subject());
             let network = self.journal.network(&endpoint.network).ok().flatten();
             match self.remove_endpoint(&endpoint, network.as_ref()) {
-                Ok(()) => tracing::info!(endpoint = short(&endpoint.id), why, "collected"),
+                Ok(()) => tracing::info!(why, "collected"),
                 Err(error) => {
-                    tracing::warn!(endpoint = short(&endpoint.id), why, %error, "not collected");
+                    tracing::warn!(why, %error, "not collected");
                 }
             }
         }
@@ -80,7 +84,7 @@ impl Driver {
     }
 
     /// Says why nobody has an endpoint any more; `None` when somebody may.
-    fn is_stale(&self, endpoint: &Endpoint, now_s: u64) -> Option<&'static str> {
+    fn is_stale(&self, endpoint: &Endpoint, now_s: u64, census: &Census) -> Option<&'static str> {
         if endpoint.boot_id != self.boot_id {
             return Some("the machine has been started since");
         }
@@ -96,13 +100,25 @@ impl Driver {
             Phase::Left => Some("its container has left"),
             // A path that cannot be looked at, or a file without a namespace on it, may be a mount we do not see.
             Phase::Joined => {
-                let gone = endpoint.sandbox.as_deref().is_some_and(|path| {
+                let lost = endpoint.sandbox.as_deref().is_some_and(|path| {
                     let found = path.symlink_metadata();
                     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
                 });
+                // Its processes may be there still: then its interface is, too.
+                let gone = lost && life(endpoint, census) == Life::Gone;
                 gone.then_some("its container's namespace is gone")
             }
             Phase::Deleting => None,
         }
     }
+}
+
+/// Says what became of a container that an endpoint's interface is in, by that interface: Docker tells no more of it.
+fn life(endpoint: &Endpoint, census: &Census) -> Life {
+    let mac = endpoint.layout.mac.parse().ok();
+    let addresses = endpoint.layout.addresses.iter().map(ipnet::IpNet::addr);
+    let addresses = if mac.is_some() { Vec::new() } else { addresses.collect() };
+    // An engine whose process we saw is among our processes, and so are its containers.
+    let pid_ns = own_pid_ns().filter(|_| endpoint.engine.is_some());
+    census.seek(&Sign { ifname: String::new(), mac, addresses }, pid_ns)
 }

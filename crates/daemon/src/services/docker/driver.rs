@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use super::intent::{self, Intent, Intents};
 use super::journal::{Endpoint, Journal, short};
 use super::sandbox::Engine;
-use crate::clock;
+use crate::log::Subject;
+use crate::{clock, log};
 
 /// How long a call waits for another one about the same endpoint or network.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -77,22 +78,42 @@ impl Driver {
         engine: Option<Engine>,
     ) -> Answer {
         if !intent::has_content(method) {
-            return Answer { answer: self.act(method, body, engine), _note: None };
+            let asker = Asker { engine, call: String::new() };
+            let (answer, subject) = self.act_told(method, body, &asker);
+            return Answer { answer, subject, _note: None };
         }
         if !body.iter().all(u8::is_ascii_whitespace) {
-            let note = Some(self.intents.note(method, body));
-            return Answer { answer: self.act(method, body, engine), _note: note };
+            let note = self.intents.note(method, body);
+            let asker = Asker { engine, call: note.name.clone() };
+            let (answer, subject) = self.act_told(method, body, &asker);
+            return Answer { answer, subject, _note: Some(note) };
         }
         if intent::removes(method) {
             // Done when the driver started, or before the one before it was killed.
-            return Answer { answer: reply(&Nothing {}), _note: None };
+            return Answer { answer: reply(&Nothing {}), subject: Subject::new(), _note: None };
         }
-        let answer = self.intents.recall(method).and_then(|left| {
-            let answer = self.act(method, &left.body, engine);
-            left.forget();
-            answer
-        });
-        Answer { answer, _note: None }
+        let (answer, subject) = match self.intents.recall(method) {
+            Ok(left) => {
+                let asker = Asker { engine, call: left.name.clone() };
+                let answered = self.act_told(method, &left.body, &asker);
+                left.forget();
+                answered
+            }
+            Err(error) => (Err(error), Subject::new()),
+        };
+        Answer { answer, subject, _note: None }
+    }
+
+    /// Does what a call asks for; every line that is logged meanwhile says what the call is about.
+    fn act_told(
+        self: &Arc<Self>,
+        method: Method,
+        body: &[u8],
+        asker: &Asker,
+    ) -> (Result<Vec<u8>, Error>, Subject) {
+        let subject = self.subject(body);
+        let _about = log::about(subject.clone());
+        (self.act(method, body, asker), subject)
     }
 
     /// Does what was to be removed when a driver before this one was killed.
@@ -101,7 +122,9 @@ impl Driver {
             if !intent::removes(left.method) {
                 continue;
             }
-            match self.act(left.method, &left.body, None) {
+            let (answer, subject) = self.act_told(left.method, &left.body, &Asker::default());
+            let _about = log::about(subject);
+            match answer {
                 Ok(_) => {
                     tracing::info!(call = %left.method, "finished for a driver before this one");
                 }
@@ -113,12 +136,8 @@ impl Driver {
         }
     }
 
-    fn act(
-        self: &Arc<Self>,
-        method: Method,
-        body: &[u8],
-        engine: Option<Engine>,
-    ) -> Result<Vec<u8>, Error> {
+    fn act(self: &Arc<Self>, method: Method, body: &[u8], asker: &Asker) -> Result<Vec<u8>, Error> {
+        let engine = asker.engine;
         match method {
             Method::Activate => reply(&Activated {
                 implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
@@ -137,7 +156,7 @@ impl Driver {
                 reply(&Nothing {})
             }
             Method::CreateNetwork => {
-                self.create_network(&read(body)?).and_then(|()| reply(&Nothing {}))
+                self.create_network(&read(body)?, engine).and_then(|()| reply(&Nothing {}))
             }
             Method::DeleteNetwork => {
                 self.delete_network(&read(body)?).and_then(|()| reply(&Nothing {}))
@@ -162,11 +181,11 @@ impl Driver {
             }
             Method::IpamCapabilities => reply(&ipam_messages::Capabilities::default()),
             Method::DefaultAddressSpaces => reply(&self.address_spaces()),
-            Method::RequestPool => reply(&self.request_pool(&read(body)?)?),
+            Method::RequestPool => reply(&self.request_pool(&read(body)?, asker)?),
             Method::ReleasePool => {
                 self.release_pool(&read(body)?).and_then(|()| reply(&Nothing {}))
             }
-            Method::RequestAddress => reply(&self.request_address(&read(body)?)?),
+            Method::RequestAddress => reply(&self.request_address(&read(body)?, engine)?),
             Method::ReleaseAddress => {
                 self.release_address(&read(body)?).and_then(|()| reply(&Nothing {}))
             }
@@ -222,10 +241,20 @@ impl Driver {
     }
 }
 
+/// Who asks, and by which call.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asker {
+    pub(super) engine: Option<Engine>,
+    /// What the call is known by; the same when it is repeated for a driver that was killed at it.
+    pub(super) call: String,
+}
+
 /// What to answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) answer: Result<Vec<u8>, Error>,
+    /// What the call was about.
+    pub(crate) subject: Subject,
     _note: Option<Intent>,
 }
 

@@ -22,7 +22,8 @@ use super::driver::{Driver, texts};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::link::{self, Holder};
 use super::sandbox::Engine;
-use super::{orphans, policy};
+use super::{orphans, policy, ports};
+use crate::log;
 
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";
@@ -47,6 +48,7 @@ impl Driver {
             self.remove_endpoint(&there, Some(&network))?;
         }
         let list = network.list_without_ports()?;
+        ports::refuse_lists_own(&list)?;
         self.evict(&asked)?;
         let mut endpoint = Endpoint::new(asked);
         let attachment = describe(&list, &network, &endpoint)?;
@@ -56,7 +58,7 @@ impl Driver {
             Err(error) => {
                 // What this leaves is collected later: the record stays then.
                 if let Err(left) = self.remove_endpoint(&endpoint, Some(&network)) {
-                    tracing::warn!(error = %left, endpoint = short(&endpoint.id), "an endpoint that failed is not all gone");
+                    tracing::warn!(error = %left, "an endpoint that failed is not all gone");
                 }
                 Err(error)
             }
@@ -107,7 +109,8 @@ impl Driver {
         if self.journal.endpoint(&other.id)?.is_none() {
             return Ok(());
         }
-        tracing::warn!(endpoint = short(&other.id), "removing an endpoint {why}");
+        let _about = log::about(other.subject());
+        tracing::warn!("removing an endpoint {why}");
         let network = self.journal.network(&other.network)?;
         self.remove_endpoint(other, network.as_ref())
     }
@@ -176,6 +179,7 @@ impl Driver {
         endpoint: &Endpoint,
         network: Option<&Network>,
     ) -> Result<(), Error> {
+        let _about = log::about(endpoint.subject());
         let removed = match network {
             Some(network) => self.undo(endpoint, network),
             // Its network's record is damaged or gone: the runtime's own says what was done.
@@ -198,7 +202,7 @@ impl Driver {
         let withdrawn = self.withdraw_ports(endpoint, network);
         let back = link::take_back(&holder, &network.ifname, endpoint, &alias(&key));
         if let Err(error) = back {
-            tracing::warn!(%error, endpoint = short(&endpoint.id), "an interface was not brought back");
+            tracing::warn!(%error, "an interface was not brought back");
         }
         if holder.open()?.is_some() {
             attachment.netns = holder.path().display().to_string();

@@ -34,6 +34,8 @@ pub(super) struct Intents {
 /// A note; it is forgotten when this is dropped.
 #[derive(Debug)]
 pub(super) struct Intent {
+    /// What the call is known by, here and when it is repeated.
+    pub(super) name: String,
     path: Option<PathBuf>,
 }
 
@@ -42,6 +44,8 @@ pub(super) struct Intent {
 pub(super) struct Left {
     pub(super) method: Method,
     pub(super) body: Vec<u8>,
+    /// As [`Intent::name`].
+    pub(super) name: String,
     path: PathBuf,
 }
 
@@ -66,12 +70,13 @@ impl Intents {
         if is_over && !self.is_swept.swap(true, Ordering::Relaxed) {
             self.left();
         }
-        let path = self.dir.join(format!("{method}-{now_ms}-{pid}-{number}"));
+        let name = format!("{now_ms}-{pid}-{number}");
+        let path = self.dir.join(format!("{method}-{name}"));
         match state::write_atomic(&path, body, 0o600, Durability::Volatile) {
-            Ok(()) => Intent { path: Some(path) },
+            Ok(()) => Intent { name, path: Some(path) },
             Err(error) => {
                 tracing::warn!(%error, "a call is not noted");
-                Intent { path: None }
+                Intent { name, path: None }
             }
         }
     }
@@ -83,9 +88,10 @@ impl Intents {
         let mut found = Vec::new();
         for entry in entries {
             let name = entry.file_name();
-            let mut parts = name.to_str().unwrap_or_default().split('-');
-            let method = parts.next().and_then(Method::parse);
-            let noted_ms = parts.next().and_then(|text| text.parse::<u64>().ok());
+            let (method, name) =
+                name.to_str().unwrap_or_default().split_once('-').unwrap_or_default();
+            let method = Method::parse(method);
+            let noted_ms = name.split('-').next().and_then(|text| text.parse::<u64>().ok());
             let (Some(method), Some(noted_ms)) = (method, noted_ms) else { continue };
             if self.began_ms <= noted_ms {
                 continue;
@@ -93,7 +99,7 @@ impl Intents {
             let path = entry.path();
             let body = state::read_optional(&path).ok().flatten();
             match body.filter(|_| now_ms.saturating_sub(noted_ms) < LIFETIME_MS) {
-                Some(body) => found.push(Left { method, body, path }),
+                Some(body) => found.push(Left { method, body, name: name.to_owned(), path }),
                 None => drop(state::remove_file(&path)),
             }
         }

@@ -3,7 +3,7 @@
 //! A file is written, and flushed, before what it speaks of is done, and removed after that is undone. So whoever comes
 //! after a crash finds at most more than there is, and undoes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use cnm::network::{CreateEndpoint, CreateNetwork, CreatedEndpoint, Joined};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::holds::{Hold, SHARED};
 use super::twice::{Place, Record};
 
 /// The version of the files.
@@ -48,6 +49,12 @@ pub(crate) struct Network {
     pub(crate) prefix: String,
     /// What Docker asked for.
     pub(crate) asked: CreateNetwork,
+    /// The pools it has of ours, by the names of its holds; `None` when a driver before this one made it, which gave none.
+    #[serde(default)]
+    pub(crate) holds: Option<Vec<String>>,
+    /// Docker has given a pool of it back: it is about to be removed, or was and we were not told.
+    #[serde(default)]
+    pub(crate) released: bool,
 }
 
 /// How far an endpoint is.
@@ -90,6 +97,9 @@ pub(crate) struct Endpoint {
     pub(crate) joined: Option<Joined>,
     /// The ports that are published, as the capability `portMappings` has them.
     pub(crate) ports: Vec<PortMapping>,
+    /// Docker has said that the container's way out is by it.
+    #[serde(default)]
+    pub(crate) leads_out: bool,
 }
 
 /// What plugins made of the link: what it must be again once it is in the sandbox.
@@ -142,13 +152,22 @@ pub(crate) struct Pool {
     pub(crate) version: u32,
     pub(crate) id: String,
     pub(crate) subnet: IpNet,
-    /// The part that is handed out.
+    /// The part that is handed out, in records of older drivers: it is a hold's.
     pub(crate) part: Option<IpNet>,
     /// The network list whose addresses these are.
     pub(crate) conflist: Option<String>,
     pub(crate) gateway: Option<IpAddr>,
     /// What is handed out, and what for.
     pub(crate) taken: BTreeMap<IpAddr, Use>,
+    /// The holds that it is handed out to.
+    #[serde(default)]
+    pub(crate) held_by: BTreeMap<IpAddr, BTreeSet<String>>,
+    /// Who has the pool, by name.
+    #[serde(default = "shared_hold")]
+    pub(crate) holds: BTreeMap<String, Hold>,
+    /// The record was lost and made anew: there may be more holds than it says.
+    #[serde(default)]
+    pub(crate) rebuilt: bool,
     /// The last address that was chosen here: the next is looked for behind it.
     pub(crate) last: Option<IpAddr>,
 }
@@ -203,6 +222,11 @@ impl Journal {
         Ok(journal)
     }
 
+    /// The journal of a driver that runs in another process: to be read, and nothing else.
+    pub(crate) fn of_another(dir: &Path, copies: &Path) -> Self {
+        Journal { dir: dir.to_owned(), copies: copies.to_owned() }
+    }
+
     pub(crate) fn network(&self, id: &str) -> Result<Option<Network>, Error> {
         self.read(NETWORKS, id)
     }
@@ -242,6 +266,12 @@ impl Journal {
 
     pub(crate) fn put_endpoint(&self, endpoint: &Endpoint) -> Result<(), Error> {
         self.write(ENDPOINTS, &endpoint.id, endpoint)
+    }
+
+    /// Writes down what no reboot outlives, which costs no wait for the disk.
+    pub(crate) fn note_endpoint(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        let place = self.place(ENDPOINTS, &endpoint.id)?;
+        place.write_copy(endpoint).map_err(|error| failed(&error))
     }
 
     pub(crate) fn remove_endpoint(&self, id: &str) -> Result<(), Error> {
@@ -335,6 +365,8 @@ impl Network {
             ifname: "eth0".to_owned(),
             prefix: "eth".to_owned(),
             asked,
+            holds: None,
+            released: false,
         }
     }
 
@@ -376,6 +408,7 @@ impl Endpoint {
             engine: None,
             joined: None,
             ports: Vec::new(),
+            leads_out: false,
         }
     }
 }
@@ -390,9 +423,17 @@ impl Pool {
             conflist: None,
             gateway: None,
             taken: BTreeMap::new(),
+            held_by: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            rebuilt: false,
             last: None,
         }
     }
+}
+
+/// The holds of a pool of an older driver.
+fn shared_hold() -> BTreeMap<String, Hold> {
+    BTreeMap::from([(SHARED.to_owned(), Hold::default())])
 }
 
 /// Refuses what is no ID: it becomes part of a path.

@@ -53,7 +53,7 @@ impl Holder {
 pub(super) fn open_if_there(path: &Path) -> Result<Option<Netns>, Error> {
     match Netns::open(path) {
         Ok(found) => Ok(Some(found)),
-        Err(NetnsError::Missing { .. } | NetnsError::NotANamespace { .. }) => Ok(None),
+        Err(error) if error.leads_nowhere() => Ok(None),
         Err(error) => Err(netns_error(&error)),
     }
 }
@@ -177,9 +177,7 @@ pub(super) fn take_back(
             let Some(sandbox) = open_if_there(sandbox)? else { return Ok(()) };
             let mut inside =
                 RouteSocket::open_in(&sandbox).map_err(|error| kernel_error(&error))?;
-            let links = inside.links().map_err(|error| kernel_error(&error))?;
-            let ours = links.into_iter().find(|link| is_ours(link, endpoint, alias));
-            match ours {
+            match find_ours(&mut inside, endpoint, alias)? {
                 Some(link) => (inside, link),
                 None => return Ok(()),
             }
@@ -196,11 +194,43 @@ pub(super) fn take_back(
     set(&mut inside, index, LinkSet { name, ..LinkSet::default() })
 }
 
-/// By our mark, or else by its hardware address, which Docker leaves as it is.
-pub(super) fn is_ours(link: &Link, endpoint: &Endpoint, alias: &str) -> bool {
-    let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
-    link.alias.as_deref() == Some(alias)
-        || (link.alias.is_none() && !mac.is_empty() && mac == endpoint.layout.mac)
+/// Finds the endpoint's link in a namespace, under whatever name. A pair's is known by the host's end, which no container can give to
+/// another link; any other by our mark, or else by its hardware address, which Docker leaves as it is.
+pub(super) fn find_ours(
+    inside: &mut RouteSocket,
+    endpoint: &Endpoint,
+    alias: &str,
+) -> Result<Option<Link>, Error> {
+    let links = inside.links().map_err(|error| kernel_error(&error))?;
+    if let Some(end) = host_end(endpoint, alias)? {
+        let is_peer =
+            |link: &Link| link.peer_index == Some(end.index) && end.peer_index == Some(link.index);
+        return Ok(links.into_iter().find(is_peer));
+    }
+    let is_marked = |link: &&Link| link.alias.as_deref() == Some(alias);
+    let has_mac = |link: &&Link| {
+        let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
+        link.alias.is_none() && !mac.is_empty() && mac == endpoint.layout.mac
+    };
+    let found = links.iter().find(is_marked).or_else(|| links.iter().find(has_mac));
+    Ok(found.cloned())
+}
+
+/// Finds the host's end of an endpoint's pair among the links that its plugins reported.
+fn host_end(endpoint: &Endpoint, alias: &str) -> Result<Option<Link>, Error> {
+    let Some(result) = &endpoint.result else { return Ok(None) };
+    let version = cni::AddResult::version_of(result.as_bytes())?;
+    let result =
+        cni::AddResult::parse(result.as_bytes(), version.unwrap_or(cni::Version::CURRENT))?;
+    let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
+    for reported in result.interfaces.iter().filter(|link| link.sandbox.is_empty()) {
+        let found = host.link_by_name(&reported.name).map_err(|error| kernel_error(&error))?;
+        let is_end = |link: &Link| link.is_kind("veth") && link.alias.as_deref() == Some(alias);
+        if let Some(end) = found.filter(is_end) {
+            return Ok(Some(end));
+        }
+    }
+    Ok(None)
 }
 
 fn set(socket: &mut RouteSocket, ifindex: u32, set: LinkSet) -> Result<(), Error> {

@@ -16,10 +16,13 @@
 //! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
+//! | `holds` | who has a pool |
 //! | `journal` | what is on disk, which is all that is remembered |
 //! | `twice` | how it is written, so that a damaged file is put back |
 //! | `rebuilt` | what is known of records that are lost |
 //! | `intent` | calls that were under way when a driver was killed |
+//! | `subject` | what a line of the log is about |
+//! | `mend` | repair of what is in a container, beside the driver |
 //! | `collect` | endpoints whose container is gone |
 //!
 //! Docker is never called: it may be waiting for us. Messages are [`cnm`]'s.
@@ -29,9 +32,11 @@ mod driver;
 mod endpoint;
 mod flags;
 mod giver;
+mod holds;
 mod intent;
 mod journal;
 mod link;
+mod mend;
 mod network;
 mod orphans;
 mod policy;
@@ -41,15 +46,16 @@ mod rebuilt;
 mod sandbox;
 mod serve;
 mod settle;
+mod subject;
 mod twice;
 mod wish;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cni_invoke::Exec;
@@ -58,6 +64,7 @@ use cni_runtime::{Cache, Runtime};
 use driver::Driver;
 pub(crate) use flags::{Flags, HELP};
 use journal::Journal;
+pub(crate) use mend::Dockers;
 use serve::Server;
 
 use super::Stop;
@@ -111,8 +118,13 @@ pub(crate) fn run(
     let listener = listen(handed_over, &flags.socket).map_err(failed)?;
     // ADD, its undoing, and waiting for a call before it.
     let answer_time = flags.patience * 2 + CLEANUP;
-    let server =
-        Arc::new(Server { driver: Arc::clone(&driver), answer_time, open: AtomicUsize::new(0) });
+    let server = Arc::new(Server {
+        driver: Arc::clone(&driver),
+        answer_time,
+        open: AtomicUsize::new(0),
+        silent: Mutex::default(),
+        count: AtomicU64::new(0),
+    });
     let (end, until) = mpsc::channel();
     driver.settle_recent();
     let collector = Arc::clone(&driver);

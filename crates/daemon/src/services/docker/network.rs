@@ -10,13 +10,20 @@ use super::driver::Driver;
 use super::giver;
 use super::journal::{Network, short};
 use super::pools::LOCAL;
+use super::sandbox::Engine;
 use super::wish::{self, Shelf};
 
 /// The address space of Docker's own IPAM.
 const DOCKERS: &str = "LocalDefault";
+/// What is held while a network is compared with all others, and written down; no network has such an ID.
+const ALL: &str = "networks";
 
 impl Driver {
-    pub(super) fn create_network(&self, asked: &CreateNetwork) -> Result<(), Error> {
+    pub(super) fn create_network(
+        &self,
+        asked: &CreateNetwork,
+        engine: Option<Engine>,
+    ) -> Result<(), Error> {
         let _held = self.hold(&asked.network_id)?;
         if let Some(there) = self.journal.network(&asked.network_id)? {
             if there.asked == *asked {
@@ -29,8 +36,11 @@ impl Driver {
             ));
         }
         let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
-        let network = wish::plan(asked, shelf)?;
+        let mut network = wish::plan(asked, shelf)?;
+        let _all = self.hold(ALL)?;
         self.refuse_overlap(&network)?;
+        let _pools = self.hold_pools()?;
+        network.holds = self.claim(&network, engine)?;
         self.journal.put_network(&network)
     }
 
@@ -48,9 +58,10 @@ impl Driver {
                 let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
                 Some((one, other))
             });
-            // No pool is given twice, by Docker or by us: it has forgotten the other network, or its removal got lost.
+            // Docker gives no pool twice: it has forgotten the other network, or its removal got lost. Of our own pools we know who
+            // has them, and they may meet those of lists.
             let both_in = |space| in_space(network, space) && in_space(&other, space);
-            let given_anew = overlap.is_some() && (both_in(DOCKERS) || both_in(LOCAL));
+            let given_anew = overlap.is_some() && both_in(DOCKERS);
             let stale = self.is_forgotten(&other) || given_anew;
             if (named || overlap.is_some()) && stale {
                 tracing::warn!(
@@ -58,7 +69,7 @@ impl Driver {
                     "removing a network whose subnet Docker gave away"
                 );
                 let _other = self.hold(&other.id)?;
-                self.remove_network_before(&other, &pools)?;
+                self.remove_network(&other)?;
                 continue;
             }
             let what = match (named, overlap) {
@@ -73,8 +84,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether Docker has removed a network and we were not told: its pools are ours and were given back.
+    /// Whether Docker has removed a network and we were not told: its pools are ours and were given back. Of networks that older
+    /// drivers made it is only known which pools are there.
     pub(super) fn is_forgotten(&self, network: &Network) -> bool {
+        if network.released || network.holds.is_some() {
+            return network.released;
+        }
         let pools = self.journal.pools();
         let ours = pools_of(&network.asked).filter(|data| data.address_space == LOCAL);
         let mut ours = ours.filter_map(|data| data.pool.parse::<IpNet>().ok());
@@ -92,11 +107,6 @@ impl Driver {
 
     /// Removes a network with everything on it. The caller holds it.
     pub(super) fn remove_network(&self, network: &Network) -> Result<(), Error> {
-        self.remove_network_before(network, &[])
-    }
-
-    /// The same, and leaves pools that are another's by now.
-    fn remove_network_before(&self, network: &Network, heirs: &[IpNet]) -> Result<(), Error> {
         let mut first = None;
         for endpoint in self.endpoints_of(&network.id) {
             // Docker knows of none, or it would not remove the network.
@@ -115,27 +125,11 @@ impl Driver {
             }
             giver::forget_addresses(&list);
         }
-        self.journal.remove_network(&network.id)?;
-        self.forget_pools(network, heirs)
-    }
-
-    /// Docker gives pools back before it removes the network: what is still there got lost.
-    fn forget_pools(&self, network: &Network, heirs: &[IpNet]) -> Result<(), Error> {
-        let others = self.journal.networks();
-        let others: Vec<IpNet> =
-            others.iter().flat_map(subnets).chain(heirs.iter().copied()).collect();
-        let gone = pools_of(&network.asked).filter(|data| data.address_space == LOCAL);
-        let gone: Vec<IpNet> = gone.filter_map(|data| data.pool.parse().ok()).collect();
-        for pool in self.journal.pools() {
-            if gone.contains(&pool.subnet) && !others.contains(&pool.subnet) {
-                self.journal.remove_pool(&pool.id)?;
-            }
-        }
-        Ok(())
+        self.forget_network(network)
     }
 }
 
-fn pools_of(asked: &CreateNetwork) -> impl Iterator<Item = &IpamData> {
+pub(super) fn pools_of(asked: &CreateNetwork) -> impl Iterator<Item = &IpamData> {
     asked.ipv4.iter().chain(&asked.ipv6)
 }
 

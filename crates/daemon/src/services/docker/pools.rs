@@ -17,11 +17,13 @@ use ipam::{RangeSet, RangeSets, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
-use super::driver::{Driver, texts};
+use super::driver::{Asker, Driver, Held, texts};
 use super::giver;
-use super::journal::{Network, Pool, Use};
+use super::holds::{Hold, PoolId, SHARED};
+use super::journal::{Pool, Use};
 use super::link::kernel_error;
 use super::network::subnets;
+use super::sandbox::Engine;
 
 /// Our address space. There is no global one; Docker wants a name for it all the same.
 pub(super) const LOCAL: &str = "netwright";
@@ -37,6 +39,11 @@ const V6_POOLS: Ipv6Net =
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd6e, 0x7769, 0x6768, 0, 0, 0, 0, 0), 48);
 /// How many addresses are looked at for a free one; a folder may be as full as a /16.
 const TRIES: usize = 1 << 17;
+/// How often the subnet of a list is given to who did not ask for it, while no network is made of it: libnetwork asks again for
+/// as long as it does not like the answer, and holds all that it was given.
+const MAX_CHOSEN: usize = 8;
+/// Where the host's name servers are written. Docker takes no subnet that one of them is in.
+const NAME_SERVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// Where host-local keeps its folders.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -49,32 +56,57 @@ impl Driver {
         }
     }
 
-    pub(super) fn request_pool(&self, asked: &RequestPool) -> Result<messages::Pool, Error> {
-        let _held = self.hold(ALL)?;
+    /// Waits until no other call is about pools.
+    pub(super) fn hold_pools(&self) -> Result<Held<'_>, Error> {
+        self.hold(ALL)
+    }
+
+    pub(super) fn request_pool(
+        &self,
+        asked: &RequestPool,
+        asker: &Asker,
+    ) -> Result<messages::Pool, Error> {
+        let _held = self.hold_pools()?;
         if let Some(key) = asked.options.keys().find(|key| *key != CONFLIST) {
             return Err(Error::new(code::INVALID_CONFIG, format!("unknown IPAM option {key:?}"))
                 .with_details("conflist=NAME is the only one"));
         }
-        let pool = match asked.options.get(CONFLIST) {
+        let mut pool = match asked.options.get(CONFLIST) {
             Some(name) => self.pool_of_list(name, asked)?,
             None => self.pool_of_our_own(asked)?,
         };
+        let boot = self.boot_id.get(..8).unwrap_or_default();
+        let name = format!("{boot}-{}", asker.call);
+        let hold = Hold {
+            part: parse_pool("range", &asked.sub_pool)?,
+            gateway: None,
+            engine: asker.engine.map(|engine| engine.to_string()),
+            chosen: asked.pool.is_empty(),
+            asked_ms: crate::clock::now().at.as_millis(),
+        };
+        let pool_id = pool.id_of(&name);
+        pool.holds.insert(name, hold);
         self.journal.put_pool(&pool)?;
         let gateway = pool.gateway.map(|gateway| with_length(gateway, pool.subnet));
         let mut data = texts([(messages::GATEWAY, gateway.unwrap_or_default())]);
         data.retain(|_, text| !text.is_empty());
-        Ok(messages::Pool { pool_id: pool.id, pool: pool.subnet.to_string(), data })
+        Ok(messages::Pool { pool_id, pool: pool.subnet.to_string(), data })
     }
 
     fn pool_of_list(&self, name: &str, asked: &RequestPool) -> Result<Pool, Error> {
         let (sets, _) = self.ranges(name)?;
         let wanted: Option<IpNet> = parse_pool("pool", &asked.pool)?;
-        let mut ranges = sets.sets().iter().flat_map(RangeSet::ranges);
         let fits = |range: &&ipam::Range| match wanted {
             Some(wanted) => range.subnet() == wanted,
             None => range.subnet().addr().is_ipv6() == asked.v6,
         };
-        let Some(range) = ranges.find(fits) else {
+        let fitting: Vec<&ipam::Range> =
+            sets.sets().iter().flat_map(RangeSet::ranges).filter(fits).collect();
+        let range = match wanted {
+            Some(_) => fitting.first().copied(),
+            None => self.acceptable(name, &fitting)?,
+        };
+        let Some(range) = range else {
             let family = if asked.v6 { "IPv6" } else { "IPv4" };
             let what =
                 wanted.map_or_else(|| format!("{family} subnet"), |subnet| subnet.to_string());
@@ -83,12 +115,11 @@ impl Driver {
                 format!("network list {name:?} does not hand out addresses of {what}"),
             ));
         };
-        let id = format!("{name}.{}", file_name(range.subnet()));
+        let id = pool_of_range(name, range);
         let mut pool = match self.journal.pool(&id)? {
             Some(pool) => pool,
             None => Pool::new(id, range.subnet()),
         };
-        pool.part = parse_pool("range", &asked.sub_pool)?;
         pool.conflist = Some(name.to_owned());
         pool.gateway = Some(range.gateway());
         Ok(pool)
@@ -107,33 +138,69 @@ impl Driver {
                 format!("range {} is not in {subnet}", asked.sub_pool),
             ));
         }
-        let overlap = pools.iter().find(|pool| {
+        let networks = self.journal.networks();
+        let meets = |pool: &&Pool| {
             pool.conflist.is_none()
                 && (pool.subnet.contains(&subnet) || subnet.contains(&pool.subnet))
-        });
-        match overlap {
-            // Asked again, the answer was lost: nobody has used it yet.
-            Some(pool) if pool.subnet == subnet && !self.is_used(pool) => {}
-            Some(pool) => {
-                return Err(Error::new(
-                    code::INVALID_CONFIG,
-                    format!("pool {subnet} overlaps pool {}, which is in use", pool.subnet),
-                ));
+        };
+        for pool in pools.iter().filter(meets) {
+            let claimed = networks.iter().any(|network| network.is_on(pool));
+            let has = |what: Use| pool.taken.values().any(|for_what| *for_what == what);
+            if claimed || has(Use::Any) || pool.rebuilt {
+                return Err(in_use(subnet, pool));
             }
-            None => {}
+            if !has(Use::Gateway) {
+                // Whoever asked has not used it yet; should he be at it, he is told that the pool is not his.
+                self.journal.remove_pool(&pool.id)?;
+            } else if pool.subnet != subnet || pool.holds.values().any(Hold::may_live) {
+                return Err(in_use(subnet, pool));
+            } else {
+                // Of an engine that was killed; or of another driver's network without containers. No address is given twice.
+                return Ok(pool.clone());
+            }
         }
-        Ok(Pool { part, ..Pool::new(file_name(subnet), subnet) })
+        Ok(Pool::new(file_name(subnet), subnet))
     }
 
-    fn is_used(&self, pool: &Pool) -> bool {
-        !pool.taken.is_empty()
-            || self.live_networks().iter().any(|network| subnets(network).contains(&pool.subnet))
-    }
-
-    fn live_networks(&self) -> Vec<Network> {
-        let mut networks = self.journal.networks();
-        networks.retain(|network| !self.is_forgotten(network));
-        networks
+    /// Finds a range that Docker takes without having asked for it.
+    fn acceptable<'r>(
+        &self,
+        list: &str,
+        fitting: &[&'r ipam::Range],
+    ) -> Result<Option<&'r ipam::Range>, Error> {
+        let Some(first) = fitting.first() else { return Ok(None) };
+        let family = if first.subnet().addr().is_ipv6() { IpFamily::V6 } else { IpFamily::V4 };
+        let taken = taken_on_host(family)?;
+        let networks = self.journal.networks();
+        let is_asked_again = |range: &ipam::Range| {
+            let Ok(Some(pool)) = self.journal.pool(&pool_of_range(list, range)) else {
+                return false;
+            };
+            let claimed = |name: &str| {
+                let id = pool.id_of(name);
+                networks.iter().any(|network| network.holds.iter().flatten().any(|one| *one == id))
+            };
+            let open = pool
+                .holds
+                .iter()
+                .filter(|(name, hold)| hold.chosen && hold.may_live() && !claimed(name));
+            MAX_CHOSEN <= open.count()
+        };
+        let found = fitting.iter().copied().find(|range| {
+            let subnet = range.subnet();
+            let meets = |one: &IpNet| one.contains(&subnet) || subnet.contains(one);
+            !taken.iter().any(meets) && !is_asked_again(range)
+        });
+        if found.is_some() {
+            return Ok(found);
+        }
+        let listed: Vec<String> =
+            fitting.iter().map(|range| format!("--subnet {}", range.subnet())).collect();
+        Err(Error::new(
+            code::INVALID_CONFIG,
+            format!("Docker takes the addresses of network list {list:?}, which this host knows already, only where it is told to"),
+        )
+        .with_details(format!("create the network with {}", listed.join(" or "))))
     }
 
     /// Forgets addresses that no endpoint has and that had none when it was last looked: their release got lost.
@@ -143,12 +210,14 @@ impl Driver {
             let addresses: Vec<IpAddr> = pool.taken.keys().copied().collect();
             let count = pool.taken.len();
             for address in addresses {
-                if pool.taken.get(&address) != Some(&Use::Any) || self.is_held(&pool, address) {
+                if pool.taken.get(&address) != Some(&Use::Any) || self.is_held(&pool, address, None)
+                {
                     continue;
                 }
                 let name = format!("address {}/{address}", pool.id);
                 if before.contains(&name) {
                     pool.taken.remove(&address);
+                    pool.held_by.remove(&address);
                 } else {
                     now.insert(name);
                 }
@@ -161,12 +230,7 @@ impl Driver {
 
     /// Chooses a subnet that neither we nor the host's routes know.
     fn free_subnet(&self, pools: &[Pool], v6: bool) -> Result<IpNet, Error> {
-        let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
-        let family = if v6 { IpFamily::V6 } else { IpFamily::V4 };
-        let routes =
-            host.routes(RouteFilter::main(family)).map_err(|error| kernel_error(&error))?;
-        let mut taken: Vec<IpNet> = routes.iter().map(|route| route.destination).collect();
-        taken.retain(|subnet| subnet.prefix_len() != 0);
+        let mut taken = taken_on_host(if v6 { IpFamily::V6 } else { IpFamily::V4 })?;
         taken.extend(pools.iter().map(|pool| pool.subnet));
         taken.extend(self.journal.networks().iter().flat_map(subnets));
         let free =
@@ -186,77 +250,93 @@ impl Driver {
     }
 
     pub(super) fn release_pool(&self, asked: &ReleasePool) -> Result<(), Error> {
-        let _held = self.hold(ALL)?;
-        let Some(mut pool) = self.journal.pool(&asked.pool_id)? else { return Ok(()) };
-        let shared = pool.conflist.as_ref().is_some_and(|name| {
-            let named = |network: &Network| network.list().is_ok_and(|list| list.name == *name);
-            // This network's record goes behind its pools.
-            1 < self.journal.networks().iter().filter(|network| named(network)).count()
-        });
-        if shared {
-            pool.taken.retain(|_, for_what| *for_what != Use::Gateway);
-            return self.journal.put_pool(&pool);
-        }
-        self.journal.remove_pool(&pool.id)
+        let _held = self.hold_pools()?;
+        self.release(&PoolId::parse(&asked.pool_id))
     }
 
-    pub(super) fn request_address(&self, asked: &RequestAddress) -> Result<Address, Error> {
-        let _held = self.hold(ALL)?;
-        let mut pool = self.known_pool(&asked.pool_id)?;
+    pub(super) fn request_address(
+        &self,
+        asked: &RequestAddress,
+        engine: Option<Engine>,
+    ) -> Result<Address, Error> {
+        let _held = self.hold_pools()?;
+        let id = PoolId::parse(&asked.pool_id);
+        let mut pool = self.known_pool(&id)?;
         let for_gateway = asked
             .options
             .get(messages::ADDRESS_TYPE)
             .is_some_and(|for_what| for_what == messages::GATEWAY);
         let for_what = if for_gateway { Use::Gateway } else { Use::Any };
         let address = if asked.address.is_empty() {
-            self.choose(&pool, for_what)?
+            self.choose(&pool, &id.hold, for_what)?
         } else {
             let wanted: IpAddr = asked.address.parse().map_err(|_| {
                 Error::new(code::INVALID_CONFIG, format!("{:?} is no address", asked.address))
             })?;
-            self.check_wanted(&pool, wanted, for_what)?;
+            self.check_wanted(&pool, wanted, for_what, engine)?;
             wanted
         };
-        pool.taken.insert(address, for_what);
+        let hold = pool.holds.entry(id.hold.clone()).or_default();
         match for_what {
-            Use::Gateway => pool.gateway = Some(address),
+            Use::Gateway => hold.gateway = Some(address),
             Use::Any if asked.address.is_empty() => pool.last = Some(address),
             Use::Any => {}
         }
+        pool.give(address, for_what, &id.hold);
         self.journal.put_pool(&pool)?;
         Ok(Address { address: with_length(address, pool.subnet), ..Address::default() })
     }
 
     pub(super) fn release_address(&self, asked: &ReleaseAddress) -> Result<(), Error> {
-        let _held = self.hold(ALL)?;
-        let Some(mut pool) = self.journal.pool(&asked.pool_id)? else { return Ok(()) };
+        let _held = self.hold_pools()?;
+        let id = PoolId::parse(&asked.pool_id);
+        if super::journal::check_id(&id.pool).is_err() {
+            return Ok(());
+        }
+        let Some(mut pool) = self.journal.pool(&id.pool)? else { return Ok(()) };
         let Ok(address) = asked.address.parse::<IpAddr>() else { return Ok(()) };
-        if pool.taken.remove(&address).is_none() {
+        if !pool.take_back(address, &id.hold) {
             return Ok(());
         }
         self.journal.put_pool(&pool)
     }
 
-    fn known_pool(&self, id: &str) -> Result<Pool, Error> {
-        self.journal.pool(id)?.ok_or_else(|| {
-            Error::new(code::INVALID_CONFIG, format!("pool {id:?} is not known to netwright"))
-                .with_details("its record is gone: remove the network and create it again")
+    /// Returns a pool that has this hold.
+    fn known_pool(&self, id: &PoolId) -> Result<Pool, Error> {
+        let pool = self.journal.pool(&id.pool)?.filter(|pool| pool.may_have(&id.hold));
+        pool.ok_or_else(|| {
+            Error::new(
+                code::INVALID_CONFIG,
+                format!("pool {:?} is not known to netwright", id.pool),
+            )
+            .with_details(
+                "its record is gone, or it was given back: remove the network and create it again",
+            )
         })
     }
 
     /// Refuses an address that is not to be had.
-    fn check_wanted(&self, pool: &Pool, wanted: IpAddr, for_what: Use) -> Result<(), Error> {
+    fn check_wanted(
+        &self,
+        pool: &Pool,
+        wanted: IpAddr,
+        for_what: Use,
+        engine: Option<Engine>,
+    ) -> Result<(), Error> {
         if !pool.subnet.contains(&wanted) {
             return Err(Error::new(
                 codes::ADDRESS,
                 format!("address {wanted} is not in pool {}", pool.subnet),
             ));
         }
+        if for_what == Use::Any && pool.gateways().any(|gateway| gateway == wanted) {
+            return Err(taken(wanted, "the gateway has it"));
+        }
         match pool.taken.get(&wanted) {
             // The gateway of a list's pool, by the second network on it.
             Some(Use::Gateway) if for_what == Use::Gateway => Ok(()),
             Some(Use::Gateway) => Err(taken(wanted, "the gateway has it")),
-            Some(Use::Any) if self.is_held(pool, wanted) => {
+            Some(Use::Any) if self.is_held(pool, wanted, engine) => {
                 Err(taken(wanted, "a container has it"))
             }
             Some(Use::Any) => Ok(()),
@@ -268,15 +348,14 @@ impl Driver {
     }
 
     /// Whether somebody still has an address that is written down. Where our own networks use the pool their endpoints
-    /// say so, and one that Docker forgot to give back is free; else the book is all there is.
-    fn is_held(&self, pool: &Pool, address: IpAddr) -> bool {
-        let ours: Vec<_> = self.journal.networks();
-        let mut on_pool =
-            ours.iter().filter(|network| subnets(network).contains(&pool.subnet)).peekable();
-        if on_pool.peek().is_none() {
+    /// say so, and one that Docker forgot to give back is free; else the book is all there is. An engine that was killed does not
+    /// say that its containers are gone, but can be seen not to have them.
+    fn is_held(&self, pool: &Pool, address: IpAddr, engine: Option<Engine>) -> bool {
+        let ours = self.journal.networks();
+        if self.is_unclaimed(pool, address, &ours) {
             return true;
         }
-        let on_pool: Vec<_> = on_pool.collect();
+        let on_pool: Vec<_> = ours.iter().filter(|network| network.is_on(pool)).collect();
         let reserved = on_pool.iter().any(|network| {
             let data = network.asked.ipv4.iter().chain(&network.asked.ipv6);
             data.flat_map(|data| data.aux_addresses.values())
@@ -287,15 +366,17 @@ impl Driver {
             || !self.journal.lost_endpoints().is_empty()
             || self.journal.endpoints().iter().any(|endpoint| {
                 on_pool.iter().any(|network| network.id == endpoint.network)
+                    && !engine.is_some_and(|engine| engine.has_lost(endpoint))
                     && endpoint.layout.addresses.iter().any(|one| one.addr() == address)
             })
     }
 
-    fn choose(&self, pool: &Pool, for_what: Use) -> Result<IpAddr, Error> {
+    fn choose(&self, pool: &Pool, hold: &str, for_what: Use) -> Result<IpAddr, Error> {
+        let known = pool.holds.get(hold);
         if for_what == Use::Gateway {
             let mut usable = pool.subnet.hosts().filter(|one| !is_of_routers(&pool.subnet, *one));
-            let known = pool.gateway.or_else(|| usable.next());
-            return known.ok_or_else(|| exhausted(pool));
+            let said = known.and_then(|hold| hold.gateway).or_else(|| pool.gateways().next());
+            return said.or_else(|| usable.next()).ok_or_else(|| exhausted(pool.subnet));
         }
         let folder: Vec<IpAddr> = match &pool.conflist {
             Some(name) => self.folder(name)?.addresses().unwrap_or_default(),
@@ -311,18 +392,19 @@ impl Driver {
                     && !sets.is_gateway(*address)
             })
         };
-        let part = pool.part.unwrap_or(pool.subnet);
+        let part = known.and_then(|hold| hold.part);
+        let part = part.or(pool.part.filter(|_| hold == SHARED)).unwrap_or(pool.subnet);
         let free = |address: &IpAddr| {
             !pool.taken.contains_key(address)
                 && !folder.contains(address)
-                && pool.gateway != Some(*address)
+                && !pool.gateways().any(|gateway| gateway == *address)
                 && !is_of_routers(&pool.subnet, *address)
                 && allowed(address)
         };
         let behind = |last: IpAddr| part.hosts().take(TRIES).skip_while(move |one| *one <= last);
         let next = pool.last.and_then(|last| behind(last).find(free));
         let found = next.or_else(|| part.hosts().take(TRIES).find(free));
-        found.ok_or_else(|| exhausted(pool))
+        found.ok_or_else(|| exhausted(part))
     }
 
     /// Reads what a network list hands out, and where its reservations are.
@@ -365,11 +447,36 @@ fn taken(address: IpAddr, why: &str) -> Error {
     Error::new(codes::ADDRESS, format!("address {address} is taken")).with_details(why)
 }
 
-fn exhausted(pool: &Pool) -> Error {
+fn exhausted(part: IpNet) -> Error {
+    Error::new(codes::ADDRESS, format!("no address of pool {part} is free"))
+}
+
+fn in_use(subnet: IpNet, pool: &Pool) -> Error {
     Error::new(
-        codes::ADDRESS,
-        format!("no address of pool {} is free", pool.part.unwrap_or(pool.subnet)),
+        code::INVALID_CONFIG,
+        format!("pool {subnet} overlaps pool {}, which is in use", pool.subnet),
     )
+}
+
+/// The name of the pool that a list's range is.
+fn pool_of_range(list: &str, range: &ipam::Range) -> String {
+    format!("{list}.{}", file_name(range.subnet()))
+}
+
+/// What libnetwork takes for used when nobody asked for a subnet: what the main table's routes lead to, and name servers
+/// (its `CheckRouteOverlaps` and `CheckNameserverOverlaps`).
+fn taken_on_host(family: IpFamily) -> Result<Vec<IpNet>, Error> {
+    let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
+    let routes = host.routes(RouteFilter::main(family)).map_err(|error| kernel_error(&error))?;
+    let mut taken: Vec<IpNet> = routes.iter().map(|route| route.destination).collect();
+    taken.retain(|subnet| subnet.prefix_len() != 0);
+    for path in NAME_SERVERS {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let servers = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+        let servers = servers.filter_map(|rest| rest.trim().parse::<IpAddr>().ok());
+        taken.extend(servers.map(IpNet::from));
+    }
+    Ok(taken)
 }
 
 fn with_length(address: IpAddr, subnet: IpNet) -> String {

@@ -10,6 +10,7 @@ use cni_plugin::codes;
 use cni_runtime::Attachment;
 use cnm::network::{EndpointName, ExternalConnectivity};
 use cnm::options::{self, PortBinding};
+use firewall::taken::{self, Families, Taken};
 use serde_json::value::RawValue;
 
 use super::driver::Driver;
@@ -33,6 +34,7 @@ impl Driver {
         let bindings = options::port_map(&asked.options).map_err(|error| {
             Error::new(code::DECODE_FAILURE, format!("read the ports to publish: {error}"))
         })?;
+        self.note_way_out(&asked.endpoint_id)?;
         if bindings.is_empty() {
             return Ok(());
         }
@@ -65,6 +67,16 @@ impl Driver {
             return Err(error.to_cni());
         }
         Ok(())
+    }
+
+    /// Writes down that the endpoint is the container's way out, for who repairs it.
+    fn note_way_out(&self, id: &str) -> Result<(), Error> {
+        match self.journal.endpoint(id)? {
+            Some(endpoint) if !endpoint.leads_out => {
+                self.journal.note_endpoint(&Endpoint { leads_out: true, ..endpoint })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Chooses ports and writes down that they are this endpoint's, one endpoint at a time.
@@ -114,6 +126,7 @@ impl Driver {
         let Some(network) = self.journal.network(&endpoint.network)? else { return Ok(()) };
         self.withdraw_ports(&endpoint, &network)?;
         endpoint.ports.clear();
+        endpoint.leads_out = false;
         let phase = endpoint.phase;
         self.record(&mut endpoint, phase)
     }
@@ -195,12 +208,14 @@ impl Driver {
             };
             let fixed = binding.host_port != 0 && candidates(binding).count() == 1;
             let port = if fixed {
-                // Whether it is free is the plugin's to say, and to explain.
+                // Whether another container has it is the plugin's to say, and to explain. It never refuses a program's.
+                refuse_a_programs(&mapping(binding.host_port))?;
                 Some(binding.host_port)
             } else if binding.host_port == 0 {
                 (0..TRIES).filter_map(|_| any_port(binding, protocol)).find(free)
             } else {
-                candidates(binding).filter(|port| is_free(binding, protocol, *port)).find(free)
+                let is_free = |port: &u16| programs(&mapping(*port)).is_none();
+                candidates(binding).filter(is_free).find(free)
             };
             let port = port.ok_or_else(|| {
                 Error::new(
@@ -269,11 +284,26 @@ fn any_port(binding: &PortBinding, protocol: &str) -> Option<u16> {
     bound.ok().map(|at| at.port())
 }
 
-fn is_free(binding: &PortBinding, protocol: &str, port: u16) -> bool {
-    let at = SocketAddr::new(host_address(binding), port);
-    match protocol {
-        "tcp" => TcpListener::bind(at).is_ok(),
-        "udp" => UdpSocket::bind(at).is_ok(),
-        _ => true,
+/// Finds a program of the host that has a port, or says that the host does not have the address.
+fn programs(port: &PortMapping) -> Option<Taken> {
+    let forward = taken::forward(port.host_port, &port.protocol, &port.host_ip);
+    taken::find(forward.as_slice(), Families::ALL).pop()
+}
+
+/// Refuses a network list that names a port of its own which a program of the host has: it is published with the endpoint.
+///
+/// # Errors
+/// Code 103 with the port and the program that has it.
+pub(super) fn refuse_lists_own(list: &NetworkList) -> Result<(), Error> {
+    match taken::find(&taken::of_list(list, None), Families::ALL).first() {
+        Some(taken) => Err(Error::new(codes::HOST_PORT, taken.to_string())),
+        None => Ok(()),
+    }
+}
+
+fn refuse_a_programs(port: &PortMapping) -> Result<(), Error> {
+    match programs(port) {
+        Some(taken) => Err(Error::new(codes::HOST_PORT, taken.to_string())),
+        None => Ok(()),
     }
 }

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::driver::Driver;
 use super::endpoint::alias;
+use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Endpoint, Journal, Pool, Use, short};
 use super::link::{self, Holder};
 
@@ -32,8 +33,15 @@ impl Journal {
     /// Says what a pool's record must have been. Its range (`--ip-range`) is not known then.
     pub(super) fn rebuilt_pool(&self, id: &str) -> Option<Pool> {
         let (conflist, subnet) = meaning(id)?;
-        let mut pool = Pool { conflist, ..Pool::new(id.to_owned(), subnet) };
+        let mut pool = Pool { conflist, rebuilt: true, ..Pool::new(id.to_owned(), subnet) };
         for network in self.networks() {
+            if network.is_on(&pool) {
+                let ids = network.holds.iter().flatten().map(|text| PoolId::parse(text));
+                let ours = ids.filter(|one| one.pool == pool.id).map(|one| one.hold);
+                let shared = network.holds.is_none().then(|| SHARED.to_owned());
+                let holds = ours.chain(shared).map(|name| (name, Hold::default()));
+                pool.holds.extend(holds.collect::<Vec<_>>());
+            }
             for data in network.asked.ipv4.iter().chain(&network.asked.ipv6) {
                 if data.pool.parse() != Ok(subnet) {
                     continue;
@@ -77,7 +85,7 @@ impl Driver {
                 let ifname = cached.attachment.ifname.as_str();
                 let back = link::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
                 if let Err(error) = back {
-                    tracing::warn!(%error, endpoint = short(&endpoint.id), "an interface was not brought back");
+                    tracing::warn!(%error, "an interface was not brought back");
                 }
                 let deleted = runtime.del_cached(&cached, Some(deadline));
                 deleted.map_err(|error| error.to_cni())?;

@@ -26,11 +26,26 @@ impl Engine {
     pub(super) fn at_the_other_end(stream: &UnixStream) -> Option<Self> {
         // The kernel says 0 for a process of a PID namespace that is not below ours; nothing has that number.
         let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Self::running(pid).ok().flatten()
+    }
+
+    /// The process that has a number; `None` when there is none.
+    fn running(pid: i32) -> std::io::Result<Option<Self>> {
+        let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            stat => stat?,
+        };
         // `man 5 proc_pid_stat`: the second field is a name in parentheses, the 22nd when it was started.
-        let (_, rest) = stat.rsplit_once(") ")?;
-        let started = rest.split(' ').nth(22 - 3)?.parse().ok()?;
-        Some(Engine { pid, started })
+        let rest = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        let started = rest.and_then(|rest| rest.split(' ').nth(22 - 3)?.parse().ok());
+        Ok(started.map(|started| Engine { pid, started }))
+    }
+
+    /// Whether a process that was written down is still there, or may be.
+    pub(super) fn may_live(written: &str) -> bool {
+        let pid = written.split('-').next().and_then(|pid| pid.parse().ok());
+        let Some(running) = pid.map(Self::running) else { return true };
+        running.map_or(true, |found| found.is_some_and(|one| one.to_string() == written))
     }
 
     /// Whether an endpoint's container is gone for certain: an engine before this one joined it, its sandbox's folder is there

@@ -2,11 +2,12 @@
 //!
 //! Who may ask is who may write to the socket's file: root.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cnm::Failure;
@@ -17,12 +18,14 @@ use rustix::io::Errno;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
+use crate::log;
 
 /// The longest body that is read: a container that publishes every port of three protocols has 17 MB; nobody does.
 const MAX_BODY: usize = 8 << 20;
 /// How long a request may take to arrive, and an answer to leave.
 const TALK_TIME: Duration = Duration::from_secs(10);
-/// How many connections are open at once. Docker starts as many containers at once as it is told to.
+/// How many connections are open at once. Docker starts as many containers at once as it is told to. One more takes the
+/// place of the one that has said nothing for longest.
 const MAX_CONNECTIONS: usize = 256;
 
 /// The pause when none can be taken.
@@ -35,6 +38,9 @@ pub(super) struct Server {
     /// The longest that Docker waits for an answer, whatever happens here.
     pub(super) answer_time: Duration,
     pub(super) open: AtomicUsize,
+    /// Connections whose request has not come, in the order in which they came.
+    pub(super) silent: Mutex<BTreeMap<u64, Arc<UnixStream>>>,
+    pub(super) count: AtomicU64,
 }
 
 /// Takes connections until there is something to read from `signals`.
@@ -73,24 +79,43 @@ impl Server {
     fn begin(self: &Arc<Self>, stream: UnixStream) {
         let server = Arc::clone(self);
         let many = MAX_CONNECTIONS <= server.open.fetch_add(1, Ordering::SeqCst);
+        // Its thread ends at once, and gives the place up.
+        let many = many && !self.end_silent();
+        let (stream, number) = (Arc::new(stream), self.count.fetch_add(1, Ordering::SeqCst));
+        self.silent().insert(number, Arc::clone(&stream));
         let spawned = std::thread::Builder::new().name("docker".to_owned()).spawn(move || {
             if many {
                 say(&stream, 503, &Failure::new("netwright is answering too many calls at once"));
-            } else if let Err(error) = server.talk(&stream) {
+            } else if let Err(error) = server.talk(&stream, number) {
                 tracing::debug!(%error, "a connection ended early");
             }
+            server.silent().remove(&number);
             server.open.fetch_sub(1, Ordering::SeqCst);
         });
         if let Err(error) = spawned {
+            self.silent().remove(&number);
             self.open.fetch_sub(1, Ordering::SeqCst);
             tracing::error!(%error, "cannot start a thread for a connection");
         }
     }
 
-    fn talk(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<UnixStream>>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hangs up on the connection that has said nothing for longest; says whether there is one.
+    fn end_silent(&self) -> bool {
+        let Some((_, stream)) = self.silent().pop_first() else { return false };
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        true
+    }
+
+    fn talk(self: &Arc<Self>, stream: &UnixStream, number: u64) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(TALK_TIME))?;
-        match hear(stream)? {
+        let heard = hear(stream)?;
+        self.silent().remove(&number);
+        match heard {
             Ok(message) => self.answer(stream, &message),
             Err(error) => {
                 let status = if matches!(error, HttpError::LongBody { .. }) { 413 } else { 400 };
@@ -131,6 +156,10 @@ impl Server {
         }
         let ms = || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let received = receiver.recv_timeout(self.answer_time);
+        let subject = received
+            .as_ref()
+            .map_or_else(|_| self.driver.subject(&message.body), |answer| answer.subject.clone());
+        let _about = log::about(subject);
         match received.as_ref().map(|answer| &answer.answer) {
             Ok(Ok(body)) => {
                 tracing::info!(call = %method, ms = ms(), "answered");

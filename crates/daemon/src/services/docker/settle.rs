@@ -20,10 +20,11 @@ use kernel::sysctl::Sysctl;
 
 use super::driver::Driver;
 use super::journal::{Endpoint, Layout, Phase, short};
-use super::link::{is_ours, kernel_error, open_if_there};
+use super::link::{find_ours, kernel_error, open_if_there};
+use crate::log;
 
 /// How long a container may take from Join to its start.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between looks: short at first, then a part of what it has taken so far, so that many containers that start at once
 /// are not held up by looking.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -46,8 +47,10 @@ impl Driver {
         let driver = Arc::clone(self);
         let endpoint = id.to_owned();
         let spawned = std::thread::Builder::new().name("settle".to_owned()).spawn(move || {
+            let known = driver.journal.endpoint(&endpoint).ok().flatten();
+            let _about = log::about(known.map(|endpoint| endpoint.subject()).unwrap_or_default());
             if let Err(error) = driver.settle(&endpoint) {
-                tracing::warn!(endpoint = short(&endpoint), %error, "an interface lacks what Docker does not set");
+                tracing::warn!(%error, "an interface lacks what Docker does not set");
             }
         });
         if let Err(error) = spawned {
@@ -78,14 +81,14 @@ impl Driver {
                 return Ok(());
             }
             if self.settle_once(&endpoint, sandbox)? {
-                tracing::debug!(endpoint = short(id), "settled");
+                tracing::debug!("settled");
                 for pause in ANNOUNCE_AGAIN {
                     std::thread::sleep(pause);
                     self.announce(id)?;
                 }
                 return Ok(());
             }
-            if !rest(id, began) {
+            if !rest(began) {
                 return Ok(());
             }
         }
@@ -103,7 +106,7 @@ impl Driver {
             if there.is_none() {
                 return Ok(true);
             }
-            if self.is_ending() || !rest(id, began) {
+            if self.is_ending() || !rest(began) {
                 return Ok(false);
             }
         }
@@ -118,9 +121,8 @@ impl Driver {
         }
         let Some(netns) = open_if_there(sandbox)? else { return Ok(()) };
         let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
-        let links = inside.links().map_err(|error| kernel_error(&error))?;
         let alias = self.alias_of(&endpoint)?;
-        match links.into_iter().find(|link| is_ours(link, &endpoint, &alias)) {
+        match find_ours(&mut inside, &endpoint, &alias)? {
             Some(link) if link.up() => announce_by(&mut inside, &link),
             _ => Ok(()),
         }
@@ -130,9 +132,8 @@ impl Driver {
     fn settle_once(&self, endpoint: &Endpoint, sandbox: &Path) -> Result<bool, Error> {
         let Some(netns) = open_if_there(sandbox)? else { return Ok(false) };
         let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
-        let links = inside.links().map_err(|error| kernel_error(&error))?;
         let alias = self.alias_of(endpoint)?;
-        let ours = links.into_iter().find(|link| is_ours(link, endpoint, &alias));
+        let ours = find_ours(&mut inside, endpoint, &alias)?;
         // Docker sets it up last.
         let Some(link) = ours.filter(Link::up) else { return Ok(false) };
         let told = endpoint.joined.iter().flat_map(|joined| &joined.static_routes);
@@ -140,7 +141,7 @@ impl Driver {
         let Some(changes) = changes(&mut inside, &link, &endpoint.layout, &told)? else {
             return Ok(false);
         };
-        let switches = write_switches(&netns, &link.name, &endpoint.layout);
+        let switches = put_switches_back(&netns, &link.name, &endpoint.layout);
         for change in changes {
             match inside.apply_one(&change) {
                 // Docker, or the container, was first.
@@ -152,15 +153,15 @@ impl Driver {
         }
         super::policy::put(&mut inside, link.index, &endpoint.layout.tables)?;
         announce_by(&mut inside, &link)?;
-        switches.map(|()| true)
+        switches.map(|_| true)
     }
 }
 
 /// Pauses between two looks; false when it has taken too long.
-fn rest(id: &str, began: Instant) -> bool {
+fn rest(began: Instant) -> bool {
     let waited = began.elapsed();
     if PATIENCE < waited {
-        tracing::debug!(endpoint = short(id), "no container has taken the interface");
+        tracing::debug!("no container has taken the interface");
         return false;
     }
     std::thread::sleep((waited / PART).clamp(PAUSE, LONG_PAUSE));
@@ -275,9 +276,17 @@ pub(super) fn read_switches(netns: &Netns, ifname: &str) -> Vec<(String, String,
     within(netns, read).unwrap_or_default()
 }
 
-fn write_switches(netns: &Netns, ifname: &str, layout: &Layout) -> Result<(), Error> {
+/// Sets the interface's switches as plugins had set them; says which were otherwise.
+///
+/// # Errors
+/// When one cannot be set; the others are.
+pub(super) fn put_switches_back(
+    netns: &Netns,
+    ifname: &str,
+    layout: &Layout,
+) -> Result<Vec<String>, Error> {
     let write = || {
-        let mut failure = None;
+        let (mut failure, mut differed) = (None, Vec::new());
         let announce = ANNOUNCE.map(|(folder, name)| (folder, name, "1"));
         let kept = layout.switches.iter();
         let kept =
@@ -285,16 +294,18 @@ fn write_switches(netns: &Netns, ifname: &str, layout: &Layout) -> Result<(), Er
         for (folder, name, value) in announce.into_iter().chain(kept) {
             let written = Sysctl::of_link(&format!("net/{folder}/conf"), ifname, name)
                 .and_then(|key| key.write_if_different(value));
-            if let Err(error) = written {
+            match written {
+                Ok(None) => {}
+                Ok(Some(_)) => differed.push(format!("net.{folder}.conf.{ifname}.{name}={value}")),
                 // IPv6 may be off.
-                failure = failure.or(Some(error).filter(|error| !error.is_missing()));
+                Err(error) => failure = failure.or(Some(error).filter(|error| !error.is_missing())),
             }
         }
-        failure
+        failure.map_or(Ok(differed), Err)
     };
     match within(netns, write) {
-        Ok(None) => Ok(()),
-        Ok(Some(error)) => Err(Error::from_chain(cni_plugin::codes::KERNEL, &error)),
+        Ok(Ok(differed)) => Ok(differed),
+        Ok(Err(error)) => Err(Error::from_chain(cni_plugin::codes::KERNEL, &error)),
         Err(error) => Err(Error::from_chain(cni::code::INVALID_NETNS, &error)),
     }
 }

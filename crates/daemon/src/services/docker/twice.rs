@@ -99,12 +99,14 @@ impl Place {
 
     /// Writes a record.
     pub(super) fn write<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
-        let content = serde_json::to_vec(content).expect("records have string keys only");
-        // An object with keys: the sum comes first, and is of what follows it.
-        let content = content.get(1..).unwrap_or_default();
-        let bytes = [HEAD, sum(content).as_bytes(), NECK, content].concat();
+        let bytes = summed(content);
         state::write_atomic(&self.copy, &bytes, 0o600, Durability::Volatile)?;
         state::write_atomic(&self.record, &bytes, 0o600, Durability::Synced)
+    }
+
+    /// Writes the copy of a record that is there: for what means nothing once the machine has been started again.
+    pub(super) fn write_copy<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
+        state::write_atomic(&self.copy, &summed(content), 0o600, Durability::Volatile)
     }
 
     /// Removes a record; it is gone when the file on the disk is.
@@ -141,6 +143,13 @@ fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
         return Err(Damage::Anothers(record.id().to_owned()));
     }
     Ok(Some(Found { record, bytes, is_summed }))
+}
+
+/// What is written of a content: an object with keys, of which the sum comes first, and is of what follows it.
+fn summed<T: Record>(content: &T) -> Vec<u8> {
+    let content = serde_json::to_vec(content).expect("records have string keys only");
+    let content = content.get(1..).unwrap_or_default();
+    [HEAD, sum(content).as_bytes(), NECK, content].concat()
 }
 
 /// What a content was, in sixteen digits (FNV-1a): against accidents, not against attackers, who are root.
@@ -205,6 +214,8 @@ mod tests {
             assert!(read.is_err() || read.unwrap() == Some(one("a", 5)), "{bytes:?}");
             a.write(&one("a", 5)).unwrap();
         }
+        a.write_copy(&one("a", 8)).unwrap();
+        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 8)));
         a.write(&one("a", 6)).unwrap();
         // After a reboot; and what an older driver wrote.
         std::fs::remove_file(&a.copy).unwrap();

@@ -13,6 +13,7 @@ use cni_runtime::{ConfigFolder, LoadError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
 use ipnet::IpNet;
+use plugins::judge;
 use serde_json::{Value, json};
 
 use super::giver::{OBEDIENT, check_pools, ipam_of};
@@ -91,6 +92,9 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
         if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
             find(&ipam.plugin_type)?;
         }
+    }
+    if let Some(refusal) = judge::list(&list, &judge::is_own_name).first() {
+        return Err(refusal.to_error(&list.name));
     }
     network.conflist = String::from_utf8(list.source)
         .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
@@ -479,5 +483,51 @@ mod tests {
                 r#"there is a network list named "lan"; to use it say -o conflist=lan, and nothing else; or choose another -o name"#
             ]],
         );
+    }
+
+    /// What ADD of a plugin always refuses makes no network; the table of `lint` and `status` is `cli`'s `tests/it/refused.rs`.
+    #[test]
+    fn what_add_always_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        for plugin in ["bridge", "macvlan", "host-local", "ovs", "vlan", "portmap", "firewall"] {
+            std::fs::write(folder.path().join(plugin), "").unwrap();
+        }
+        let runtime = Runtime::new([folder.path()], Arc::new(Exec::default()));
+        let shelf = Shelf { conf_dir: folder.path(), runtime: &runtime };
+        let cases = [
+            (r#"{"vlan":"5000"}"#, POOL, "invalid VLAN ID 5000"),
+            (r#"{"mtu":"1"}"#, POOL, "invalid MTU 1"),
+            (r#"{"mtu":"99999"}"#, POOL, "invalid MTU 99999"),
+            (r#"{"vlanTrunk":"[{\"minID\":20,\"maxID\":10}]"}"#, POOL, "minID is greater"),
+            (r#"{"bridge":"abcdefghijklmnopqrstuvwxyz"}"#, POOL, "invalid bridge name"),
+            (r#"{"bridge":"lo"}"#, POOL, "\"lo\" already exists but is not a bridge"),
+            (r#"{"type":"vlan","master":"up0","vlanId":"5000"}"#, POOL, "invalid VLAN ID 5000"),
+            (r#"{"type":"macvlan","master":"up0","mtu":"1"}"#, POOL, "invalid MTU 1"),
+            (
+                r#"{"type":"ovs","bridge":"b","ofport_request":"0"}"#,
+                POOL,
+                "invalid ofport_request 0",
+            ),
+            (
+                r#"{"type":"ovs","bridge":"b","tunnel":"{\"type\":\"gre\",\"vni\":5,\"remotes\":[\"192.0.2.1\"]}"}"#,
+                POOL,
+                "unknown tunnel type",
+            ),
+            (r#"{"type":"host-local"}"#, POOL, "hands out addresses"),
+            (
+                r#"{"ipam":"{\"type\":\"host-local\",\"subnet\":\"10.1.0.5/24\"}"}"#,
+                NULL,
+                "write 10.1.0.0/24",
+            ),
+        ];
+        for (options, pool, words) in cases {
+            let asked: CreateNetwork = cnm::read(request(options, pool, "").as_bytes()).unwrap();
+            let error = plan(&asked, shelf).unwrap_err().to_string();
+            assert!(error.contains(words), "{options}: {error}");
+            assert!(
+                error.contains("network \"docker-0123456789ab\": plugin "),
+                "{options}: {error}"
+            );
+        }
     }
 }

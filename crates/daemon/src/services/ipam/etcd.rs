@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use cluster::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use http::Request;
 use k8s_openapi::ByteString;
 use kube::client::Body;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::runtime::Handle;
 
+use super::super::kubernetes;
 use super::super::start::words;
 use super::flags::EtcdFiles;
 use super::http::{CONNECT_TIME, wait};
@@ -43,6 +44,8 @@ pub(super) struct Etcd {
     /// Who is asked next.
     preferred: AtomicUsize,
     handle: Handle,
+    /// Each answer says of which cluster it is, and how far that is.
+    moments: Moments,
 }
 
 impl std::fmt::Debug for Etcd {
@@ -63,7 +66,26 @@ struct Pair {
 #[derive(Debug, Default, Deserialize)]
 struct Header {
     #[serde(default)]
+    cluster_id: String,
+    #[serde(default)]
     revision: String,
+}
+
+/// An answer with a header.
+trait Headed: serde::de::DeserializeOwned {
+    fn header(&self) -> &Header;
+}
+
+impl Headed for RangeAnswer {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
+impl Headed for TransactionAnswer {
+    fn header(&self) -> &Header {
+        &self.header
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,7 +120,8 @@ impl Etcd {
         }
         // Nodes do not all ask the same member.
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
-        Ok(Etcd { members, preferred: AtomicUsize::new(first), handle })
+        let preferred = AtomicUsize::new(first);
+        Ok(Etcd { members, preferred, handle, moments: Moments::default() })
     }
 
     /// Makes another client of the same cluster.
@@ -106,11 +129,22 @@ impl Etcd {
     pub(super) fn another(&self) -> Self {
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
         let (members, handle) = (self.members.clone(), self.handle.clone());
-        Etcd { members, preferred: AtomicUsize::new(first), handle }
+        let preferred = AtomicUsize::new(first);
+        Etcd { members, preferred, handle, moments: Moments::default() }
     }
 
     /// Asks a member, and another one next time if it is silent.
-    fn ask<T: serde::de::DeserializeOwned>(
+    fn ask<T: Headed>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
+        let begun = self.moments.begin();
+        let answer: T = self.ask_member(call, body)?;
+        let header = answer.header();
+        if let Ok(revision) = header.revision.parse() {
+            self.moments.heard(begun, Moment { store: header.cluster_id.clone(), revision });
+        }
+        Ok(answer)
+    }
+
+    fn ask_member<T: serde::de::DeserializeOwned>(
         &self,
         call: &str,
         body: &Value,
@@ -164,11 +198,15 @@ fn client(url: &str, files: &EtcdFiles) -> Result<Client, ConnectError> {
     config.disable_compression = true;
     // Whether a write may be repeated is not the client's to know.
     config.default_retry = false;
-    config.root_cert_file.clone_from(&files.ca);
+    if let Some(ca) = &files.ca {
+        // The file says whom to trust, and nobody else: what the system trusts is not read.
+        config.root_cert = Some(Vec::new());
+        config.root_cert_file = Some(ca.clone());
+    }
     let text = |path: &std::path::Path| path.display().to_string();
     config.auth_info.client_certificate = files.certificate.as_deref().map(text);
     config.auth_info.client_key = files.key.as_deref().map(text);
-    Client::try_from(config).map_err(|error| failed(words(&error)))
+    kubernetes::open(config).map_err(|error| failed(words(&error)))
 }
 
 async fn ask<T: serde::de::DeserializeOwned>(
@@ -235,7 +273,12 @@ impl Store for Etcd {
         if let Some(last) = end.last_mut() {
             *last += 1;
         }
-        let (mut from, end) = (prefix.into_bytes(), ByteString(end));
+        let (mut from, mut end) = (prefix.into_bytes(), ByteString(end));
+        if let (Kind::Node, Filter::Node(node)) = (kind, filter) {
+            // A node's record has its name.
+            from = path(&Key::new(kind, node)).into_bytes();
+            end = ByteString([&from[..], &[0]].concat());
+        }
         let mut all = Vec::new();
         let mut at = String::from("0");
         loop {
@@ -272,6 +315,18 @@ impl Store for Etcd {
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let put = json!({"request_put": {"key": name(key), "value": ByteString(value.to_string().into_bytes())}});
         self.change(key, &was.0, &put)
+    }
+
+    fn went_back(&self) -> u64 {
+        self.moments.went_back()
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        self.moments.newest()
+    }
+
+    fn remember(&self, moment: &Moment) {
+        self.moments.remember(moment);
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {

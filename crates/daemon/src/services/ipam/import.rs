@@ -1,7 +1,6 @@
 //! Taking over what Whereabouts has given: printed first, and written down when that is asked for.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use cluster::import::{self, Applied, Found, PLURALS, Plan};
@@ -43,13 +42,12 @@ pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     } else {
         shown(&plan, applied.as_ref())
     };
-    // Whoever asked and is gone reads nothing.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let printed = crate::print(&text);
     match applied {
         Some(applied) if !applied.refused.is_empty() => {
             Err(Stop::Failed(format!("{} addresses are somebody's by now", applied.refused.len())))
         }
-        _ => Ok(()),
+        _ => printed.map_err(|error| Stop::Failed(format!("write to standard output: {error}"))),
     }
 }
 

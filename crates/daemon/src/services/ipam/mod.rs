@@ -37,8 +37,8 @@ use self::flags::{Flags, Records};
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
-use super::start::{Surroundings, failed, runtime, stop_signals, wait};
-use super::{left, talk};
+use super::start::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::{left, ready, talk};
 use crate::clock;
 
 /// How many threads work for plugins at once. Most of them wait for a server, if at all.
@@ -80,6 +80,7 @@ pub(crate) fn run(
     }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
+    raise_descriptor_limit();
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
     surroundings.tell_stopping();
@@ -122,6 +123,7 @@ async fn serve(
     let settings = Settings {
         lease: flags.lease,
         idle: flags.idle,
+        run: format!("{:016x}{:016x}", clock::seed(), clock::seed()),
         ..Settings::new(&flags.node, &boot, &identity)
     };
     let dir = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("ipam"));
@@ -137,6 +139,7 @@ async fn serve(
     tokio::spawn(left::run(move || of.look_at_what_is_left()));
     tokio::spawn(tend::tend(Arc::clone(&service)));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
+    tokio::spawn(ready::run(listener.path.clone(), || true));
     surroundings.tell_ready();
     tracing::info!(socket = %listener.path.display(), node = flags.node, "ready");
     wait(signals).await.map_err(failed)

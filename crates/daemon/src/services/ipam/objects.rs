@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use cluster::store::{Entry, Filter, Key, Kind, Revision, Store, StoreError};
+use cluster::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
@@ -32,6 +32,9 @@ const PAGE: u32 = 500;
 pub(super) struct Objects {
     client: Client,
     handle: Handle,
+    /// Lists and writes say how far the server's store is. Versions of resources are numbers that
+    /// grow with every change (API concepts, "Resource versions").
+    moments: Moments,
 }
 
 impl std::fmt::Debug for Objects {
@@ -48,7 +51,14 @@ impl Objects {
     ) -> Result<Self, ConnectError> {
         // Whether a write may be repeated is not the client's to know.
         let client = kubernetes::client(kubeconfig, CONNECT_TIME, false).await?;
-        Ok(Objects { client, handle })
+        Ok(Objects { client, handle, moments: Moments::default() })
+    }
+
+    /// Notes how far the server's store is.
+    fn heard(&self, begun: (u64, u64), version: Option<&str>) {
+        if let Some(revision) = version.and_then(|version| version.parse().ok()) {
+            self.moments.heard(begun, Moment { store: String::new(), revision });
+        }
     }
 
     fn of(&self, kind: Kind) -> Api<DynamicObject> {
@@ -222,7 +232,12 @@ impl Store for Objects {
         }
         let mut all = Vec::new();
         loop {
+            let begun = self.moments.begin();
             let page = self.wait(api.list(&params)).map_err(reading)?;
+            if params.continue_token.is_none() {
+                // Further pages are of the moment of the first.
+                self.heard(begun, page.metadata.resource_version.as_deref());
+            }
             let more = page.metadata.continue_.filter(|token| !token.is_empty());
             all.extend(page.items.into_iter().filter_map(|object| entry(kind, object)));
             match more {
@@ -236,14 +251,35 @@ impl Store for Objects {
         let (api, object) = (self.of(key.kind), object(key, None, value));
         let params =
             PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        revision(self.wait(api.create(&params, &object))?)
+        let begun = self.moments.begin();
+        let revision = revision(self.wait(api.create(&params, &object))?)?;
+        self.heard(begun, Some(&revision.0));
+        Ok(revision)
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let (api, object) = (self.of(key.kind), object(key, Some(was), value));
         let params =
             PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        revision(self.wait(api.replace(&object_name(key), &params, &object))?)
+        let begun = self.moments.begin();
+        let revision = revision(self.wait(api.replace(&object_name(key), &params, &object))?)?;
+        if revision != *was {
+            // One that changes nothing has no version of its own.
+            self.heard(begun, Some(&revision.0));
+        }
+        Ok(revision)
+    }
+
+    fn went_back(&self) -> u64 {
+        self.moments.went_back()
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        self.moments.newest()
+    }
+
+    fn remember(&self, moment: &Moment) {
+        self.moments.remember(moment);
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {

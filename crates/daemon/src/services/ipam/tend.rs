@@ -11,8 +11,8 @@ use super::service::Service;
 
 /// The pause between looks at what changed: records are for people, who wait a second.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause when the store is away.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause when the store is away: it is heard again within seconds of its return.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// How often blocks are looked for that a claim made whose answer was lost.
 const SWEEP: Duration = Duration::from_secs(300);
 /// The longest pause between looks at other nodes.

@@ -1,7 +1,8 @@
 //! The CNI configuration by which runtimes find the plugin.
 //!
 //! It is written when pods can be answered, in one step, and never removed: a runtime that finds none takes the next file, and
-//! pods would get other networks. That pods cannot be answered any more is STATUS's to say.
+//! pods would get other networks. For the same reason it is put back while the daemon lives, whoever removes or changes it.
+//! That pods cannot be answered any more is STATUS's to say.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,46 +14,55 @@ use state::Durability;
 use super::hotplug::PLUGIN;
 use super::service::Service;
 
-/// The pause between looks, and that once it is written: a network may come or change.
+/// The pause before it is written for the first time.
 const PAUSE: Duration = Duration::from_millis(250);
-const LONG_PAUSE: Duration = Duration::from_secs(5);
+/// The pause between looks at the file: for that long a pod may start with another network after somebody removed it.
+const LOOK: Duration = Duration::from_secs(1);
+/// How many looks there are between two at what belongs into it: a network may come or change.
+const LOOKS: u32 = 5;
 /// What runtimes can be asked to pass on; they pass on what the configuration has.
 const CAPABILITIES: [&str; 6] = ["portMappings", "bandwidth", "ipRanges", "dns", "aliases", "mac"];
 
-/// Writes the file once pods can be answered, and again when what belongs into it changes.
+/// Writes the file once pods can be answered, and again when what belongs into it changes, or what is on the disk.
 pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
+    let mut wanted = Vec::new();
     let mut written = Vec::new();
-    let mut told = String::new();
-    loop {
-        match service.status() {
-            Ok(()) => {
-                let text = content(&service);
-                if text != written {
-                    match write(&path, &text) {
-                        Ok(()) => {
-                            tracing::info!(path = %path.display(), "pods can be answered");
-                            written = text;
-                        }
-                        Err(error) => tracing::error!(%error, "cannot write the configuration"),
-                    }
-                }
-            }
-            Err(refusal) => {
-                if refusal.msg != told {
+    let (mut refused, mut failed) = (String::new(), String::new());
+    for look in 0_u32.. {
+        if wanted.is_empty() || look % LOOKS == 0 {
+            match service.status() {
+                Ok(()) => wanted = content(&service),
+                Err(refusal) if refusal.msg != refused => {
                     tracing::warn!(reason = refusal.msg, "pods cannot be answered");
-                    told = refusal.msg;
+                    refused = refusal.msg;
                 }
+                Err(_) => {}
             }
         }
-        tokio::time::sleep(if written.is_empty() { PAUSE } else { LONG_PAUSE }).await;
+        if !wanted.is_empty() && !is_there(&path, &wanted) {
+            match state::publish(&path, &wanted, 0o600, Durability::Synced) {
+                Ok(()) if written == wanted => {
+                    tracing::warn!(path = %path.display(), "put back: somebody removed or changed it");
+                }
+                Ok(()) => tracing::info!(path = %path.display(), "pods can be answered"),
+                Err(error) if error.to_string() != failed => {
+                    tracing::error!(%error, "cannot write the configuration");
+                    failed = error.to_string();
+                }
+                Err(_) => {}
+            }
+        }
+        if is_there(&path, &wanted) {
+            written.clone_from(&wanted);
+            failed.clear();
+        }
+        tokio::time::sleep(if wanted.is_empty() { PAUSE } else { LOOK }).await;
     }
 }
 
-fn write(path: &Path, text: &[u8]) -> Result<(), state::FileError> {
-    if state::read_optional(path)?.as_deref() == Some(text) {
-        return Ok(());
-    }
-    state::write_atomic(path, text, 0o600, Durability::Synced)
+/// Whether the file is as it is to be, whatever was written last.
+fn is_there(path: &Path, wanted: &[u8]) -> bool {
+    state::read_optional(path).is_ok_and(|found| found.as_deref() == Some(wanted))
 }
 
 /// The configuration, with the capabilities of the default network.

@@ -1,6 +1,6 @@
 //! Which devices the kubelet has allocated to a pod: from its checkpoint, which it writes before it starts the pod's containers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -25,6 +25,8 @@ struct Data {
 struct Entry {
     #[serde(rename = "PodUID")]
     pod_uid: String,
+    #[serde(rename = "ContainerName")]
+    container: String,
     #[serde(rename = "ResourceName")]
     resource: String,
     /// By NUMA node.
@@ -32,40 +34,85 @@ struct Entry {
     ids: BTreeMap<String, Vec<String>>,
 }
 
-/// A pod's devices: each is handed out once, in the order of their names (as Multus does).
+/// What is allocated to a pod: by resource, then by container.
+#[derive(Debug, Default)]
+pub(super) struct Allocated(HashMap<String, BTreeMap<String, BTreeSet<String>>>);
+
+/// A pod's devices: each is handed out once, in the order of its containers, and of their names within each (as Multus does).
 #[derive(Debug)]
 pub(super) struct Devices {
-    left: Result<HashMap<String, Vec<String>>, String>,
+    left: Result<HashMap<String, VecDeque<String>>, String>,
+}
+
+impl Allocated {
+    /// Reads what the kubelet wrote down of a pod.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub(super) fn of_pod(checkpoint: &Path, uid: &str) -> Result<Self, String> {
+        let unknown = |error: &dyn std::fmt::Display| {
+            format!("the kubelet's checkpoint {}: {error}", checkpoint.display())
+        };
+        let text = std::fs::read(checkpoint).map_err(|error| unknown(&error))?;
+        let read: Checkpoint = serde_json::from_slice(&text).map_err(|error| unknown(&error))?;
+        let mut all = Allocated::default();
+        let entries = read.data.pod_device_entries.unwrap_or_default();
+        for entry in entries.into_iter().filter(|entry| entry.pod_uid == uid) {
+            let of_resource = all.0.entry(entry.resource).or_default();
+            let ids = of_resource.entry(entry.container).or_default();
+            ids.extend(entry.ids.into_values().flatten());
+        }
+        Ok(all)
+    }
+
+    /// Whether several containers have devices of one of these resources, so that their order counts.
+    pub(super) fn is_of_several(
+        &self,
+        mut resources: impl Iterator<Item = impl AsRef<str>>,
+    ) -> bool {
+        resources.any(|one| self.0.get(one.as_ref()).is_some_and(|by| 1 < by.len()))
+    }
+
+    /// The devices in the order of these containers.
+    pub(super) fn in_order(self, containers: &[String]) -> Devices {
+        let place = |name: &String| containers.iter().position(|one| one == name);
+        let ordered = |by_container: BTreeMap<String, BTreeSet<String>>| {
+            let mut all: Vec<_> = by_container.into_iter().collect();
+            all.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
+            // A container that initializes the pod leaves its devices to another.
+            let mut seen = BTreeSet::new();
+            let ids = all.into_iter().flat_map(|(_, ids)| ids);
+            ids.filter(|id| seen.insert(id.clone())).collect()
+        };
+        let left = self.0.into_iter().map(|(resource, by)| (resource, ordered(by)));
+        Devices { left: Ok(left.collect()) }
+    }
 }
 
 impl Devices {
-    pub(super) fn of_pod(checkpoint: &Path, uid: &str) -> Self {
-        let read = || {
-            let text = std::fs::read(checkpoint).map_err(|error| {
-                format!("the kubelet's checkpoint {}: {error}", checkpoint.display())
-            })?;
-            let read: Checkpoint = serde_json::from_slice(&text).map_err(|error| {
-                format!("the kubelet's checkpoint {}: {error}", checkpoint.display())
-            })?;
-            let mut all: HashMap<String, Vec<String>> = HashMap::new();
-            let entries = read.data.pod_device_entries.unwrap_or_default();
-            for entry in entries.into_iter().filter(|entry| entry.pod_uid == uid) {
-                all.entry(entry.resource).or_default().extend(entry.ids.into_values().flatten());
-            }
-            for ids in all.values_mut() {
-                ids.sort();
-                ids.dedup();
-                ids.reverse();
-            }
-            Ok(all)
-        };
-        Devices { left: read() }
+    /// Nothing is known of them, for this reason.
+    pub(super) fn unknown(why: String) -> Self {
+        Devices { left: Err(why) }
+    }
+
+    /// Hands out this device of a resource; `false` where it is not the pod's, or is handed out already.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub(super) fn take(&mut self, resource: &str, id: &str) -> Result<bool, String> {
+        let left = self.left.as_mut().map_err(|error| error.clone())?;
+        let Some(ids) = left.get_mut(resource) else { return Ok(false) };
+        let place = ids.iter().position(|one| one == id);
+        Ok(place.and_then(|place| ids.remove(place)).is_some())
     }
 
     /// Hands out the next of a resource.
+    ///
+    /// # Errors
+    /// Why there is none.
     pub(super) fn next(&mut self, resource: &str) -> Result<String, String> {
         let left = self.left.as_mut().map_err(|error| error.clone())?;
-        let next = left.get_mut(resource).and_then(Vec::pop);
+        let next = left.get_mut(resource).and_then(VecDeque::pop_front);
         next.ok_or_else(|| {
             "the kubelet has allocated none, or fewer than the pod has networks of it".to_owned()
         })
@@ -76,20 +123,54 @@ impl Devices {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_is_handed_out_once() {
+    fn allocated(entries: &str) -> Allocated {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("checkpoint");
-        let text = r#"{"Data":{"PodDeviceEntries":[
-            {"PodUID":"7","ContainerName":"c","ResourceName":"v/nic","DeviceIDs":{"1":["b"],"0":["a"]},"AllocResp":"x"},
-            {"PodUID":"8","ContainerName":"c","ResourceName":"v/nic","DeviceIDs":{"-1":["c"]}}
-        ],"RegisteredDevices":{}},"Checksum":1}"#;
+        let text = format!(
+            r#"{{"Data":{{"PodDeviceEntries":[{entries}],"RegisteredDevices":{{}}}},"Checksum":1}}"#
+        );
         std::fs::write(&path, text).unwrap();
-        let mut devices = Devices::of_pod(&path, "7");
+        Allocated::of_pod(&path, "7").unwrap()
+    }
+
+    fn all(mut devices: Devices) -> Vec<String> {
+        std::iter::from_fn(|| devices.next("v/nic").ok()).collect()
+    }
+
+    const ONE: &str = r#"{"PodUID":"7","ContainerName":"c","ResourceName":"v/nic","DeviceIDs":{"1":["b"],"0":["a"]},"AllocResp":"x"},
+        {"PodUID":"8","ContainerName":"c","ResourceName":"v/nic","DeviceIDs":{"-1":["c"]}}"#;
+
+    #[test]
+    fn each_is_handed_out_once() {
+        let mut devices = allocated(ONE).in_order(&[]);
         assert_eq!(devices.next("v/nic").as_deref(), Ok("a"));
-        assert_eq!(devices.next("v/nic").as_deref(), Ok("b"));
+        assert_eq!(devices.take("v/nic", "a"), Ok(false));
+        assert_eq!(devices.take("v/nic", "c"), Ok(false), "another pod has it");
+        assert_eq!(devices.take("v/other", "b"), Ok(false));
+        assert_eq!(devices.take("v/nic", "b"), Ok(true));
         assert!(devices.next("v/nic").unwrap_err().contains("allocated none"));
-        let missing = Devices::of_pod(&dir.path().join("none"), "7").next("v/nic").unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let missing = Allocated::of_pod(&dir.path().join("none"), "7").unwrap_err();
         assert!(missing.contains("the kubelet's checkpoint"), "{missing}");
+        let mut unknown = Devices::unknown(missing.clone());
+        assert_eq!(unknown.next("v/nic"), Err(missing.clone()));
+        assert_eq!(unknown.take("v/nic", "a"), Err(missing));
+    }
+
+    #[test]
+    fn they_are_in_the_order_of_the_containers_and_sorted_within_each() {
+        assert!(!allocated(ONE).is_of_several(["v/nic"].iter()));
+        let several = || {
+            allocated(
+                r#"{"PodUID":"7","ContainerName":"c2","ResourceName":"v/nic","DeviceIDs":{"0":["a"]}},
+                {"PodUID":"7","ContainerName":"c1","ResourceName":"v/nic","DeviceIDs":{"1":["d"],"0":["e","b"]}},
+                {"PodUID":"7","ContainerName":"init","ResourceName":"v/nic","DeviceIDs":{"0":["a","b"]}}"#,
+            )
+        };
+        assert!(several().is_of_several(["v/other", "v/nic"].iter()));
+        assert!(!several().is_of_several(["v/other"].iter()));
+        let order = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert_eq!(all(several().in_order(&order(&["c1", "c2", "init"]))), ["b", "d", "e", "a"]);
+        assert_eq!(all(several().in_order(&order(&["c2", "c1", "init"]))), ["a", "b", "d", "e"]);
     }
 }

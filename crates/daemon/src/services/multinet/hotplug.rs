@@ -5,13 +5,14 @@
 //! attached, what a daemon that was killed may have attached there is detached.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni::CallEnv;
 use cni::json::Object;
 use cni_invoke::{Exec, Executor as _};
+use kernel::netns::{self, Netns};
 use npwg::wire::{self, Attached, NetworkResult, PlanRequest, PlannedNetwork};
 
 use super::diff::difference;
@@ -97,7 +98,8 @@ async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) ->
     done
 }
 
-/// Forgets sandboxes whose pod is gone, and whose namespace is: their DEL was never called, or never heard.
+/// Forgets sandboxes whose pod the API server no longer has and whose namespace is not seen: nothing is to be written about them. Nothing is
+/// detached, and nothing freed: that is the runtime's, whose DEL may come yet.
 fn forget_gone(service: &Service, id: &str) {
     if service.pods.freshness() != Freshness::Live {
         return;
@@ -105,12 +107,19 @@ fn forget_gone(service: &Service, id: &str) {
     for attached in service.held.of_pod(id) {
         let netns = &attached.sandbox.netns;
         if !netns.is_empty()
-            && !std::path::Path::new(netns).exists()
+            && seen(netns).is_none()
             && let Err(error) = service.held.remove(&attached.sandbox)
         {
             tracing::warn!(%error, "a sandbox that is gone is not forgotten");
         }
     }
+}
+
+/// Finds the path by which a sandbox's namespace is seen from here: the runtime's own, or its other name.
+fn seen(netns: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(netns);
+    let other = netns::other_path(&path);
+    std::iter::once(path).chain(other).find(|path| Netns::open(path).is_ok())
 }
 
 fn detach(service: &Service, plugger: &Plugger, attached: &mut Attached, ifname: &str) -> bool {
@@ -223,10 +232,22 @@ impl Plugger {
         let executable = cni_invoke::find(PLUGIN, &self.path).map_err(|error| error.to_cni())?;
         let path: Vec<_> = self.path.iter().map(|dir| dir.to_string_lossy()).collect();
         let (sandbox, pod) = (&attached.sandbox, &attached.pod);
+        // What is not seen from here is not gone: the pod runs on with what it has.
+        let netns = seen(&sandbox.netns).ok_or_else(|| {
+            let text = format!("the namespace {} is not seen by netwrightd", sandbox.netns);
+            let hint = match Path::new(&sandbox.netns).parent() {
+                Some(folder) => format!(
+                    "mount {} of the host there, with propagation from the host",
+                    folder.display()
+                ),
+                None => String::new(),
+            };
+            cni::Error::new(cni::code::INVALID_NETNS, text).with_details(hint)
+        })?;
         let env = CallEnv {
             command: verb.to_owned(),
             container_id: sandbox.container.clone(),
-            netns: sandbox.netns.clone(),
+            netns: netns.to_string_lossy().into_owned(),
             ifname: sandbox.ifname.clone(),
             args: format!(
                 "IgnoreUnknown=true;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",

@@ -4,10 +4,11 @@
 //! parent. A definition without a configuration is served where the node has its network.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::route::RouteSocket;
 use npwg::definition::Definition;
 
 use super::facts::DefinitionFacts;
@@ -19,8 +20,6 @@ pub(super) const PREFIX: &str = "networks.netwright/";
 const LONGEST: usize = 63;
 /// How often the node is looked at though nothing was heard: links come and go.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Where links are.
-const LINKS: &str = "/sys/class/net";
 /// The keys by which plugins name their parent.
 const PARENTS: [&str; 3] = ["master", "device", "linkInContainer"];
 
@@ -44,8 +43,14 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
 }
 
 fn wanted(service: &Service, path: &[PathBuf]) -> BTreeMap<String, String> {
-    let served = |definition: &DefinitionFacts| {
-        serves(definition, path, Path::new(LINKS), |name| service.is_on_node(name))
+    // The kernel is asked: `/sys` shows the links of the namespace that it was mounted from.
+    let mut links = RouteSocket::open().ok();
+    let mut served = |definition: &DefinitionFacts| {
+        let has_link = |name: &str| {
+            let asked = links.as_mut().map(|links| links.link_by_name(name));
+            asked.is_some_and(|found| found.is_ok_and(|link| link.is_some()))
+        };
+        serves(definition, path, has_link, |name| service.is_on_node(name))
     };
     let all = service.definitions.all();
     let labels = all.iter().filter(|one| served(one)).filter_map(label);
@@ -80,7 +85,7 @@ async fn write(
 fn serves(
     definition: &DefinitionFacts,
     path: &[PathBuf],
-    links: &Path,
+    mut has_link: impl FnMut(&str) -> bool,
     is_on_node: impl Fn(&str) -> bool,
 ) -> bool {
     let list = match Definition::of(&definition.name, Some(&definition.config)) {
@@ -88,16 +93,15 @@ fn serves(
         Ok(Definition::Here(list)) => cni::NetworkList::parse(&list.to_vec()),
         Err(_) => return false,
     };
-    let has_all = |plugin: &cni::PluginConfig| {
+    let mut has_all = |plugin: &cni::PluginConfig| {
         let parent = |key: &str| {
             let raw = plugin.object.get_ignore_case(key)?;
             serde_json::from_str::<String>(raw.get()).ok().filter(|name| !name.is_empty())
         };
         let mut parents = PARENTS.iter().filter_map(|key| parent(key));
-        cni_invoke::find(&plugin.plugin_type, path).is_ok()
-            && parents.all(|name| !name.contains('/') && links.join(name).exists())
+        cni_invoke::find(&plugin.plugin_type, path).is_ok() && parents.all(|name| has_link(&name))
     };
-    list.is_ok_and(|list| list.plugins.iter().all(has_all))
+    list.is_ok_and(|list| list.plugins.iter().all(&mut has_all))
 }
 
 #[cfg(test)]
@@ -107,9 +111,8 @@ mod tests {
     #[test]
     fn a_network_is_served_where_its_plugins_and_parents_are() {
         let dir = tempfile::tempdir().unwrap();
-        let (bin, links) = (dir.path().join("bin"), dir.path().join("net"));
+        let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        std::fs::create_dir_all(links.join("eth1")).unwrap();
         std::fs::write(bin.join("macvlan"), "").unwrap();
         let serves = |config: &str| {
             let definition = DefinitionFacts {
@@ -118,7 +121,12 @@ mod tests {
                 config: config.to_owned(),
                 resource: None,
             };
-            serves(&definition, std::slice::from_ref(&bin), &links, |name| name == "a")
+            serves(
+                &definition,
+                std::slice::from_ref(&bin),
+                |link| link == "eth1",
+                |name| name == "a",
+            )
         };
         assert!(serves(r#"{"type":"macvlan","master":"eth1"}"#));
         assert!(serves(r#"{"type":"macvlan"}"#));

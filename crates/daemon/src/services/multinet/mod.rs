@@ -57,8 +57,8 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::node::REQUIRE_TRUSTED_PLUGINS;
-use super::start::{Surroundings, failed, runtime, stop_signals, wait};
-use super::{left, talk};
+use super::start::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::{left, ready, talk};
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
 const CHANGES: usize = 64;
@@ -79,6 +79,7 @@ pub(crate) fn run(
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
     let runtime = runtime(BLOCKING)?;
+    raise_descriptor_limit();
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
     surroundings.tell_stopping();
@@ -137,6 +138,8 @@ async fn serve(
     if let Some(path) = service.flags.conflist.clone() {
         tokio::spawn(conflist::run(Arc::clone(&service), path));
     }
+    let of = Arc::clone(&service);
+    tokio::spawn(ready::run(listener.path.clone(), move || of.status().is_ok()));
     surroundings.tell_ready();
     tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
     wait(signals).await.map_err(failed)

@@ -1,4 +1,6 @@
 //! Which networks a pod is to have: decided from what is known, without asking anybody.
+//!
+//! A refusal does not name the pod: it becomes an Event of the pod, and the plugin says in its error which pod it is about.
 
 use npwg::Selection;
 use npwg::annotation::Asked;
@@ -6,6 +8,7 @@ use npwg::definition::Definition;
 use npwg::policy::Policy;
 use npwg::wire::{Device, Plan, PlanRequest, PlannedNetwork, Refusal, Settings};
 
+use super::devices::Devices;
 use super::facts::{DefinitionFacts, PodFacts};
 
 /// Reasons of a pod's Events.
@@ -66,8 +69,12 @@ impl Defaults {
         all.multus_namespace = set.multus_namespace.unwrap_or(all.multus_namespace);
         // Who writes the node's plugin configuration may forbid more, and not allow what the daemon forbids.
         all.policy.namespace_isolation |= set.namespace_isolation.unwrap_or_default();
-        if let Some(global) = set.global_namespaces {
-            all.policy.global_namespaces = global;
+        match set.global_namespaces {
+            Some(global) if self.policy.namespace_isolation => {
+                all.policy.global_namespaces.retain(|namespace| global.contains(namespace));
+            }
+            Some(global) => all.policy.global_namespaces = global,
+            None => {}
         }
         all
     }
@@ -96,21 +103,15 @@ pub(super) fn wanted(
     defaults: &Defaults,
 ) -> Result<Vec<Wanted>, NoPlan> {
     let Some(pod) = pod else { return Ok(vec![defaults.cluster()?]) };
-    let refused = |text: String, event| NoPlan {
-        refusal: Refusal::new(cni::code::INVALID_CONFIG, text),
-        event: Some(event),
-    };
-    let id = format!("pod {}/{}", pod.namespace, pod.name);
     let (space, ifname) = (&defaults.multus_namespace, &request.sandbox.ifname);
     let asked = Asked::read(&pod.annotations, &pod.namespace, space, ifname)
-        .map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
+        .map_err(|error| refused(error.to_string()))?;
     let mut all = Vec::new();
     all.push(match asked.default {
         Some(selection) => {
-            if selection.namespace != *space {
-                let allowed = defaults.policy.allow(&pod.namespace, &selection);
-                allowed.map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
-            }
+            let allowed = defaults.policy.allow_default(&pod.namespace, &selection, space);
+            allowed.map_err(|error| refused(error.to_string()))?;
+            refuse_claim(&selection)?;
             Wanted { what: What::Selected(Box::new(selection)), default: true }
         }
         None => defaults.cluster()?,
@@ -121,20 +122,81 @@ pub(super) fn wanted(
     }
     for selection in asked.networks {
         let allowed = defaults.policy.allow(&pod.namespace, &selection);
-        allowed.map_err(|error| refused(format!("{id}: {error}"), REFUSED))?;
-        if let Some(claim) = &selection.ipam_claim {
-            let text = format!(
-                "{id}: network {:?}: addresses of a claim (\"ipam-claim-reference\": {claim:?}) are not supported",
-                selection.full_name()
-            );
-            return Err(refused(text, REFUSED));
-        }
+        allowed.map_err(|error| refused(error.to_string()))?;
+        refuse_claim(&selection)?;
         all.push(Wanted { what: What::Selected(Box::new(selection)), default: false });
     }
     Ok(all)
 }
 
+fn refused(text: String) -> NoPlan {
+    let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
+    NoPlan { refusal, event: Some(REFUSED) }
+}
+
+fn refuse_claim(selection: &Selection) -> Result<(), NoPlan> {
+    let Some(claim) = &selection.ipam_claim else { return Ok(()) };
+    Err(refused(format!(
+        "network {:?}: addresses of a claim (\"ipam-claim-reference\": {claim:?}) are not supported",
+        selection.full_name()
+    )))
+}
+
+/// What the networks that a pod of this namespace wants come to, with what was found of their definitions.
+pub(super) fn networks(
+    pod: &str,
+    wanted: &[(Wanted, Found)],
+    is_on_node: impl Fn(&str) -> bool,
+    devices: &mut Devices,
+    policy: &Policy,
+) -> Result<Vec<PlannedNetwork>, NoPlan> {
+    // First those that the annotation names, so that no other network is given one of them.
+    let chosen = wanted.iter().map(|(one, found)| one.chosen_device(pod, found, devices, policy));
+    let chosen = chosen.collect::<Result<Vec<_>, NoPlan>>()?;
+    let all = wanted.iter().zip(chosen).map(|((one, found), chosen)| {
+        let device = |resource: &str| devices.next(resource);
+        let mut planned = one.planned(found, &is_on_node, chosen.is_none().then_some(device))?;
+        planned.device = chosen.or(planned.device);
+        Ok(planned)
+    });
+    all.collect()
+}
+
+impl Found {
+    /// The resource whose devices the network takes.
+    pub(super) fn resource(&self) -> Option<&str> {
+        match self {
+            Found::Definition(definition) => definition.resource.as_deref(),
+            Found::Nothing | Found::Unknown(_) => None,
+        }
+    }
+}
+
 impl Wanted {
+    /// The device that the annotation names: one of those allocated to the pod, or one that a rule grants, which is no device of the
+    /// network's resource.
+    fn chosen_device(
+        &self,
+        pod: &str,
+        found: &Found,
+        devices: &mut Devices,
+        policy: &Policy,
+    ) -> Result<Option<Device>, NoPlan> {
+        let What::Selected(selection) = &self.what else { return Ok(None) };
+        let Some(id) = selection.device_id.clone() else { return Ok(None) };
+        let taken = found.resource().map(|resource| (resource, devices.take(resource, &id)));
+        if let Some((resource, Ok(true))) = taken {
+            return Ok(Some(Device { id, resource: resource.to_owned() }));
+        }
+        match (policy.allow_device(pod, selection, &id), taken) {
+            (Ok(()), _) => Ok(Some(Device { id, resource: String::new() })),
+            (Err(_), Some((resource, Err(why)))) => {
+                Err(no_device(&selection.full_name(), resource, &why))
+            }
+            (Err(error), _) => Err(refused(error.to_string())),
+        }
+    }
+
     /// The definition it may be: namespace and name.
     pub(super) fn definition(&self) -> (&str, &str) {
         match &self.what {
@@ -144,12 +206,12 @@ impl Wanted {
     }
 
     /// What it comes to, with what was found of its definition. `is_on_node` says whether the node has a network of a name; `device`
-    /// hands out devices of a resource.
-    pub(super) fn planned(
+    /// hands out a device of a resource, if it is to have one.
+    fn planned(
         &self,
         found: &Found,
         is_on_node: impl Fn(&str) -> bool,
-        device: impl FnOnce(&str) -> Result<String, String>,
+        device: Option<impl FnOnce(&str) -> Result<String, String>>,
     ) -> Result<PlannedNetwork, NoPlan> {
         let (namespace, name) = self.definition();
         let id = format!("{namespace}/{name}");
@@ -169,11 +231,6 @@ impl Wanted {
             }
         };
         planned.default = self.default;
-        let resource = match found {
-            Found::Definition(definition) => definition.resource.as_deref(),
-            _ => None,
-        };
-        let mut named = None;
         if let What::Selected(selection) = &self.what {
             planned.ifname = selection.interface.as_ref().map(|ifname| ifname.as_str().to_owned());
             planned.runtime_config =
@@ -181,21 +238,18 @@ impl Wanted {
             planned.cni_args.clone_from(&selection.cni_args);
             planned.args = selection.args();
             planned.default_route.clone_from(&selection.default_route);
-            named.clone_from(&selection.device_id);
         }
-        planned.device = match (named, resource) {
-            (Some(id), _) => Some(Device { id, resource: String::new() }),
-            (None, Some(resource)) => {
-                let id = device(resource).map_err(|why| {
-                    let text = format!("network {id:?} needs a device of {resource:?}: {why}");
-                    NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) }
-                })?;
-                Some(Device { id, resource: resource.to_owned() })
-            }
-            (None, None) => None,
-        };
+        if let (Some(resource), Some(device)) = (found.resource(), device) {
+            let id = device(resource).map_err(|why| no_device(&id, resource, &why))?;
+            planned.device = Some(Device { id, resource: resource.to_owned() });
+        }
         Ok(planned)
     }
+}
+
+fn no_device(network: &str, resource: &str, why: &str) -> NoPlan {
+    let text = format!("network {network:?} needs a device of {resource:?}: {why}");
+    NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) }
 }
 
 /// The plan of these networks.
@@ -282,19 +336,26 @@ mod tests {
         let mut strict = defaults();
         strict.policy.namespace_isolation = true;
         assert!(names(&asked, &strict.under(&looser)).is_err());
+        let global = Settings { global_namespaces: Some(vec!["other".into()]), ..looser };
+        assert!(names(&asked, &strict.under(&global)).is_err());
+        strict.policy.global_namespaces = vec!["other".into(), "more".into()];
+        assert!(names(&asked, &strict.under(&global)).is_ok());
+        let fewer = Settings { global_namespaces: Some(vec!["more".into()]), ..global };
+        assert!(names(&asked, &strict.under(&fewer)).is_err());
     }
 
     #[test]
-    fn a_malformed_annotation_is_refused_with_the_pods_name() {
+    fn a_refusal_leaves_it_to_others_to_name_the_pod() {
         let asked = pod("ns", &[(NETWORKS, "a,,b")]);
         let text = names(&asked, &defaults()).unwrap_err();
-        assert!(text.starts_with("pod ns/p: annotation k8s.v1.cni.cncf.io/networks:"), "{text}");
+        // The plugin and the Event say which pod it is.
+        assert!(text.starts_with("annotation k8s.v1.cni.cncf.io/networks:"), "{text}");
     }
 
     #[test]
     fn what_a_network_comes_to() {
         let named = defaults().cluster().unwrap();
-        let no_device = |_: &str| Err("none".to_owned());
+        let no_device = Some(|_: &str| Err("none".to_owned()));
         let planned = |wanted: &Wanted, found: &Found, on_node: bool| {
             wanted.planned(found, |_| on_node, no_device).map_err(|no| (no.refusal.retry, no.event))
         };
@@ -317,7 +378,8 @@ mod tests {
         assert_eq!(planned(&named, &definition("{", None), false), Err((false, Some(REFUSED))));
         let device = definition(bridge, Some("v/nic"));
         assert_eq!(planned(&named, &device, false), Err((true, Some(REFUSED))));
-        let given = named.planned(&device, |_| false, |_| Ok("0000:01".to_owned())).unwrap();
+        let given = named.planned(&device, |_| false, Some(|_: &str| Ok("0000:01".to_owned())));
+        let given = given.unwrap();
         assert_eq!(given.device.unwrap().id, "0000:01");
         let asked = pod("ns", &[(NETWORKS, "a")]);
         let all = wanted(&PlanRequest::default(), Some(&asked), &defaults()).unwrap();

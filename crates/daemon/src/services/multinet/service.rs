@@ -1,6 +1,6 @@
 //! What the plugin is answered, and what follows from what it tells.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use state::FileError;
 use tokio::sync::{Notify, Semaphore};
 
 use super::api::{Api, ApiError};
-use super::devices::Devices;
+use super::devices::{Allocated, Devices};
 use super::events::{Events, Tone, rfc3339};
 use super::facts::{DefinitionFacts, Fact, PodFacts};
 use super::flags::Flags;
@@ -30,6 +30,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 const QUESTIONS: usize = 16;
 /// How many plans are made at once; others wait for their turn, which costs no more than their question.
 const PLANS: usize = 64;
+
+/// How many pods' containers are kept in mind: those with devices in several containers, of which a node has few.
+const ORDERS: usize = 1024;
 
 /// The reasons of Events.
 pub(super) const ADDED: &str = "AddedInterface";
@@ -50,6 +53,8 @@ pub(super) struct Service {
     /// There are pods to be looked after.
     pub(super) news: Notify,
     changed: Mutex<BTreeSet<String>>,
+    /// The names of pods' containers in their order, by UID.
+    containers: Mutex<HashMap<String, Vec<String>>>,
     questions: Semaphore,
     plans: Semaphore,
 }
@@ -67,6 +72,7 @@ impl Service {
             defined: Notify::new(),
             news: Notify::new(),
             changed: Mutex::default(),
+            containers: Mutex::default(),
             questions: Semaphore::new(QUESTIONS),
             plans: Semaphore::new(PLANS),
             flags,
@@ -169,19 +175,62 @@ impl Service {
         pod: Option<&PodFacts>,
     ) -> Result<Vec<npwg::wire::PlannedNetwork>, NoPlan> {
         let defaults = self.flags.defaults.under(&request.settings);
-        let wanted = plan::wanted(request, pod, &defaults)?;
-        let mut devices = None;
-        let mut networks = Vec::with_capacity(wanted.len());
-        for one in &wanted {
-            let found = self.definition(one).await;
-            let device = |resource: &str| {
-                let uid = pod.map(|pod| pod.uid.as_str()).unwrap_or_default();
-                let mine = || Devices::of_pod(&self.flags.checkpoint, uid);
-                devices.get_or_insert_with(mine).next(resource)
-            };
-            networks.push(one.planned(&found, |name| self.is_on_node(name), device)?);
+        let mut wanted = Vec::new();
+        for one in plan::wanted(request, pod, &defaults)? {
+            let found = self.definition(&one).await;
+            wanted.push((one, found));
         }
-        Ok(networks)
+        // The runtime has the kubelet's own UID, which is another one than the API's where the pod is static.
+        let told = request.pod.as_ref().map(|told| told.uid.as_str());
+        let mut devices = self.devices(pod, told.unwrap_or_default(), &wanted).await;
+        let pod = pod.map(|pod| pod.namespace.as_str()).unwrap_or_default();
+        let is_on_node = |name: &str| self.is_on_node(name);
+        plan::networks(pod, &wanted, is_on_node, &mut devices, &defaults.policy)
+    }
+
+    /// The devices that the kubelet has allocated to a pod; nobody looks where no network needs one.
+    async fn devices(
+        &self,
+        pod: Option<&PodFacts>,
+        told: &str,
+        wanted: &[(Wanted, Found)],
+    ) -> Devices {
+        let resources = || wanted.iter().filter_map(|(_, found)| found.resource());
+        let Some(pod) = pod.filter(|_| resources().next().is_some()) else {
+            return Allocated::default().in_order(&[]);
+        };
+        let uid = if told.is_empty() { &pod.uid } else { told };
+        match Allocated::of_pod(&self.flags.checkpoint, uid) {
+            Ok(allocated) if allocated.is_of_several(resources()) => {
+                match self.containers(pod).await {
+                    Ok(order) => allocated.in_order(&order),
+                    Err(error) => Devices::unknown(format!(
+                        "the order of the pod's containers is not known: {error}"
+                    )),
+                }
+            }
+            Ok(allocated) => allocated.in_order(&[]),
+            Err(why) => Devices::unknown(why),
+        }
+    }
+
+    /// The order of a pod's containers, which never changes: the API server is asked once.
+    async fn containers(&self, pod: &PodFacts) -> Result<Vec<String>, ApiError> {
+        let known = |of: &Mutex<HashMap<String, Vec<String>>>| {
+            of.lock().unwrap_or_else(PoisonError::into_inner).get(&pod.uid).cloned()
+        };
+        if let Some(order) = known(&self.containers) {
+            return Ok(order);
+        }
+        let turn = self.questions.acquire().await;
+        let order = self.api.containers(pod).await?;
+        drop(turn);
+        let mut all = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
+        if ORDERS <= all.len() {
+            all.clear();
+        }
+        all.insert(pod.uid.clone(), order.clone());
+        Ok(order)
     }
 
     /// What is known of a pod; the API server is asked where that may not be the pod that is meant.
@@ -209,17 +258,17 @@ impl Service {
             Ok(pod) if is_it(&pod) => Ok(pod),
             Ok(pod) => {
                 let text = format!(
-                    "pod {id} is another one: its UID is {}, the sandbox is for {}",
+                    "the API server's pod of that name is another one: its UID is {}, the sandbox is for {}",
                     pod.uid, told.uid
                 );
                 Err(refused(Refusal::new(cni::code::INVALID_ENVIRONMENT, text)))
             }
             Err(ApiError::Gone(_)) => {
-                let text = format!("there is no pod {id}");
+                let text = "the API server has no such pod".to_owned();
                 Err(refused(Refusal::new(cni::code::INVALID_ENVIRONMENT, text)))
             }
             Err(error) => {
-                let text = format!("which networks pod {id} is to have is not known: {error}");
+                let text = format!("which networks the pod is to have is not known: {error}");
                 Err(refused(Refusal::for_now(text)))
             }
         }

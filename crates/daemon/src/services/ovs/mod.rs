@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// After so long a silence the server is asked whether it is alive.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// The databases that are listened to.
 #[derive(Debug)]
@@ -65,10 +65,10 @@ impl Switches {
     }
 
     /// Removes ports of containers that are gone; says whether that could be done.
-    pub(super) fn sweep(&mut self) -> bool {
+    pub(super) fn sweep(&mut self, roots: &state::Roots) -> bool {
         let mut failures = String::new();
         for remote in &self.remotes {
-            match plugins::interface::ovs::sweep(remote, Instant::now() + PATIENCE) {
+            match plugins::interface::ovs::sweep(remote, roots, Instant::now() + PATIENCE) {
                 Ok(lines) => {
                     for what in lines {
                         tracing::info!(%remote, what, "removed");

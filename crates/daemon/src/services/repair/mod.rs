@@ -4,12 +4,14 @@
 //! |---|---|
 //! | this one | the loop |
 //! | `patience` | when to look again, and how not to quarrel |
+//! | `remembered` | what a damaged file of a runtime said before |
 //!
 //! The kernel tells that something went away or down, here or in a container, or that the packet filter lost something; then, and
 //! once in a while, every attachment that a runtime's cache holds is looked after ([`cni_runtime::Runtime::repair_list`]). What is
 //! as it was made costs a few questions. No container is kept alive: nothing of it is open between looks.
 
 mod patience;
+mod remembered;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,15 +19,18 @@ use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use cni_runtime::{Known, Presence, Repairs};
+use cni::{AttachmentKey, Error};
+use cni_runtime::{Apart, Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
 
 use super::Stop;
+use super::docker::Dockers;
 use super::node::{Flags, Node};
 use super::ovs::Switches;
 use super::start::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
 use patience::{Left, Pace, Quarrels};
+use remembered::Remembered;
 
 pub(crate) const HELP: &str = "\
 Usage: netwrightd repair [FLAG…]
@@ -73,12 +78,15 @@ pub(crate) fn run(
     }
     let switches = Switches::watch(&flags.databases, &flags.keys)?;
     poller.add(switches.descriptor(), SWITCH, Interest::Read).map_err(failed)?;
+    let node = Node::new(&flags, surroundings);
     let mut service = Service {
-        node: Node::new(&flags, surroundings),
+        dockers: Dockers::new(&node.roots).map_err(failed)?,
+        node,
         listener,
         switches,
         pace: Pace::new(flags.interval),
         quarrels: Quarrels::default(),
+        remembered: Remembered::default(),
         host_links: BTreeSet::new(),
     };
     // What happened while nobody listened.
@@ -94,10 +102,12 @@ pub(crate) fn run(
 
 struct Service {
     node: Node,
+    dockers: Dockers,
     listener: Listener,
     switches: Switches,
     pace: Pace,
     quarrels: Quarrels,
+    remembered: Remembered,
     /// The names of attachments' links on the host, bridges among them.
     host_links: BTreeSet<String>,
 }
@@ -154,7 +164,7 @@ impl Service {
         let mut seen = BTreeSet::new();
         let mut again = false;
         for runtime in self.node.runtimes.clone() {
-            let everything = match runtime.everything(&self.node.roots) {
+            let everything = match runtime.everything_at_paths(&self.node.roots) {
                 Ok(everything) => everything,
                 Err(error) => {
                     tracing::error!(%error, "cannot read a cache");
@@ -162,36 +172,86 @@ impl Service {
                 }
             };
             for known in everything.known {
-                let Some(result) = known.result() else { continue };
-                if known.presence != Presence::Alive {
+                let apart = known.apart(&self.node.roots);
+                if known.presence != Presence::Alive
+                    || !matches!(apart, None | Some(Apart::Dockers))
+                {
                     continue;
                 }
+                if let Some(damage) = known.damage() {
+                    seen.insert(known.key.clone());
+                    again |= self.look_after_damaged(&runtime, &known, &damage.to_string());
+                    continue;
+                }
+                let Some(result) = known.result() else { continue };
                 let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
                 host_links.extend(links.map(|link| link.name.clone()));
                 seen.insert(known.key.clone());
                 again |= self.look_after(&runtime, &known);
+                self.remembered.note(known);
             }
         }
-        again |= !self.switches.sweep();
+        again |= !self.switches.sweep(&self.node.roots);
         self.quarrels.keep(&seen);
+        self.remembered.keep(&seen);
         self.host_links = host_links;
         // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
     }
 
-    /// Says whether it is to be looked at again soon.
-    fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
-        let Some(cached) = &known.cached else { return false };
+    /// Tells what cannot be put back, once, when it was so the last time too.
+    fn cannot(&mut self, key: &AttachmentKey, left: &str) -> Left {
+        let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
+        let lasts = self.quarrels.left(key, left);
+        if lasts == Left::Lasting {
+            tracing::warn!(%network, %container_id, %ifname, left, "cannot be put back");
+        }
+        lasts
+    }
+
+    /// Writes a runtime's damaged file again where it was whole at an earlier look, and looks after the attachment then. Says
+    /// whether it is to be looked at again soon: a file that is being written may look damaged for a moment.
+    fn look_after_damaged(
+        &mut self,
+        runtime: &cni_runtime::Runtime<'_>,
+        known: &Known,
+        damage: &str,
+    ) -> bool {
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {
             return true;
         }
-        let repaired = cached.list().and_then(|list| {
-            runtime
-                .repair_list(&list, &cached.attachment, Node::deadline())
-                .map_err(|error| error.to_cni())
-        });
+        if !self.quarrels.is_lasting(key, damage) {
+            return self.cannot(key, damage) == Left::New;
+        }
+        let written = self.remembered.write_again(runtime, &self.node.roots, known);
+        let known = match written.map(Option::<&Known>::cloned) {
+            Ok(Some(known)) => known,
+            Ok(None) => return self.cannot(key, damage) == Left::New,
+            Err(error) => return self.cannot(key, &format!("{damage}; {error}")) == Left::New,
+        };
+        let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
+        tracing::info!(%network, %container_id, %ifname, file = ?known.file(), "wrote the cache's damaged file again");
+        let what = [(String::new(), "its file in the cache".to_owned())];
+        if let Some(pause) = self.quarrels.note(key, &what, now) {
+            tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps damaging its file; it is left alone for a while");
+        }
+        self.look_after(runtime, &known)
+    }
+
+    /// Repairs an attachment, unless somebody keeps changing it, and tells what came of it. Says whether it is to be looked at
+    /// again soon.
+    fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
+        let (key, now) = (&known.key, Instant::now());
+        if !self.quarrels.may(key, now) {
+            return true;
+        }
+        let repaired = match self.repair(runtime, known) {
+            Ok(None) => return false,
+            Ok(Some(repairs)) => Ok(repairs),
+            Err(error) => Err(error),
+        };
         let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
         let (put_back, left) = match repaired {
             Ok(Repairs { put_back, left, .. }) => {
@@ -202,14 +262,26 @@ impl Service {
         for (plugin, what) in &put_back {
             tracing::info!(%network, %container_id, %ifname, plugin, what, "put back");
         }
-        let lasts = self.quarrels.left(key, &left);
-        if lasts == Left::Lasting {
-            tracing::warn!(%network, %container_id, %ifname, left, "cannot be put back");
-        }
+        let lasts = self.cannot(key, &left);
         if let Some(pause) = self.quarrels.note(key, &put_back, now) {
             tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps changing it; it is left alone for a while");
         }
         lasts == Left::New
+    }
+
+    /// Puts back what somebody changed, where the interface is; `None` when it is not to be touched now.
+    fn repair(
+        &self,
+        runtime: &cni_runtime::Runtime<'_>,
+        known: &Known,
+    ) -> Result<Option<Repairs>, Error> {
+        let Some(cached) = &known.cached else { return Ok(None) };
+        if known.apart(&self.node.roots) == Some(Apart::Dockers) {
+            return self.dockers.repair(runtime, known, Node::deadline());
+        }
+        let list = cached.list()?;
+        let repaired = runtime.repair_list(&list, &cached.attachment, Node::deadline());
+        repaired.map(Some).map_err(|error| error.to_cni())
     }
 }
 

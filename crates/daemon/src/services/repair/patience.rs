@@ -129,6 +129,11 @@ impl Quarrels {
         Some(pause)
     }
 
+    /// Says whether this was left at the last look too, alone or with more.
+    pub(super) fn is_lasting(&self, key: &AttachmentKey, left: &str) -> bool {
+        self.0.get(key).is_some_and(|quarrel| quarrel.left.starts_with(left))
+    }
+
     /// Says what is to be done about what could not be put back: a DEL, or somebody else's change that is not complete,
     /// looks like that for a moment.
     pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Left {
@@ -217,6 +222,7 @@ mod tests {
         let mut quarrels = Quarrels::default();
         assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
         assert_eq!(quarrels.left(&key(), "a"), Left::New);
+        assert!(quarrels.is_lasting(&key(), "a") && !quarrels.is_lasting(&key(), "b"));
         assert_eq!(quarrels.left(&key(), "a"), Left::Lasting);
         assert_eq!(quarrels.left(&key(), "a"), Left::Told);
         assert_eq!(quarrels.left(&key(), "b"), Left::New);

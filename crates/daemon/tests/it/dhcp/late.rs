@@ -1,8 +1,11 @@
 //! Leases given back late: the daemon was down, the interface or the namespace is gone.
 
 use std::fs;
+use std::sync::atomic::AtomicBool;
 
-use crate::rig::{Rig, address, wait_for};
+use testkit::Place as _;
+
+use crate::rig::{Rig, Running, Stopped, address, flood, wait_for};
 
 const ROUTER: &str = "dhcp-option=option:router,192.0.2.1";
 
@@ -92,4 +95,55 @@ fn del_of_what_is_unknown_succeeds() {
     let _daemon = rig.daemon();
     rig.dhcp("DEL").call().silent();
     rig.dhcp("DEL").netns("/run/netns/gone").call().silent();
+}
+
+/// A router advertisement to everybody (RFC 4861 §4.2), from fe80::bad: lifetime 1800 s, and a prefix for addresses.
+const ADVERTISEMENT: &[u8] = b"\
+    \x33\x33\x00\x00\x00\x01\x02\x00\x00\x00\x0b\xad\x86\xdd\
+    \x60\x00\x00\x00\x00\x30\x3a\xff\
+    \xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0b\xad\
+    \xff\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\
+    \x86\x00\x90\x10\x40\x00\x07\x08\x00\x00\x00\x00\x00\x00\x00\x00\
+    \x03\x04\x40\xc0\x00\x00\x0e\x10\x00\x00\x0e\x10\x00\x00\x00\x00\
+    \x20\x01\x0d\xb8\x0b\xad\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+
+/// CVE-2020-10749, in the instant in which the host has an interface of its own on the bridge.
+#[test]
+fn a_link_made_for_an_instant_takes_no_router_advertisements() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-advertised");
+    rig.node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 \
+         net.ipv6.conf.br0.accept_ra=0 net.ipv6.conf.k1.accept_ra=0");
+    let server = rig.dnsmasq(ROUTER);
+    let daemon = rig.daemon();
+    let (c1, c2) = (rig.plugged("c1"), rig.plugged("c2"));
+    rig.dhcp("ADD").to(&c1).call().ok();
+    let told = rig.node.lab.dir().join("told");
+    let mut command = rig.node.lab.command("ip");
+    command.args(["-6", "-o", "monitor", "address", "route"]);
+    let _monitor = Running::telling(command, &told);
+    let told = || fs::read_to_string(&told).unwrap();
+    wait_for("the monitor to tell", || {
+        rig.node.sh("ip addr replace 2001:db8:1::1/64 dev lo; ip addr del 2001:db8:1::1/64 dev lo");
+        told().contains("2001:db8:1::1")
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stopped = Stopped(&stop);
+        scope.spawn(|| flood(&c2, ADVERTISEMENT, &stop));
+        daemon.kill();
+        drop(c1);
+        wait_for("the link to go", || !rig.node.sh("ip -o link").contains("vc1"));
+        let _daemon = rig.daemon();
+        wait_for("the lease to be given back", || server.leased().is_empty());
+        wait_for("the link to be gone", || !rig.node.sh("ip -o link").contains("nwdhcp"));
+        drop(stopped);
+    });
+    // Behind all that came before.
+    rig.node.sh("ip addr add 2001:db8:2::2/64 dev lo");
+    wait_for("the monitor to tell", || told().contains("2001:db8:2::2"));
+    let told = told();
+    let taken: Vec<&str> =
+        told.lines().filter(|line| line.contains("bad") || line.contains("nwdhcp")).collect();
+    assert!(taken.is_empty(), "{taken:#?}");
 }

@@ -57,8 +57,23 @@ impl Cluster {
         self.start(node, &[&["-etcd", &etcd.endpoints().join(",")], flags].concat())
     }
 
-    fn start(&self, node: &str, flags: &[&str]) -> Daemon {
+    /// The same on a machine that trusts no authority: an image from scratch has no such files.
+    pub(crate) fn daemon_without_certificates(
+        &self,
+        node: &str,
+        etcd: &Etcd<'_>,
+        flags: &[&str],
+    ) -> Daemon {
         let mut command = self.command(&["-node", node]);
+        command.env("SSL_CERT_FILE", "/nowhere/certs.pem").env("SSL_CERT_DIR", "/nowhere");
+        self.start_as(command, node, &[&["-etcd", &etcd.endpoints().join(",")], flags].concat())
+    }
+
+    fn start(&self, node: &str, flags: &[&str]) -> Daemon {
+        self.start_as(self.command(&["-node", node]), node, flags)
+    }
+
+    fn start_as(&self, mut command: Command, node: &str, flags: &[&str]) -> Daemon {
         command
             .arg("-socketpath")
             .arg(self.socket(node))

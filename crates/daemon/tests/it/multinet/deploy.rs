@@ -10,7 +10,7 @@ use testkit::{Place as _, wait_for};
 use super::rig::{Cluster, pod, sandbox};
 use super::{BRIDGE, attached};
 
-fn manifests() -> Vec<Value> {
+pub(super) fn manifests() -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
     let mut paths: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -27,7 +27,7 @@ fn manifests() -> Vec<Value> {
         .collect()
 }
 
-fn of_kind<'m>(all: &'m [Value], kind: &str) -> Vec<&'m Value> {
+pub(super) fn of_kind<'m>(all: &'m [Value], kind: &str) -> Vec<&'m Value> {
     all.iter().filter(|one| one["kind"] == kind).collect()
 }
 
@@ -90,6 +90,14 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     let volumes: BTreeSet<_> =
         pod["volumes"].as_array().unwrap().iter().map(|one| one["name"].to_string()).collect();
     assert!(mounts.iter().all(|mount| volumes.contains(&mount["name"].to_string())));
+    // An image from scratch has no link from /var/run, by which runtimes name namespaces.
+    for path in ["/run/netns", "/var/run/netns"] {
+        let of_host = mounts.iter().find(|mount| mount["mountPath"] == path).unwrap();
+        assert_eq!(of_host["name"], "namespaces");
+        assert_eq!(of_host["mountPropagation"], "HostToContainer");
+    }
+    let information = std::path::Path::new(npwg::device::FOLDER).parent().unwrap().to_str();
+    assert!(mounts.iter().any(|mount| mount["mountPath"].as_str() == information));
     // 64 MiB is what it is tested in.
     assert_eq!(daemon["resources"]["limits"]["memory"], "64Mi");
     let command = texts(&daemon["command"]);

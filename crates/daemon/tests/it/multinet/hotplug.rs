@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use npwg::wire::{Answer, Detached, Request};
 use serde_json::{Value, json};
-use testkit::wait_for;
+use testkit::{Place as _, wait_for};
 
 use super::rig::{Cluster, sandbox};
 use super::{BRIDGE, attached};
@@ -13,6 +13,7 @@ use super::{BRIDGE, attached};
 const PLUGIN: &str = r#"#!/bin/sh
 config=$(cat)
 printf '%s %s %s\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$config" >>"${0%/*}/calls"
+echo "$CNI_NETNS" >"${0%/*}/netns"
 case $config in
 *'"netwright/attach"'*'"bad0"'*) echo '{"cniVersion":"1.0.0","code":7,"msg":"no such parent"}'; exit 1 ;;
 *'"netwright/attach"'*) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"x","sandbox":"/run/netns/p"}],"ips":[{"address":"198.51.100.9/24","interface":0}]}' ;;
@@ -62,6 +63,7 @@ fn an_annotation_that_changes_attaches_and_detaches() {
         cluster.define("ns", name, BRIDGE);
     }
     let uid = cluster.pod("p", Some("a"));
+    let _sandbox = cluster.lab.container("p");
     let bin = cluster.dir.join("bin");
     let flags = ["-cluster-network", "cluster", "-path", bin.to_str().unwrap()];
     let daemon = cluster.daemon_with(&flags);
@@ -117,6 +119,46 @@ fn an_annotation_that_changes_attaches_and_detaches() {
         cluster.dir.join("lib/multinet/definitions/ns%2Flater.json").exists().then_some(())
     });
     assert_eq!(calls.all().len(), before);
+}
+
+/// As in an image without `/var/run`, of which the pods' namespaces are mounted below one path, or below none.
+#[test]
+fn a_namespace_that_is_not_seen_is_not_gone() {
+    let cluster = Cluster::new("mn-unseen");
+    let calls = Calls::new(&cluster);
+    for name in ["a", "b"] {
+        cluster.define("ns", name, BRIDGE);
+    }
+    let uid = cluster.pod("p", Some("a"));
+    let container = cluster.lab.container("p");
+    let bin = cluster.dir.join("bin");
+    let flags = ["-cluster-network", "cluster", "-path", bin.to_str().unwrap()];
+    cluster.lab.sh("rm -rf /var/run && mkdir /var/run");
+    let daemon = cluster.daemon_with(&flags);
+    cluster.planned("p", &uid);
+    let mut told = attached("p", &uid);
+    told.sandbox.netns = "/var/run/netns/p".into();
+    assert_eq!(cluster.ask(&Request::Attached(told.clone())).unwrap(), Answer::Ok);
+    wait_for("the status", || (interfaces(&cluster) == ["cluster", "ns/a"]).then_some(()));
+    annotate(&cluster, "a,b");
+    wait_for("one more", || (interfaces(&cluster) == ["cluster", "ns/a", "ns/b"]).then_some(()));
+    let netns = std::fs::read_to_string(bin.join("netns")).unwrap();
+    assert_eq!(netns.trim(), container.netns().to_str().unwrap());
+
+    daemon.kill();
+    let without = "mount -t tmpfs none /run/netns && exec \"$@\"";
+    let mut daemon = cluster.spawn(&flags, &["unshare", "-m", "sh", "-ec", without, "sh"]);
+    daemon.wait_until_listening();
+    let before = calls.all().len();
+    annotate(&cluster, "b");
+    wait_for("the failure", || {
+        let failed = "detach net1: the namespace /var/run/netns/p is not seen by netwrightd";
+        let told = cluster.events("p").into_iter();
+        told.into_iter().find(|event| event.0 == "NetworkFailed" && event.1.contains(failed))
+    });
+    assert_eq!(calls.all().len(), before, "nothing is detached");
+    assert_eq!(interfaces(&cluster), ["cluster", "ns/a", "ns/b"]);
+    assert!(!cluster.events("p").iter().any(|event| event.0 == "RemovedInterface"));
 }
 
 #[test]

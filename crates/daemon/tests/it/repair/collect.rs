@@ -12,6 +12,11 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     let lab = &host.node.lab;
     let live = lab.container("live");
     host.add(&live, &host.list(8081));
+    // One whose path is gone while a process of it lives.
+    let mut pathless = lab.container("pathless");
+    pathless.pid();
+    host.add(&pathless, &host.list(8083));
+    pathless.delete();
     let before = Snapshot::take(lab);
     let gone = lab.container("gone");
     host.add(&gone, &host.list(8082));
@@ -22,6 +27,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     wait_for("it to tell", || daemon.log().contains("would remove"));
     let log = daemon.log();
     assert!(log.contains("container_id=gone") && !log.contains("container_id=live"), "{log}");
+    assert!(!log.contains("container_id=pathless"), "{log}");
     daemon.ended();
     assert!(lab.sh("nft list ruleset").contains("8082"));
 

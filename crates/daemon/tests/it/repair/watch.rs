@@ -2,15 +2,11 @@
 
 use testkit::{Place, Snapshot, traffic};
 
-use super::Host;
-use crate::rig::{Daemon, wait_for};
+use super::{Host, ready};
+use crate::rig::wait_for;
 
 /// It hears, and need not look by itself: an hour is longer than any test.
 const DEAF_FOR: [&str; 2] = ["-interval", "1h"];
-
-fn ready(daemon: &Daemon) {
-    wait_for("the service to be ready", || daemon.log().contains("ready"));
-}
 
 #[test]
 fn what_is_changed_comes_back_unasked() {

@@ -23,7 +23,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 pub struct Tbf {
     /// Rate in bytes a second.
     pub rate: u64,
-    /// Size of the bucket in bytes. Read back it is a few bytes less or more: the kernel keeps a time.
+    /// Size of the bucket in bytes. Read back it is a few bytes less or more: the kernel keeps a time. It tells that in 32 bits,
+    /// so a size that lasts longer than 274 seconds is read back as what is left over.
     pub burst: u32,
     /// How many bytes may wait, if no other discipline is put inside (TCA_TBF_PARMS `limit`).
     pub limit: u32,
@@ -81,10 +82,14 @@ impl TickRate {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many ticks so many bytes take.
+    /// Returns how many ticks so many bytes take; the most that can be written if it is more.
     fn ticks(self, rate: u64, bytes: u32) -> u32 {
+        u32::try_from(self.all_ticks(rate, bytes)).unwrap_or(u32::MAX)
+    }
+
+    fn all_ticks(self, rate: u64, bytes: u32) -> u128 {
         let ns = u128::from(bytes) * u128::from(NS_PER_S) / u128::from(rate.max(1));
-        u32::try_from(ns * u128::from(self.ticks) / u128::from(self.ns)).unwrap_or(u32::MAX)
+        ns * u128::from(self.ticks) / u128::from(self.ns)
     }
 }
 
@@ -158,10 +163,13 @@ fn short(rate: u64) -> u32 {
     u32::try_from(rate).unwrap_or(u32::MAX)
 }
 
-/// Whether two sizes are the same but for what two ticks of 64 ns carry, and rounding.
-fn near(rate: u64, a: u32, b: u32) -> bool {
-    let slack = rate.saturating_mul(128) / NS_PER_S + 2;
-    u64::from(a.abs_diff(b)) <= slack
+/// Whether a size that the kernel tells is one that was set, but for two ticks and rounding: it tells the lower 32 bits of a number
+/// of ticks (`linux net/sched/sch_tbf.c` `tbf_dump`).
+fn near(rate: u64, set: u32, told: u32) -> bool {
+    let ticks = TickRate::default();
+    let around = 1 << u32::BITS;
+    let apart = ticks.all_ticks(rate, set).abs_diff(ticks.all_ticks(rate, told)) % around;
+    apart.min(around - apart) <= ticks.all_ticks(rate, 2) + 2
 }
 
 #[cfg(test)]
@@ -189,5 +197,9 @@ mod tests {
         assert!(!tbf.is_as(&Tbf { limit: 60_001, ..tbf }));
         let peak = Some(Peak { rate: 5_000_000, burst: 3_000 });
         assert!(!tbf.is_as(&Tbf { peak, ..tbf }));
+        // 20 MB last 2500 s at 8000 bytes/s, 274.877906944 s of which are told as nothing.
+        let long = Tbf { rate: 8_000, burst: 20_000_000, ..tbf };
+        assert!(long.is_as(&Tbf { burst: 208_791, ..long }));
+        assert!(!long.is_as(&Tbf { burst: 200_000, ..long }));
     }
 }

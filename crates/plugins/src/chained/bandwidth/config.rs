@@ -64,8 +64,18 @@ pub(super) struct Config {
 pub(super) struct Limit {
     /// In bits a second, as asked.
     pub(super) rate: BitsPerSec,
-    /// What may be owed to an idle container; `None`: as we see fit.
+    /// What may be owed to an idle container, as somebody chose it; `None`: nobody did.
     pub(super) burst: Option<Bytes>,
+}
+
+impl Limit {
+    /// Says for how many seconds the rate is owed at once, by a burst that somebody chose and that is more than a second's
+    /// worth.
+    fn seconds_at_once(&self) -> Option<u64> {
+        let burst = u64::from(self.burst?.0);
+        let rate = self.rate.bytes_per_sec();
+        (rate < burst).then(|| burst.div_ceil(rate))
+    }
 }
 
 /// What is tried where nothing is asked for.
@@ -104,12 +114,27 @@ impl Config {
                 ));
             }
         }
-        raw.check()
+        let config = raw.check()?;
+        for (way, limit) in [("ingress", &config.ingress), ("egress", &config.egress)] {
+            if let Some(seconds) = limit.as_ref().and_then(Limit::seconds_at_once) {
+                call.warn(format_args!(
+                    "{way}Burst is what {way}Rate carries in {seconds} s: after idleness so much \
+                     passes at once; {} asks for a burst with which the rate holds in every second",
+                    NO_BURST_GIVEN[0]
+                ));
+            }
+        }
+        Ok(config)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
+}
+
+/// Refuses what ADD would refuse, and says nothing about what it would take.
+pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
+    call.read_config::<Raw>()?.check().map(drop)
 }
 
 impl Raw {

@@ -1,7 +1,8 @@
 //! Buckets and queues for a rate, and what to change. Looks at nothing, changes nothing.
 //!
-//! A token bucket lets through, in any second, at most its rate and once its burst. So a burst may be a twentieth of
-//! what the rate carries in a second, and no more: what was asked for beyond that is cut off.
+//! A token bucket lets through, in any second, at most its rate and once its burst. A burst that somebody chose is what it
+//! is, and passes in a hundredth of a second where the link is as quick. Where nobody chose one it is a twentieth of what the
+//! rate carries in a second, so that the rate holds in every second.
 //!
 //! Beside this there is always a second, small bucket, of ten milliseconds. What does not fit into it is cut into packets: a
 //! bundle of 64 KiB, as the kernel makes them between links of one host, would keep everybody behind it
@@ -14,10 +15,12 @@ use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirec
 use super::config::Limit;
 use crate::shared::steps::Step;
 
-/// The largest burst is what the rate carries in a second, divided by this.
+/// A burst that nobody chose is what the rate carries in a second, divided by this.
 const HARMLESS: u64 = 20;
-/// How many times quicker than the rate a burst leaves.
+/// How many times quicker than the rate a burst leaves at least.
 const PEAK: u64 = 2;
+/// A burst that somebody chose leaves within a second, divided by this.
+const AT_ONCE: u64 = 100;
 /// The small bucket is what its rate carries in a second, divided by this: ten milliseconds, so that what a late timer
 /// missed is not lost.
 const SMALL: u64 = 100;
@@ -56,9 +59,11 @@ impl Shape {
         let rate = limit.rate.bytes_per_sec();
         let packet = mtu.min(MTU_MAX) + HEADER;
         let least = packet * LEAST_PACKETS;
-        let harmless = size(rate / HARMLESS).max(least);
-        let burst = limit.burst.map_or(harmless, |burst| burst.0.clamp(least, harmless));
-        let peak = Peak { rate: rate.saturating_mul(PEAK), burst: size(rate / SMALL).max(least) };
+        let chosen = limit.burst.map(|burst| burst.0.max(least));
+        let burst = chosen.unwrap_or_else(|| size(rate / HARMLESS).max(least));
+        let at_once = u64::from(chosen.unwrap_or_default()) * AT_ONCE;
+        let quick = rate.saturating_mul(PEAK).max(at_once);
+        let peak = Peak { rate: quick, burst: size(rate / SMALL).max(least) };
         let waiting = size(rate / WAIT).max(packet * LEAST_WAITING);
         let bucket = Tbf { rate, burst, limit: waiting, peak: Some(peak) };
         Self { bucket, queue: queue(rate, packet) }
@@ -257,16 +262,31 @@ mod tests {
             None,
             expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
         );
+        // What somebody chose, however long that lasts.
         check(
             20_000_000,
             Some(2_500_000),
-            expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
+            expect!["rate 2500000 burst 2500000 limit 62500 peak 250000000/25000 target 5000 us"],
+        );
+        check(
+            8_000,
+            Some(u32::MAX - 1),
+            expect![
+                "rate 1000 burst 4294967294 limit 15220 peak 429496729400/3044 target 2283000 us"
+            ],
+        );
+        check(
+            40_000_000_000,
+            Some(10_000),
+            expect![
+                "rate 5000000000 burst 10000 limit 125000000 peak 10000000000/50000000 target 5000 us"
+            ],
         );
         // Less than a packet would let nothing through.
         check(
             1_000_000,
             Some(100),
-            expect!["rate 125000 burst 3044 limit 15220 peak 250000/3044 target 18264 us"],
+            expect!["rate 125000 burst 3044 limit 15220 peak 304400/3044 target 18264 us"],
         );
         check(8, None, expect!["rate 1 burst 3044 limit 15220 peak 2/3044 target 2283000000 us"]);
         check(
@@ -278,15 +298,16 @@ mod tests {
         );
     }
 
-    /// A bucket lets through in a second its rate, and once its burst.
+    /// A bucket lets through in a second its rate, and once its burst. The kernel refuses a peak that is no quicker than the rate.
     #[test]
-    fn no_second_has_a_tenth_too_much() {
+    fn no_second_has_a_tenth_too_much_unless_somebody_chose_it() {
         for rate in [2_000_000, 20_000_000, 1_000_000_000, 40_000_000_000] {
+            let Shape { bucket, .. } = Shape::of(&limit(rate, None), 1500);
+            assert!(u64::from(bucket.burst) <= bucket.rate / 10, "{rate}");
             for burst in [None, Some(1), Some(200_000), Some(12_500_000), Some(u32::MAX - 1)] {
                 let Shape { bucket, .. } = Shape::of(&limit(rate, burst), 1500);
-                assert!(u64::from(bucket.burst) <= bucket.rate / 10, "{rate} {burst:?}");
-                let peak = bucket.peak.unwrap();
-                assert!(bucket.rate < peak.rate, "the kernel refuses {bucket:?}");
+                assert!(bucket.rate < bucket.peak.unwrap().rate, "the kernel refuses {bucket:?}");
+                assert!(burst.is_none_or(|burst| burst <= bucket.burst), "{rate} {burst:?}");
             }
         }
     }

@@ -8,8 +8,9 @@ use state::Index;
 use super::config::Config;
 use super::node::{self, Node};
 use super::{Facts, NAME};
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, kernel_error as kernel, owner};
+use crate::shared::{kernel_error as kernel, owner};
 
 /// Runs DEL. Needs nothing but the attachment's key.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
@@ -86,10 +87,13 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     }
     stale.sort();
     stale.dedup();
-    for key in &stale {
-        let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
-        let down = take_down(&index, key, facts.as_ref(), |_| None);
-        failures.note(format_args!("collect {key}"), down);
+    for key in stale {
+        let one = Stale::look(&index, NAME, key);
+        let down = one.collect(&index, NAME, || {
+            let facts: Option<Facts> = attachment::read_facts(&index, &one.key, NAME);
+            take_down(&index, &one.key, facts.as_ref(), |_| None)
+        });
+        failures.note(format_args!("collect {}", one.key), down);
     }
     failures.into_result()
 }

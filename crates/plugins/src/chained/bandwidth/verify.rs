@@ -2,7 +2,7 @@
 
 use cni::Error;
 use cni_plugin::Call;
-use kernel::route::{LinkKind, NewLink, QdiscKind, RouteSocket};
+use kernel::route::{Link, LinkKind, NewLink, QdiscKind, RouteSocket};
 use state::Index;
 
 use super::config::{Config, Limit};
@@ -24,6 +24,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let host = node::find_host(&mut socket, call, &netns, &result)?;
     let index = Index::new(call.roots());
     let facts: Option<Facts> = attachment::read_facts(&index, call.attachment(), NAME);
+    is_same(&host, facts.as_ref())?;
     let node = Node::observe(socket, call.attachment(), host)?;
     let name = &node.host.name;
     if let Some(limit) = &config.ingress {
@@ -43,6 +44,33 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a host's end that is another link by now than the one that ADD shaped. What is not there is for CHECK to tell.
+///
+/// # Errors
+/// Code 104 when it is another; 100 when the kernel does not answer.
+pub(super) fn refuse_another(call: &Call<'_>) -> Result<(), Error> {
+    let facts: Option<Facts> =
+        attachment::read_facts(&Index::new(call.roots()), call.attachment(), NAME);
+    let (Some(result), Some(netns)) = (call.prev_result()?, call.open_netns_if_there()?) else {
+        return Ok(());
+    };
+    let mut socket = RouteSocket::open().map_err(kernel)?;
+    match node::find_host(&mut socket, call, &netns, &result) {
+        Ok(host) => is_same(&host, facts.as_ref()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn is_same(host: &Link, facts: Option<&Facts>) -> Result<(), Error> {
+    match facts.filter(|facts| facts.host_index != host.index) {
+        None => Ok(()),
+        Some(_) => {
+            let text = format!("link {:?} is another link than the one that ADD saw", host.name);
+            Err(drift(text).with_details("what ADD did to that one is not done to this one"))
+        }
+    }
 }
 
 fn check_link(

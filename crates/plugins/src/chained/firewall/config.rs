@@ -44,6 +44,8 @@ pub(super) enum Backend {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) backend: Backend,
+    /// What is written there, where it is none.
+    unknown_backend: Option<String>,
     pub(super) admin_chain: String,
     /// The zone of firewalld.
     pub(super) zone: String,
@@ -58,6 +60,16 @@ impl Config {
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         raw.check()
+    }
+}
+
+impl Config {
+    /// Says what is passed over of the configuration.
+    pub(super) fn warning(&self) -> Option<String> {
+        let text = self.unknown_backend.as_ref()?;
+        Some(format!(
+            "backend {text:?} is passed over: it is \"iptables\" or \"firewalld\", or left out"
+        ))
     }
 }
 
@@ -80,6 +92,8 @@ impl Raw {
             // The reference takes every other text for "choose", typing errors included.
             _ => Backend::Auto,
         };
+        let known = ["", "iptables", "firewalld", "nftables"].contains(&self.backend.as_str());
+        let unknown_backend = (!known).then_some(self.backend);
         let admin_chain = match self.iptables_admin_chain_name.as_str() {
             "" => ADMIN_CHAIN.to_owned(),
             name if is_chain_name(name) => name.to_owned(),
@@ -95,7 +109,7 @@ impl Raw {
             zone if zone.is_empty() => firewalld::TRUSTED.to_owned(),
             zone => zone,
         };
-        Ok(Config { backend, admin_chain, zone, policy })
+        Ok(Config { backend, unknown_backend, admin_chain, zone, policy })
     }
 }
 
@@ -121,7 +135,17 @@ mod tests {
         assert_eq!(config.zone, "trusted");
         assert_eq!(config.policy, IngressPolicy::Open);
         assert_eq!(check(r#"{"firewalldZone": "work"}"#).unwrap().zone, "work");
-        assert_eq!(check(r#"{"backend": "iptabels"}"#).unwrap().backend, Backend::Auto);
+    }
+
+    #[test]
+    fn a_backend_that_is_none_is_told() {
+        for (text, told) in
+            [("", false), ("nftables", false), ("iptables", false), ("iptabels", true)]
+        {
+            let config = check(&format!(r#"{{"backend": "{text}"}}"#)).unwrap();
+            assert_eq!(config.warning().is_some(), told, "{text}");
+            assert_eq!(config.backend == Backend::Iptables, text == "iptables", "{text}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use firewall::Plan;
 use firewall::firewalld::Source;
 use firewall::iptables::isolation::Isolation;
 use serde::{Deserialize, Serialize};
-use state::{FileError, Index, NetnsIdentity, Record};
+use state::{FileError, Index, Record};
 
 use super::NAME;
 
@@ -59,10 +59,10 @@ impl Facts {
         let data = serde_json::to_value(self).expect("notes have string keys only");
         let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
         let netns = call.open_netns_if_there().ok().flatten();
-        let id = netns.map(|netns| NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino });
-        index.put(&match call.netns_path() {
-            Some(path) => record.with_netns(path, id),
-            None => record,
+        index.put(&match (call.netns_path(), &netns) {
+            (Some(path), Some(netns)) => record.in_netns_of_another(path, netns),
+            (Some(path), None) => record.with_netns(path, None),
+            (None, _) => record,
         })
     }
 

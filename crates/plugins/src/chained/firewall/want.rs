@@ -10,6 +10,7 @@ use firewall::forward::{self, Blocker};
 use firewall::iptables;
 use firewall::iptables::isolation::Isolation;
 use firewall::policy::{self, IngressPolicy};
+use state::Index;
 
 use super::config::{Backend, Config};
 use super::facts::{Accepted, Facts};
@@ -41,7 +42,7 @@ pub(super) fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Resu
         addresses.iter().map(source).collect()
     };
     let mut zone_accepts = config.backend == Backend::Firewalld;
-    for blocker in blockers()? {
+    for blocker in blockers(call)? {
         match &blocker {
             Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
                 let ipv4 = *family == iptables::Family::V4;
@@ -125,6 +126,6 @@ fn bridge_and_port<'r>(
 }
 
 /// Lists who drops what is forwarded.
-pub(super) fn blockers() -> Result<Vec<Blocker>, Error> {
-    forward::blockers().map_err(|error| filter_error(&error))
+pub(super) fn blockers(call: &Call<'_>) -> Result<Vec<Blocker>, Error> {
+    forward::blockers(&Index::new(call.roots())).map_err(|error| filter_error(&error))
 }

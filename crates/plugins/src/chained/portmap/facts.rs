@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use cni::AttachmentKey;
 use cni_plugin::Call;
-use firewall::Plan;
-use firewall::element::Protocol;
-use firewall::hostport::{Forward, Target};
+use firewall::element::{Element, Field, Protocol, Set};
+use firewall::hostport::{self, Forward, Target};
+use firewall::{Plan, Shared};
 use serde::{Deserialize, Serialize};
-use state::{FileError, Index, NetnsIdentity, Record};
+use state::{FileError, Index, Record};
 
 use super::NAME;
 
@@ -49,17 +49,42 @@ impl Facts {
         serde_json::from_value(record.data.clone()).ok()
     }
 
+    /// Lists the ports that lead to the container; `None` where the reference's chains have them, and not this note.
+    pub(super) fn forwards(&self) -> Option<Vec<Forward>> {
+        (!self.iptables).then(|| hostport::forwards(&self.plan))
+    }
+
     /// Writes the note, before anything is changed: a crash then leaves a note too many, never a port that nobody
     /// knows of. What an earlier ADD made stays noted until it is removed.
     pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
         let data = serde_json::to_value(self).expect("notes have string keys only");
         let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
         let netns = call.open_netns_if_there().ok().flatten();
-        let id = netns.map(|netns| NetnsIdentity { dev: netns.id().dev, ino: netns.id().ino });
-        index.put(&match call.netns_path() {
-            Some(path) => record.with_netns(path, id),
-            None => record,
+        index.put(&match (call.netns_path(), &netns) {
+            (Some(path), Some(netns)) => record.in_netns(path, netns),
+            (Some(path), None) => record.with_netns(path, None),
+            (None, _) => record,
         })
+    }
+
+    /// Returns the interface by which the host reached an address of the container when ADD looked.
+    pub(super) fn way_to(&self, address: IpAddr) -> Option<String> {
+        let of_element = |element: &Element| match (element.set, element.key.as_slice()) {
+            (Set::LocalSnat4 | Set::LocalSnat6, [Field::Ifname(out), Field::Address(to)])
+                if *to == address =>
+            {
+                Some(out.clone())
+            }
+            _ => None,
+        };
+        // With the reference's chains there are no elements of ours, and no more than this is asked of a way.
+        let of_switch = |shared: &Shared| match shared {
+            Shared::Localnet(out) if address.is_ipv4() => Some(out.clone()),
+            Shared::Loopback6(out) if address.is_ipv6() => Some(out.clone()),
+            _ => None,
+        };
+        let found = self.plan.own.iter().find_map(of_element);
+        found.or_else(|| self.plan.shared.iter().find_map(of_switch))
     }
 
     /// Returns these facts and what is in `before` beside them.

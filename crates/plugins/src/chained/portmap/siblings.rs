@@ -7,6 +7,7 @@
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
 use firewall::Firewall;
+use kernel::living::Census;
 use state::Index;
 
 use super::NAME;
@@ -29,9 +30,11 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
         return Ok(());
     }
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let census = Census::new();
     for key in index.holders(&object).found {
         let record = index.get(&key, NAME).found;
-        let facts = record.as_ref().filter(|record| firewall::is_live(record)).and_then(Facts::of);
+        let facts =
+            record.as_ref().filter(|record| firewall::is_live(record, &census)).and_then(Facts::of);
         let still_waits = match facts.filter(|_| key != *gone) {
             Some(facts) => {
                 let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;

@@ -2,6 +2,7 @@
 
 use cni::{AttachmentKey, Error, IfName};
 use cni_plugin::Call;
+use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 use state::Index;
@@ -10,8 +11,9 @@ use super::config::Config;
 use super::node::State;
 use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, Source};
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, kernel_error as kernel, netns_lock};
+use crate::shared::{kernel_error as kernel, netns_lock};
 
 /// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
@@ -22,7 +24,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let netns = match call.open_netns_if_there()? {
         Some(netns) => Some(netns),
         None => match &record {
-            Some(record) => attachment::recorded_netns(record)?,
+            Some(record) => attachment::recorded_netns(record, &Census::new())?,
             None => None,
         },
     };
@@ -52,7 +54,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error>
     }
     let fixed = Config::of(call).ok().and_then(|config| config.table);
     let state = State::read(socket)?;
-    let mut facts = Facts { sources: Vec::new(), own_tables: fixed.is_none() };
+    let mut facts = Facts { own_tables: fixed.is_none(), ..Facts::default() };
     for table in state.rules.iter().filter_map(plan::table_of) {
         if fixed.map_or(table < FIRST_TABLE, |fixed| fixed != table) {
             continue;
@@ -108,12 +110,14 @@ fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Error> {
 /// gone with it.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let mut failures = Failures::new();
+    let (mut failures, census) = (Failures::new(), Census::new());
     for record in attachment::stale_records(call, &index, NAME) {
         let key = &record.attachment;
         let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
-        let collected = attachment::recorded_netns(&record)
-            .and_then(|netns| collect(&index, key, netns.as_ref(), &facts));
+        let collected = Stale::of(record.clone()).collect(&index, NAME, || {
+            let netns = attachment::recorded_netns(&record, &census)?;
+            collect(&index, key, netns.as_ref(), &facts)
+        });
         failures.note(format_args!("collect {key}"), collected);
     }
     failures.into_result()

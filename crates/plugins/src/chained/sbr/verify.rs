@@ -9,7 +9,7 @@ use super::config::Config;
 use super::node::Node;
 use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, NO_PREVIOUS, Source, addresses};
-use crate::shared::{attachment, drift, kernel_error as kernel};
+use crate::shared::{attachment, drift, identity, kernel_error as kernel};
 
 /// Runs CHECK: every address has its rule, and in the table it leads to its subnet and its gateway; nothing that was
 /// moved is in the main table.
@@ -18,6 +18,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let result = call.require_prev_result(NO_PREVIOUS)?;
     let ips = addresses(call, &result)?;
     let netns = call.open_netns()?;
+    identity::refuse_another(call, NAME)?;
     let node = Node::observe(&netns, call.ifname().as_str())
         .map_err(|error| Error { code: codes::DRIFT, ..error })?;
     let facts: Option<Facts> =

@@ -138,6 +138,9 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
+/// What runtimes call a container's interface.
+const USUAL_IFNAME: &str = "eth0";
+
 /// What tuning is to do to one attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
@@ -159,6 +162,14 @@ impl Config {
         let raw: Raw = call.read_config()?;
         let args = call.args(&["MAC"])?;
         Config::check(raw, args.get("MAC").unwrap_or_default(), call.ifname())
+    }
+
+    /// Reads and checks it where there is no container: the interface has the name that most have.
+    ///
+    /// # Errors
+    /// As [`Config::of`].
+    pub(super) fn of_network(call: &Call<'_>) -> Result<Self, Error> {
+        Config::check(call.read_config()?, "", &IfName::new(USUAL_IFNAME)?)
     }
 
     fn check(raw: Raw, mac_of_args: &str, ifname: &IfName) -> Result<Self, Error> {

@@ -8,7 +8,7 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use kernel::sysctl::{Sysctl as KernelSysctl, SysctlError};
 use serde_json::json;
-use state::{Index, NetnsIdentity, Record, Release};
+use state::{Index, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
@@ -28,7 +28,7 @@ pub(super) struct Node<'a> {
     index: Index,
     key: AttachmentKey,
     boot_id: String,
-    netns: Option<(PathBuf, NetnsIdentity)>,
+    netns: Option<(PathBuf, Netns)>,
     netlink: Option<RouteSocket>,
     /// What sysctls read as after they were written, where that is not what was written.
     pub(super) became: Vec<(String, String)>,
@@ -51,7 +51,7 @@ impl<'a> Node<'a> {
 
     /// Adds the container's namespace, which the calling thread is in.
     pub(super) fn enter(&mut self, netns: &Netns, path: PathBuf) {
-        self.netns = Some((path, identity(netns)));
+        self.netns = Some((path, netns.clone()));
     }
 
     /// Reads what an earlier call remembered, and whether that is of `netns`.
@@ -72,13 +72,24 @@ impl<'a> Node<'a> {
 
     /// Says whether a record is of this boot and of that namespace.
     pub(super) fn is_of(&self, record: &Record, netns: &Netns) -> bool {
-        record.boot_id == self.boot_id && record.netns_id.is_none_or(|id| id == identity(netns))
+        record.boot_id == self.boot_id
+            && (record.netns_id.is_none() || record.noted().is_some_and(|noted| noted.is(netns)))
     }
 
     /// Finds the attachment's link.
     pub(super) fn link(&mut self) -> Result<Option<Link>, Error> {
         let ifname = self.key.ifname.clone();
         self.netlink()?.link_by_name(ifname.as_str()).map_err(|error| kernel_error(&error))
+    }
+
+    /// Finds the link whose values are saved: by its number, whatever the container calls it by now.
+    pub(super) fn saved_link(&mut self, ifindex: Option<u32>) -> Result<Option<Link>, Error> {
+        match ifindex {
+            Some(ifindex) => {
+                self.netlink()?.link_by_index(ifindex).map_err(|error| kernel_error(&error))
+            }
+            None => self.link(),
+        }
     }
 
     fn netlink(&mut self) -> Result<&mut RouteSocket, Error> {
@@ -103,7 +114,7 @@ impl<'a> Node<'a> {
         let data = serde_json::to_value(saved).expect("strings and numbers serialise");
         let record = Record::new(self.key.clone(), PLUGIN, self.boot_id.clone(), data);
         let record = match &self.netns {
-            Some((path, id)) => record.with_netns(path, Some(*id)),
+            Some((path, netns)) => record.in_netns(path, netns),
             None => record,
         };
         self.index.put(&record).map_err(|error| file_error(&error))
@@ -283,11 +294,6 @@ fn link_set(values: &LinkValues) -> LinkSet {
         tx_queue_len: values.tx_queue_length,
         ..LinkSet::default()
     }
-}
-
-fn identity(netns: &Netns) -> NetnsIdentity {
-    let id = netns.id();
-    NetnsIdentity { dev: id.dev, ino: id.ino }
 }
 
 fn kernel_error(error: &dyn std::error::Error) -> Error {

@@ -7,13 +7,13 @@ use cni_plugin::codes;
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, LinkValues};
-use super::sysctl::same_value;
+use super::sysctl::{of_interface, same_value};
 
 /// What we remember of an attachment beside the reference's backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Saved {
-    /// The link whose values the backup holds.
+    /// The link whose values the backup holds, or whose own sysctls were asked for.
     pub(super) ifindex: Option<u32>,
     /// The backup, when there is one.
     pub(super) backup: Option<PathBuf>,
@@ -25,6 +25,18 @@ impl Saved {
     /// The sysctls of which the container remembers what they were.
     pub(super) fn claimed(&self) -> impl Iterator<Item = &SavedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_none())
+    }
+
+    /// The sysctls that are the interface's own.
+    pub(super) fn own(&self) -> impl Iterator<Item = &SavedSysctl> {
+        self.sysctls.iter().filter(|sysctl| sysctl.was.is_some())
+    }
+
+    /// Has the interface's own sysctls be those of its link under another name.
+    pub(super) fn rename_own(&mut self, ifname: &str) {
+        for own in self.sysctls.iter_mut().filter(|sysctl| sysctl.was.is_some()) {
+            own.path = of_interface(&own.path, ifname);
+        }
     }
 }
 
@@ -68,6 +80,8 @@ pub(super) struct SysctlState {
 pub(super) struct Observed {
     /// The container's link, when the configuration is about it.
     pub(super) link: Option<LinkState>,
+    /// The number of the container's link, when the configuration is about its own sysctls alone.
+    pub(super) own_link: Option<u32>,
     /// One for each of the configuration's, in its order.
     pub(super) sysctls: Vec<SysctlState>,
     /// The backup that is there.
@@ -168,7 +182,7 @@ pub(super) struct Remains {
     pub(super) saved: Option<Saved>,
     /// The container's namespace is there and the one that ADD saw.
     pub(super) namespace: bool,
-    /// The link of the attachment's name in it.
+    /// The link in it whose values the backup holds.
     pub(super) link: Option<LinkState>,
 }
 
@@ -205,7 +219,7 @@ pub(super) fn del(remains: &Remains) -> Vec<Step> {
 fn originals(wanted: &LinkValues, link: LinkState, observed: &Observed) -> LinkValues {
     let now = link.values.only_keys_of(wanted);
     let Some(backup) = observed.backup.filter(|_| observed.stale.is_none()) else { return now };
-    match &observed.saved {
+    match observed.saved.as_ref().filter(|saved| saved.backup.is_some()) {
         Some(saved) if saved.ifindex == Some(link.ifindex) => backup.or(&now),
         // Our record says that the backup is of a link that is gone.
         Some(Saved { ifindex: Some(_), .. }) => now,
@@ -223,7 +237,7 @@ fn remember(
 ) -> Saved {
     let earlier = observed.saved.clone().unwrap_or_default();
     let mut saved = Saved {
-        ifindex: link.map(|link| link.ifindex).or(earlier.ifindex),
+        ifindex: link.map(|link| link.ifindex).or(observed.own_link).or(earlier.ifindex),
         backup: link.map(|_| backup_path.to_owned()).or(earlier.backup),
         sysctls: earlier.sysctls,
     };

@@ -87,6 +87,15 @@ pub(super) fn is_of_interface(path: &str, ifname: &IfName) -> bool {
         && parts.next().is_some()
 }
 
+/// Returns the path of an interface's own sysctl ([`is_of_interface`]) for another interface.
+pub(super) fn of_interface(path: &str, ifname: &str) -> String {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    if let Some(name) = parts.get_mut(3) {
+        *name = ifname;
+    }
+    parts.join("/")
+}
+
 /// Says whether two values of a sysctl are the same: the kernel separates with tabs what people separate
 /// with spaces.
 pub(super) fn same_value(a: &str, b: &str) -> bool {

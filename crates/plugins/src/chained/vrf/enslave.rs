@@ -129,6 +129,11 @@ impl Plan {
         self.table
     }
 
+    /// The interface's number.
+    pub(super) fn ifindex(&self) -> u32 {
+        self.link.index
+    }
+
     /// The VRF's hardware address, as text.
     pub(super) fn mac(&self) -> Option<String> {
         self.mac.map(|mac| mac.to_string())

@@ -2,14 +2,16 @@
 
 use cni::{Error, IfName};
 use cni_plugin::Call;
+use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use state::Index;
 
 use super::config::Config;
 use super::{Facts, NAME, node};
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, kernel_error as kernel, netns_lock};
+use crate::shared::{kernel_error as kernel, netns_lock};
 
 /// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
@@ -19,7 +21,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
     let netns = match (call.open_netns_if_there()?, &record) {
         (Some(netns), _) => Some(netns),
-        (None, Some(record)) => attachment::recorded_netns(record)?,
+        (None, Some(record)) => attachment::recorded_netns(record, &Census::new())?,
         (None, None) => None,
     };
     if let Some(netns) = netns {
@@ -82,16 +84,17 @@ fn find_vrf(
 /// Runs GC: attachments of this network that are not valid, by their records.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let mut failures = Failures::new();
+    let (mut failures, census) = (Failures::new(), Census::new());
     for record in attachment::stale_records(call, &index, NAME) {
         let key = &record.attachment;
         let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
         let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
-        let down = attachment::recorded_netns(&record).and_then(|netns| match netns {
-            Some(netns) => take_down(&netns, &key.ifname, name, Some(&facts)),
-            None => Ok(()),
+        let down = Stale::of(record.clone()).collect(&index, NAME, || {
+            if let Some(netns) = attachment::recorded_netns(&record, &census)? {
+                take_down(&netns, &key.ifname, name, Some(&facts))?;
+            }
+            attachment::forget(&index, key, NAME)
         });
-        let down = down.and_then(|()| attachment::forget(&index, key, NAME));
         failures.note(format_args!("collect {key}"), down);
     }
     failures.into_result()

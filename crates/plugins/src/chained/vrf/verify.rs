@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use kernel::route::{LinkKind, NewLink, Route, RouteSocket, TABLE_MAIN};
 
 use super::config::Config;
-use super::{NO_PREVIOUS, node};
-use crate::shared::{container, drift, kernel_error as kernel, trial};
+use super::{NAME, NO_PREVIOUS, node};
+use crate::shared::{container, drift, identity, kernel_error as kernel, trial};
 
 /// Which table STATUS tries; nothing else is in that namespace.
 const TRIAL_TABLE: u32 = 10;
@@ -17,6 +17,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let result = call.require_prev_result(NO_PREVIOUS)?;
     let netns = call.open_netns()?;
+    identity::refuse_another(call, NAME)?;
     let mut socket = RouteSocket::open_in(&netns).map_err(kernel)?;
     let name = &config.vrf;
     let vrf = socket

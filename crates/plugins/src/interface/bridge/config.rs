@@ -8,8 +8,11 @@ use kernel::mac::MacAddr;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::shared::forwarding;
 use crate::shared::mac::parse_mac;
+use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 use crate::shared::rules::MasqueradeBackend;
+use crate::shared::shared_object::AtTheEnd;
 
 /// The bridge of a configuration that names none.
 pub(super) const DEFAULT_BRIDGE: &str = "cni0";
@@ -33,6 +36,8 @@ pub(super) struct Raw {
     mtu: u32,
     hairpin_mode: bool,
     promisc_mode: bool,
+    restore_forwarding: bool,
+    allow_address_conflict: bool,
     vlan: i64,
     vlan_trunk: Option<Vec<Option<RawTrunk>>>,
     preserve_default_vlan: bool,
@@ -104,6 +109,8 @@ pub(super) struct Config {
     pub(super) leave_down: bool,
     pub(super) isolated: bool,
     pub(super) mac: Option<MacAddr>,
+    /// What becomes of the host's forwarding behind the last container.
+    pub(super) forwarding: AtTheEnd,
 }
 
 impl Config {
@@ -135,6 +142,7 @@ impl Config {
                 code::INVALID_CONFIG,
                 format!("invalid bridge name {bridge:?}: {}", error.msg),
             )
+            .with_details("key \"bridge\" is the name of a link: 15 characters at most, none of them / or : or white space")
         })?;
         let vlans = vlans(raw)?;
         let gateway = raw.is_gateway || raw.is_default_gateway;
@@ -147,7 +155,7 @@ impl Config {
             default_gateway: raw.is_default_gateway,
             force_address: raw.force_address,
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: (raw.mtu != 0).then_some(raw.mtu),
+            mtu: parse_mtu_in(raw.mtu.into(), &ETHERNET_MTU)?,
             hairpin: raw.hairpin_mode,
             promisc: raw.promisc_mode,
             vlans,
@@ -156,6 +164,7 @@ impl Config {
             leave_down: raw.disable_container_interface,
             isolated: raw.port_isolation,
             mac,
+            forwarding: forwarding::at_the_end(raw.restore_forwarding),
         })
     }
 }
@@ -174,6 +183,7 @@ fn vlans(raw: &Raw) -> Result<Vlans, Error> {
         0 => None,
         id => Some(vlan_id(id).filter(|id| i64::from(*id) <= VLAN_MAX).ok_or_else(|| {
             invalid(&format!("invalid VLAN ID {id} (must be between 0 and {VLAN_MAX})"))
+                .with_details("key \"vlan\": 0 stands for none")
         })?),
     };
     let tagged = trunk(raw.vlan_trunk.as_deref().unwrap_or_default())?;
@@ -196,11 +206,13 @@ fn trunk(entries: &[Option<RawTrunk>]) -> Result<BTreeSet<u16>, Error> {
         };
         match (entry.min_id, entry.max_id) {
             (Some(low), Some(high)) => {
-                let low = vlan_id(low).ok_or_else(|| invalid("incorrect trunk minID parameter"))?;
-                let high =
-                    vlan_id(high).ok_or_else(|| invalid("incorrect trunk maxID parameter"))?;
+                let low = vlan_id(low).ok_or_else(|| not_a_vlan("minID", low))?;
+                let high = vlan_id(high).ok_or_else(|| not_a_vlan("maxID", high))?;
                 if high < low {
-                    return Err(invalid("minID is greater than maxID in trunk parameter"));
+                    return Err(invalid("minID is greater than maxID in trunk parameter")
+                        .with_details(format!(
+                            "key \"vlanTrunk\": write minID {high} and maxID {low}"
+                        )));
                 }
                 ids.extend(low..=high);
             }
@@ -212,10 +224,16 @@ fn trunk(entries: &[Option<RawTrunk>]) -> Result<BTreeSet<u16>, Error> {
             (None, None) => {}
         }
         if let Some(id) = entry.id {
-            ids.insert(vlan_id(id).ok_or_else(|| invalid("incorrect trunk id parameter"))?);
+            ids.insert(vlan_id(id).ok_or_else(|| not_a_vlan("id", id))?);
         }
     }
     Ok(ids)
+}
+
+fn not_a_vlan(key: &str, id: i64) -> Error {
+    invalid(&format!("incorrect trunk {key} parameter")).with_details(format!(
+        "key \"vlanTrunk\": {key} is {id}, and a VLAN ID is a number from 1 to {VLAN_MAX}"
+    ))
 }
 
 fn incomplete(missing: &str) -> Error {
@@ -266,8 +284,18 @@ mod tests {
 
     #[test]
     fn vlan_validation() {
-        check(r#"{"vlan":4095}"#, expect!["7 invalid VLAN ID 4095 (must be between 0 and 4094)"]);
-        check(r#"{"vlan":-1}"#, expect!["7 invalid VLAN ID -1 (must be between 0 and 4094)"]);
+        check(
+            r#"{"vlan":4095}"#,
+            expect![[
+                r#"7 invalid VLAN ID 4095 (must be between 0 and 4094); key "vlan": 0 stands for none"#
+            ]],
+        );
+        check(
+            r#"{"vlan":-1}"#,
+            expect![[
+                r#"7 invalid VLAN ID -1 (must be between 0 and 4094); key "vlan": 0 stands for none"#
+            ]],
+        );
         check(
             r#"{"vlanTrunk":[{"minID":5}]}"#,
             expect!["7 minID and maxID should be configured simultaneously, maxID is missing"],
@@ -278,17 +306,28 @@ mod tests {
         );
         check(
             r#"{"vlanTrunk":[{"minID":6,"maxID":5}]}"#,
-            expect!["7 minID is greater than maxID in trunk parameter"],
+            expect![[
+                r#"7 minID is greater than maxID in trunk parameter; key "vlanTrunk": write minID 5 and maxID 6"#
+            ]],
         );
         check(
             r#"{"vlanTrunk":[{"minID":0,"maxID":5}]}"#,
-            expect!["7 incorrect trunk minID parameter"],
+            expect![[
+                r#"7 incorrect trunk minID parameter; key "vlanTrunk": minID is 0, and a VLAN ID is a number from 1 to 4094"#
+            ]],
         );
         check(
             r#"{"vlanTrunk":[{"minID":1,"maxID":4095}]}"#,
-            expect!["7 incorrect trunk maxID parameter"],
+            expect![[
+                r#"7 incorrect trunk maxID parameter; key "vlanTrunk": maxID is 4095, and a VLAN ID is a number from 1 to 4094"#
+            ]],
         );
-        check(r#"{"vlanTrunk":[{"id":0}]}"#, expect!["7 incorrect trunk id parameter"]);
+        check(
+            r#"{"vlanTrunk":[{"id":0}]}"#,
+            expect![[
+                r#"7 incorrect trunk id parameter; key "vlanTrunk": id is 0, and a VLAN ID is a number from 1 to 4094"#
+            ]],
+        );
         check(
             r#"{"vlanTrunk":[null]}"#,
             expect!["7 incorrect trunk parameter: null is not a VLAN"],

@@ -11,9 +11,10 @@ use kernel::route::{BridgeVlan, BridgeVlanSide, Change, Link, LinkSet, OperState
 use serde::{Deserialize, Serialize};
 use state::Index;
 
-use super::config::{Config, Vlans};
+use super::config::{Config, Vlans, gateway_name};
 use super::gateway::{self, Others, Wanted};
 use super::{NAME, filter, switch};
+use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
 use crate::shared::pair::{NewPair, Pair};
@@ -37,6 +38,8 @@ pub(super) struct Facts {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
+    /// What is held so that no other attachment has these addresses here ([`claim`]).
+    pub(super) claims: Vec<String>,
 }
 
 impl Facts {
@@ -136,28 +139,37 @@ fn attach<'a>(
 
     let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
     if early {
+        guard_port(call, &index, config, netns, mac, &pair.host_ifname)?;
         bring_port_up(host, config, pair.host_index)?;
     }
     let ipam = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
     let plan = plan(call, config, ipam)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
+    let around = Around::of(host, config, &bridge)?;
+    around.refuse(call, host, &plan.ips)?;
+    let places = around.places();
     let facts = Facts {
+        claims: claim::objects(&places, &ips),
         bridge: config.bridge.to_string(),
         filter: filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname),
         host_ifname: pair.host_ifname.clone(),
         ips,
     };
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
-    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    attachment::write_down(call, &index, NAME, &facts, netns)?;
+    claim::take(call, &index, &places, &facts.ips)?;
     let gateways = Wanted { addresses: &plan.gateways, others: Others::of(config), vlan_mac: None };
-    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &gateways)?;
+    let mut new = |host: &mut RouteSocket| {
+        claim::refuse_gateways(call, host, &index, &around.routed, &places, &plan.ips)
+    };
+    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {
         bring_port_up(host, config, pair.host_index)?;
     }
     if config.gateway {
-        forwarding::hold(&index, key, &plan.ips)?;
+        forwarding::hold(&index, key, &plan.ips, config.forwarding)?;
     }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
@@ -169,6 +181,105 @@ fn attach<'a>(
         }
     }
     Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
+}
+
+/// Puts the spoof checks of a port in place that comes up before there is an address: the container's processes may send
+/// as soon as it is up.
+fn guard_port(
+    call: &Call<'_>,
+    index: &Index,
+    config: &Config,
+    netns: &Netns,
+    mac: MacAddr,
+    host_ifname: &str,
+) -> Result<(), Error> {
+    let facts = Facts {
+        bridge: config.bridge.to_string(),
+        host_ifname: host_ifname.to_owned(),
+        filter: filter::guard(config, mac, host_ifname),
+        ..Facts::default()
+    };
+    if facts.filter.is_empty() {
+        return Ok(());
+    }
+    // An earlier record would not tell of these elements.
+    attachment::write_down(call, index, NAME, &facts, netns)?;
+    rules::add(index, call.attachment(), None, &facts.filter, &[])
+}
+
+/// Where a container of the bridge is met: in its VLAN, and by all that the host routes to.
+pub(super) struct Around {
+    segment: Segment,
+    /// The link by which the host is in that VLAN, if it is.
+    own: Option<Link>,
+    /// With a gateway: by which table the host routes to it.
+    routed: Routed,
+    gateway: bool,
+}
+
+impl Around {
+    pub(super) fn of(
+        host: &mut RouteSocket,
+        config: &Config,
+        bridge: &Link,
+    ) -> Result<Self, Error> {
+        // What has no VLAN of its own is in the bridge's default one.
+        let vlan = config.vlans.native.filter(|id| *id != 1);
+        let segment = Segment::of_link(bridge, vlan);
+        let own = match vlan {
+            None => Some(bridge.clone()),
+            Some(_) => claim::vlan_link(host, &segment)?,
+        };
+        let mut routed = match (config.gateway, config.vlans.access) {
+            (false, _) => Routed::default(),
+            // The gateway of VLAN 1 too is on a link of its own, unless it is not configured.
+            (true, Some(1)) => {
+                let name = gateway_name(&config.bridge, 1)?;
+                let link = host.link_by_name(name.as_str()).map_err(kernel)?;
+                Routed::by(host, link.as_ref())?
+            }
+            (true, _) => Routed::by(host, own.as_ref())?,
+        };
+        // The same subnet may be in several VLANs of it.
+        routed.links.push(bridge.index);
+        Ok(Around { segment, own, routed, gateway: config.gateway })
+    }
+
+    /// Refuses addresses that the host has where it meets the container, or that it could not route to.
+    pub(super) fn refuse(
+        &self,
+        call: &Call<'_>,
+        host: &mut RouteSocket,
+        ips: &[IpConfig],
+    ) -> Result<(), Error> {
+        if self.gateway {
+            // The segment's own addresses are among those.
+            return claim::refuse_unroutable(call, host, &self.routed, ips);
+        }
+        let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+        claim::refuse_addresses_of(call, host, self.own.as_slice(), &ips)
+    }
+
+    /// Tells of addresses that the host has there by now (CHECK).
+    pub(super) fn check(
+        &self,
+        call: &Call<'_>,
+        host: &mut RouteSocket,
+        ips: &[IpConfig],
+    ) -> Result<(), Error> {
+        if self.gateway {
+            return claim::check_own(call, host, &self.routed, ips);
+        }
+        self.refuse(call, host, ips).map_err(claim::as_drift)
+    }
+
+    pub(super) fn places(&self) -> Vec<Place> {
+        let mut places = vec![Place::Segment(self.segment.clone())];
+        if self.gateway {
+            places.push(self.routed.place());
+        }
+        places
+    }
 }
 
 /// Sets what a port has beyond being one, hairpin, isolation, VLANs, and brings it up.

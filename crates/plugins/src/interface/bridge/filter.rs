@@ -30,10 +30,13 @@ pub(super) fn plan(
 ) -> Plan {
     let ifname = routing_ifname(config);
     let mut plan = rules::masquerade(config.masquerade, network, ifname.as_str(), ips);
-    if config.check_spoofing {
-        plan.join(spoof::plan(host_ifname, &[mac.0]));
-    }
+    plan.join(guard(config, mac, host_ifname));
     plan
+}
+
+/// Decides what must be there before a port comes up.
+pub(super) fn guard(config: &Config, mac: MacAddr, host_ifname: &str) -> Plan {
+    if config.check_spoofing { spoof::plan(host_ifname, &[mac.0]) } else { Plan::default() }
 }
 
 /// Compares the packet filter with what ADD put there.

@@ -37,22 +37,41 @@ pub(super) fn add(
         broadcast: container::broadcast_of(address),
         ..AddressOptions::default()
     };
+    remove(host, link.index, &plan.remove)?;
     let changes: Vec<Change> = plan
-        .remove
+        .add
         .iter()
-        .map(|address| Change::DelAddress { ifindex: link.index, address: *address })
-        .chain(plan.add.iter().map(|address| Change::AddAddress {
+        .map(|address| Change::AddAddress {
             ifindex: link.index,
             address: *address,
             options: options(*address),
-        }))
+        })
         .collect();
     if !changes.is_empty() {
         host.apply(&changes).map_err(|error| kernel(error.source))?;
     }
-    made.retain(|address| !plan.remove.contains(address));
+    made.retain(|address| !plan.remove.contains(address) && !plan.add.contains(address));
     made.extend(plan.add);
     Ok(())
+}
+
+/// Takes addresses from a link. One that is not there any more is taken: the kernel takes a secondary address with its primary one.
+///
+/// # Errors
+/// Code 100 with the kernel's words; the rest was tried all the same.
+pub(super) fn remove(
+    host: &mut RouteSocket,
+    ifindex: u32,
+    addresses: &[IpNet],
+) -> Result<(), Error> {
+    let mut done = Ok(());
+    for address in addresses {
+        match host.apply_one(&Change::DelAddress { ifindex, address: *address }) {
+            Err(error) if !error.is_not_found() => done = done.and(Err(kernel(error))),
+            _ => {}
+        }
+    }
+    done
 }
 
 /// What to do about the addresses of a bridge.
@@ -124,6 +143,18 @@ fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: Others) -> Re
         plan.add.push(*gateway);
     }
     Ok(plan)
+}
+
+/// Refuses a link whose addresses keep those of the gateways from it.
+///
+/// # Errors
+/// Code 108.
+pub(crate) fn refuse_others(
+    link: &str,
+    present: &[IpNet],
+    gateways: &[IpNet],
+) -> Result<(), Error> {
+    plan(link, present, gateways, Others::Refuse).map(drop)
 }
 
 /// Returns the address a subnet's gateway has on the bridge: IPAM's, or the first of the subnet.

@@ -30,9 +30,20 @@ mod vlan_gateway;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
+use ipnet::IpNet;
+
+use crate::shared::attachment;
 
 /// The plugin's type.
 const NAME: &str = "bridge";
+
+pub(crate) use self::gateway::refuse_others;
+
+/// The link that carries the gateways of a configuration and their addresses, where another's would be refused and as far as they
+/// can be known before addresses are handed out.
+pub(crate) fn gateways(call: &Call<'_>) -> Option<(String, Vec<IpNet>)> {
+    verify::gateways(call, &config::Config::of(call).ok()?).ok().flatten()
+}
 
 /// The plugin.
 #[derive(Debug)]
@@ -44,7 +55,7 @@ impl Plugin for Bridge {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        connect::add(call)
+        attachment::add_alone(call, || connect::add(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -61,6 +72,14 @@ impl Plugin for Bridge {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        config::Config::of(call).map(drop)
+    }
+
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::fits_host(call)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

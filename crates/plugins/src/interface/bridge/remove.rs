@@ -8,11 +8,12 @@ use state::Index;
 use super::connect::Facts;
 use super::{NAME, switch};
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, forwarding, pair, rules};
+use crate::shared::shared_object::Leaving;
+use crate::shared::{attachment, claim, forwarding, pair, rules};
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    attachment::del(call, |netns| all(call, netns))
+    attachment::del_pair(call, |netns| all(call, netns))
 }
 
 /// Removes everything that ADD made beside the addresses' reservation.
@@ -38,6 +39,7 @@ fn remove_pair(
 /// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
 fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
     let facts = Facts::read(index, key);
+    let claims = facts.as_ref().map(|facts| facts.claims.clone());
     let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
     failures.note("remove filter rules", rules::remove(index, key, recorded));
     let bridge = facts
@@ -51,7 +53,8 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
             switch::release(index, &bridge, key),
         );
     }
-    forwarding::release(index, key, failures);
+    forwarding::release(index, key, Leaving::of(call), failures);
+    claim::release(index, key, claims.as_deref(), failures);
     if failures.is_empty() {
         failures.note("forget the attachment", attachment::forget(index, key, NAME));
     }

@@ -7,12 +7,12 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use state::Index;
 
 use super::config::{Config, gateway_name};
-use super::connect::{Facts, plan_vlans};
+use super::connect::{Around, Facts, plan_vlans};
 use super::gateway::{self, Others, Wanted};
 use super::{NAME, filter, switch, verify, vlan_gateway};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{forwarding, host_side, kernel_error as kernel, owner};
+use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error as kernel, owner};
 
 /// Runs the repair. The bridge comes first, which ports need, the addresses' reservation before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -26,6 +26,16 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
 
         let bridge =
             switch::put_back(&mut host, index, &config, call.attachment(), &result, repair)?;
+        let facts = Facts::read(index, call.attachment()).unwrap_or_default();
+        // One that was made again is another link, and so may be one that has the name by now.
+        let claims = match &bridge {
+            Some(bridge) => {
+                claim::objects(&Around::of(&mut host, &config, bridge)?.places(), &facts.ips)
+            }
+            None => Vec::new(),
+        };
+        let taken =
+            repair.look("find the address free", claim::check(call, index, &claims)).is_none();
         let wanted = Inside {
             kinds: &["veth"],
             options: Options { skip_dad: !config.detect_duplicates },
@@ -42,8 +52,14 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         };
         let ends = |port: &Link| port.peer_index == link.as_ref().map(|link| link.index);
         let port = port.filter(|port| ends(port) && is_reported(port, &result));
+        // The filter before the port: what the container sends is checked from its first frame.
+        if let (Some(port), Some(link)) = (&port, &link) {
+            put_filter_back(call, index, &config, &result, link, port, repair);
+        }
         if let (Some(port), Some(bridge)) = (&port, &bridge) {
-            put_port_back(&mut host, call, &config, &result, port, bridge, repair)?;
+            if !taken || port.master == Some(bridge.index) {
+                put_port_back(&mut host, call, &config, &result, port, bridge, repair)?;
+            }
             put_mtu_back(&mut host, index, bridge, port, repair)?;
         }
         if port.is_some() && !config.leave_down {
@@ -52,10 +68,12 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         if let Some(bridge) = &bridge {
             around(call, index, &config, &result, &mut host, &mut inside, bridge, repair)?;
         }
-        if let (Some(port), Some(link)) = (port, link) {
-            put_filter_back(call, index, &config, &result, &link, &port, repair);
+        match bridge {
+            // Who has the address there is told already.
+            Some(_) if taken => Ok(()),
+            Some(_) => claim::move_to(call, index, NAME, &claims, repair),
+            None => claim::put_back(call, index, &facts.claims, repair),
         }
-        Ok(())
     })
 }
 
@@ -95,15 +113,38 @@ fn put_port_back(
         ..LinkSet::default()
     };
     let ifindex = port.index;
-    if set != LinkSet::default() {
-        let what = format!("link {:?}: {}", port.name, described(&set, bridge));
+    let what = format!("link {:?}: {}", port.name, described(&set, bridge));
+    if !attached {
+        let put = attach_again(host, config, ifindex, set);
+        repair.note(what, put);
+    } else if set != LinkSet::default() {
         repair.apply(host, what, &Change::SetLink { ifindex, set });
     }
+    advertisements::refuse_again(&port.name, repair);
     if let Err(drift) = verify::check_vlans(host, config, port) {
         let done = host.apply(&plan_vlans(ifindex, &config.vlans));
         repair.note(repair::told(&drift), done.map_err(|error| kernel(error.source)));
     }
     Ok(())
+}
+
+/// Makes a link a port again. It is down until all of it is set: a port that has just become one is not isolated, and in
+/// the bridge's default VLAN.
+fn attach_again(
+    host: &mut RouteSocket,
+    config: &Config,
+    ifindex: u32,
+    set: LinkSet,
+) -> Result<(), Error> {
+    let up = |up| {
+        let set = LinkSet { up: Some(up), ..LinkSet::default() };
+        Change::SetLink { ifindex, set }
+    };
+    let mut changes =
+        vec![up(false), Change::SetLink { ifindex, set: LinkSet { up: None, ..set } }];
+    changes.extend(plan_vlans(ifindex, &config.vlans));
+    changes.push(up(true));
+    host.apply(&changes).map_err(|error| kernel(error.source))
 }
 
 fn described(set: &LinkSet, bridge: &Link) -> String {
@@ -179,13 +220,17 @@ fn put_gateways_back(
         let known = |name: &str| result.interfaces.iter().find(|link| link.name == name);
         let vlan_mac = vlan.and_then(|name| known(name.as_str())?.mac.parse().ok());
         let wanted = Wanted { addresses: &gateways, others, vlan_mac };
-        let given = switch::give_gateways(host, index, config, bridge, &wanted);
+        let given = switch::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
         repair.note(repair::told(&drift), given.map(drop));
     }
     let Some(link) = &ours else { return Ok(()) };
-    for way in host_side::missing_ways(host, link, &verify::ways(ips))? {
+    let astray = host_side::astray(host, link, &verify::ways(ips))?;
+    for way in astray.missing {
         let what = host_side::way_name(&way, &link.name);
         repair.apply(host, what, &host_side::way_back(&way, link.index));
+    }
+    for covered in astray.covered {
+        repair.look("leave the way", Err::<(), Error>(covered.drift(&link.name)));
     }
     Ok(())
 }
@@ -207,7 +252,10 @@ fn around(
     if config.gateway && call.ipam().is_some() {
         put_gateways_back(index, config, (result, &ips), host, bridge, repair)?;
         if let Err(drift) = forwarding::check(&ips) {
-            repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
+            repair.note(
+                repair::told(&drift),
+                forwarding::hold(index, call.attachment(), &ips, config.forwarding),
+            );
         }
     }
     let (on_host, in_container) = verify::wrong_neighbours(host, inside, call, config, result)?;

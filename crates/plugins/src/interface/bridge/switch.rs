@@ -1,6 +1,10 @@
 //! The bridge itself: an object shared by attachments, made by the first and removed by the last.
+//!
+//! What is changed of a bridge that somebody else made is noted before, and put back by the last.
 
-use cni::{AddResult, AttachmentKey, Error};
+use std::collections::BTreeMap;
+
+use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
@@ -12,10 +16,9 @@ use super::config::Config;
 use super::gateway::{self, Wanted};
 use super::vlan_gateway;
 use crate::shared::kernel_error as kernel;
-use crate::shared::owner;
-use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::repair::Repair;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::{advertisements, owner};
 
 /// What we changed to make the bridge serve, kept until the last attachment leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +30,9 @@ pub(super) struct Made {
     /// ADD that is killed in between leaves a bridge that this alone shows to be ours.
     #[serde(skip_serializing_if = "String::is_empty")]
     mac: String,
+    /// The hardware addresses of bridges that we created under this name before, and that somebody renamed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<String>,
     /// Addresses we added.
     addresses: Vec<IpNet>,
     /// Links that carry VLAN gateways.
@@ -34,6 +40,31 @@ pub(super) struct Made {
     /// The MTU that a configuration asked for; without, it is the kernel's to choose: the least of the ports'.
     #[serde(skip_serializing_if = "Option::is_none")]
     mtu: Option<u32>,
+    /// Links that were there before and took router advertisements, and the value of their switch (`accept_ra`).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    took_advertisements: BTreeMap<String, String>,
+    /// The bridge learnt from link-local frames before we switched that off ([`learns_past_filters`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    learnt_past_filters: bool,
+    /// The number of a bridge that somebody else made, which stays when he renames it. One of ours is known by its mark.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u32>,
+    /// What we changed of bridges of somebody else's that had this name before, and that he renamed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    renamed: Vec<Made>,
+}
+
+impl Made {
+    /// Takes what was noted of the bridge that had the name before along, for the last attachment to put back.
+    fn after(before: Made, new: Made) -> Made {
+        let Made { mut earlier, mut renamed, .. } = before.clone();
+        if !before.mac.is_empty() {
+            earlier.push(before.mac);
+        } else if before.index.is_some() {
+            renamed.push(Made { earlier: Vec::new(), renamed: Vec::new(), ..before });
+        }
+        Made { earlier, renamed, ..new }
+    }
 }
 
 /// Returns the name under which the bridge is shared.
@@ -44,17 +75,23 @@ pub(super) fn object(bridge: &str) -> String {
 /// Looks at the bridge without changing anything.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else.
+/// Code 108 when its name belongs to something else, 7 when it is not the bridge's own.
 pub(super) fn observe(host: &mut RouteSocket, config: &Config) -> Result<(), Error> {
     match host.link_by_name(config.bridge.as_str()).map_err(kernel)? {
-        Some(link) => require_bridge(&link),
+        Some(link) => require_bridge(&link, config),
         None => Ok(()),
     }
 }
 
-fn require_bridge(link: &Link) -> Result<(), Error> {
+fn require_bridge(link: &Link, config: &Config) -> Result<(), Error> {
+    let name = config.bridge.as_str();
     if link.kind.as_deref() == Some("bridge") {
-        return Ok(());
+        if link.name == name {
+            return Ok(());
+        }
+        let message = format!("{name:?} is another name of bridge {:?}", link.name);
+        return Err(Error::new(code::INVALID_CONFIG, message)
+            .with_details("switches and the packet filter know the bridge by its own name alone"));
     }
     Err(Error::new(codes::CONFLICT, format!("{:?} already exists but is not a bridge", link.name))
         .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
@@ -77,17 +114,40 @@ pub(super) fn ensure(
     let mut created = before.created;
     let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) => {
-            require_bridge(&link)?;
-            if created && config.mtu.is_some_and(|mtu| before.mtu != Some(mtu)) {
-                write_made(index, &object, &Made { mtu: config.mtu, ..before })?;
+            require_bridge(&link, config)?;
+            let mut made = before.clone();
+            let is_anothers = match created {
+                true => !is_ours(&link, &before),
+                false => before.index.is_some_and(|index| index != link.index),
+            };
+            if is_anothers {
+                created = false;
+                made = Made::after(before.clone(), Made::default());
+            }
+            made.index = (!created).then_some(link.index);
+            if created {
+                made.mtu = config.mtu.or(made.mtu);
+            } else if let Some(was) = advertisements::taken_by(name) {
+                made.took_advertisements.entry(name.to_owned()).or_insert(was);
+            }
+            made.learnt_past_filters |= learns_past_filters(config, &link);
+            if made != before {
+                write_made(index, &object, &made)?;
             }
             link
         }
         None => {
             // A bridge without an address of its own takes the lowest of its ports', and changes with them.
             let mac = MacAddr::random();
-            let made =
-                Made { created: true, mac: mac.to_string(), mtu: config.mtu, ..Made::default() };
+            let made = Made {
+                created: true,
+                mac: mac.to_string(),
+                mtu: config.mtu,
+                // Should it have to stay, for ports of others.
+                learnt_past_filters: config.check_spoofing,
+                ..Made::default()
+            };
+            let made = Made::after(before.clone(), made);
             write_made(index, &object, &made)?;
             created = true;
             create(host, config, mac)?
@@ -97,21 +157,37 @@ pub(super) fn ensure(
     index.hold(&object, key).map_err(|error| file_error(&error))?;
     let others = || index.is_held_by_others(&object, key).map_err(|error| file_error(&error));
     let pin_mac = config.gateway && !created && !others()?;
+    if !created && advertisements::taken_by(name).is_some() {
+        advertisements::refuse(name)?;
+    }
     adjust(host, config, &link, created, pin_mac)?;
     Ok(link)
 }
 
+/// Says whether spoof checks are asked for and the bridge learns source addresses where no packet filter looks: from frames
+/// to 01:80:c2:00:00:0e, and, with STP, to :00, it learns before its first hook; from others to such groups behind a hook
+/// that is not the one that checks (linux net/bridge/br_input.c `br_handle_frame`). A forged one had another container's
+/// frames sent to the forger.
+pub(super) fn learns_past_filters(config: &Config, bridge: &Link) -> bool {
+    config.check_spoofing && learns_link_local(bridge)
+}
+
+fn learns_link_local(bridge: &Link) -> bool {
+    bridge.bridge.as_ref().is_some_and(|bridge| bridge.link_local_learning)
+}
+
 /// Gives a bridge that the attachment holds the addresses of the gateways. Those of a VLAN go to a link of its own,
-/// whose name and hardware address are returned.
+/// whose name and hardware address are returned. `refuse` is asked before, unless they are there.
 ///
 /// # Errors
-/// As [`ensure`].
+/// As [`ensure`]; those of `refuse`.
 pub(super) fn give_gateways(
     host: &mut RouteSocket,
     index: &Index,
     config: &Config,
     bridge: &Link,
     wanted: &Wanted<'_>,
+    refuse: &mut dyn FnMut(&mut RouteSocket) -> Result<(), Error>,
 ) -> Result<Option<(String, Option<MacAddr>)>, Error> {
     let gateways = wanted.addresses;
     if gateways.is_empty() {
@@ -123,10 +199,18 @@ pub(super) fn give_gateways(
             return Ok(None);
         }
     }
+    refuse(host)?;
     let object = object(&bridge.name);
     let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
     let before = read_made(index, &object)?;
     let mut made = before.clone();
+    if let Some(vlan) = config.vlans.access {
+        let name = super::config::gateway_name(&config.bridge, vlan)?;
+        if let Some(was) = advertisements::taken_by(name.as_str()) {
+            made.took_advertisements.entry(name.to_string()).or_insert(was);
+            write_made(index, &object, &made)?;
+        }
+    }
     let vlan_gateway = match config.vlans.access {
         Some(vlan) => Some(vlan_gateway::ensure(host, config, bridge, vlan, wanted, &mut made)?),
         None => {
@@ -173,7 +257,7 @@ pub(super) fn put_back(
         }
         return host.link_by_name(name).map_err(kernel);
     };
-    if require_bridge(&link).is_err() {
+    if require_bridge(&link, config).is_err() {
         return Ok(None);
     }
     let ours = made.created && is_ours(&link, &made);
@@ -186,10 +270,13 @@ pub(super) fn put_back(
         bridge: BridgeOptions {
             vlan_filtering: (config.vlans.wanted && !filters_vlans(&link)).then_some(true),
             stp: no_stp.then_some(false),
+            link_local_learning: learns_past_filters(config, &link).then_some(false),
             ..BridgeOptions::default()
         },
         ..LinkSet::default()
     };
+    note_what_was(index, &object, &link, &made, set.bridge.link_local_learning.is_some())?;
+    advertisements::refuse_again(name, repair);
     let mut parts = Vec::new();
     parts.extend(set.up.map(|_| "up".to_owned()));
     parts.extend(
@@ -198,12 +285,36 @@ pub(super) fn put_back(
     parts.extend(set.mac.map(|mac| format!("MAC address {mac}")));
     parts.extend(set.bridge.vlan_filtering.map(|_| "VLAN filtering on".to_owned()));
     parts.extend(set.bridge.stp.map(|_| "STP off".to_owned()));
+    let learning = set.bridge.link_local_learning;
+    parts.extend(learning.map(|_| "no learning from link-local frames".to_owned()));
     if set != LinkSet::default() {
         let what = format!("bridge {name:?}: {}", parts.join(", "));
         repair.apply(host, what, &Change::SetLink { ifindex: link.index, set });
     }
     // As it is now: what its ports may be told depends on it.
     Ok(host.link_by_index(link.index).map_err(kernel)?.or(Some(link)))
+}
+
+/// Notes what a repair is about to change of a bridge for the first time: an older release's ADD did not.
+fn note_what_was(
+    index: &Index,
+    object: &str,
+    link: &Link,
+    made: &Made,
+    learns: bool,
+) -> Result<(), Error> {
+    let took = advertisements::taken_by(&link.name).filter(|_| !made.created);
+    let took = took.filter(|_| !made.took_advertisements.contains_key(&link.name));
+    if took.is_none() && (!learns || made.learnt_past_filters) {
+        return Ok(());
+    }
+    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let mut made = read_made(index, object)?;
+    made.learnt_past_filters |= learns;
+    if let Some(was) = took {
+        made.took_advertisements.entry(link.name.clone()).or_insert(was);
+    }
+    write_made(index, object, &made)
 }
 
 /// Says whether a bridge is the one that we made.
@@ -282,6 +393,7 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
             name,
             LinkKind::Bridge(BridgeOptions {
                 vlan_filtering: config.vlans.wanted.then_some(true),
+                link_local_learning: config.check_spoofing.then_some(false),
                 ..BridgeOptions::default()
             }),
         )
@@ -295,7 +407,7 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
     })?;
     // Before the bridge is up: a container's router advertisements must not configure the host
     // (CVE-2020-10749).
-    refuse_router_advertisements(name);
+    advertisements::refuse(name)?;
     let up = LinkSet {
         up: Some(true),
         promiscuous: config.promisc.then_some(true),
@@ -319,6 +431,7 @@ fn adjust(
         mtu: config.mtu.filter(|mtu| ours && *mtu != link.mtu),
         bridge: BridgeOptions {
             vlan_filtering: (config.vlans.wanted && !filters_vlans(link)).then_some(true),
+            link_local_learning: learns_past_filters(config, link).then_some(false),
             ..BridgeOptions::default()
         },
         // Pin the hardware address, which would otherwise change with the ports; an empty bridge has none.
@@ -376,11 +489,21 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
     done
 }
 
-/// Removes what was made for a bridge that nobody holds, under its lock.
+/// Removes what was made for a bridge that nobody holds, under its lock: for the bridge of that name, and for those that had the name
+/// until somebody renamed them.
+///
+/// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its hold is gone when a DEL had
+/// no time to wait for its ADD, or when somebody removed the file. The attachment's own DEL finds the note.
 fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
     let object = object(bridge);
     let made = read_made(index, &object)?;
     let mut host = RouteSocket::open().map_err(kernel)?;
+    let bridges = bridges_of(&mut host, bridge, &made)?;
+    for (link, _) in &bridges {
+        if has_attachments(&mut host, link.index)? {
+            return Ok(());
+        }
+    }
     for name in &made.vlan_links {
         if let Some(link) = host.link_by_name(name).map_err(kernel)?
             && link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX))
@@ -388,23 +511,83 @@ fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
             host.delete_link(link.index).map_err(kernel)?;
         }
     }
-    if let Some(link) = host.link_by_name(bridge).map_err(kernel)? {
-        if made.created && is_ours(&link, &made) && !has_ports(&mut host, link.index)? {
-            host.delete_link(link.index).map_err(kernel)?;
-        } else {
-            let present = gateway::present(&mut host, link.index)?;
-            let changes: Vec<_> = made
-                .addresses
-                .iter()
-                .filter(|address| present.contains(address))
-                .map(|address| Change::DelAddress { ifindex: link.index, address: *address })
-                .collect();
-            if !changes.is_empty() {
-                host.apply(&changes).map_err(|error| kernel(error.source))?;
-            }
+    for (link, made) in &bridges {
+        put_back_bridge(&mut host, bridge, link, made)?;
+    }
+    // Of links of VLANs, which are not the bridge's to keep.
+    for (ifname, was) in made.renamed.iter().chain([&made]).flat_map(|one| &one.took_advertisements)
+    {
+        if ifname != bridge {
+            advertisements::put_back(ifname, was)?;
         }
     }
     index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+}
+
+/// Finds the bridges that a note speaks of, each with what was made of it.
+fn bridges_of<'m>(
+    host: &mut RouteSocket,
+    bridge: &str,
+    made: &'m Made,
+) -> Result<Vec<(Link, &'m Made)>, Error> {
+    let mut found = Vec::new();
+    let named = host.link_by_name(bridge).map_err(kernel)?;
+    let named = named.filter(|link| made.index.is_none_or(|index| index == link.index));
+    let is_there = named.as_ref().is_some_and(|link| !made.created || is_ours(link, made));
+    found.extend(named.map(|link| (link, made)));
+    if made.created && (!is_there || !made.earlier.is_empty()) {
+        found.extend(renamed(host, bridge, made)?.into_iter().map(|link| (link, made)));
+    }
+    let others = made.renamed.iter().chain((!is_there).then_some(made));
+    for other in others {
+        let Some(number) = other.index else { continue };
+        let link = host.link_by_index(number).map_err(kernel)?;
+        found.extend(link.filter(|link| link.is_kind("bridge")).map(|link| (link, other)));
+    }
+    Ok(found)
+}
+
+/// Removes a bridge that we created, unless somebody has a port on it; of one that stays, what we changed is put back.
+fn put_back_bridge(
+    host: &mut RouteSocket,
+    bridge: &str,
+    link: &Link,
+    made: &Made,
+) -> Result<(), Error> {
+    if made.created && is_ours(link, made) && !has_ports(host, link.index)? {
+        return host.delete_link(link.index).map(drop).map_err(kernel);
+    }
+    let present = gateway::present(host, link.index)?;
+    let mut addresses = made.addresses.clone();
+    addresses.retain(|address| present.contains(address));
+    gateway::remove(host, link.index, &addresses)?;
+    if made.learnt_past_filters && !learns_link_local(link) {
+        let bridge = BridgeOptions { link_local_learning: Some(true), ..BridgeOptions::default() };
+        let set = LinkSet { bridge, ..LinkSet::default() };
+        host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
+    }
+    // It is the link's, whatever that is called by now.
+    let took = made.took_advertisements.get(bridge);
+    took.map_or(Ok(()), |was| advertisements::put_back(&link.name, was))
+}
+
+/// Finds bridges that we created under a name that somebody changed since: they have our mark and a hardware address that was
+/// written down.
+fn renamed(host: &mut RouteSocket, bridge: &str, made: &Made) -> Result<Vec<Link>, Error> {
+    let macs: Vec<&String> =
+        made.earlier.iter().chain([&made.mac]).filter(|mac| !mac.is_empty()).collect();
+    if macs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut links = host.links().map_err(kernel)?;
+    links.retain(|link| {
+        let mac = link.mac.map(|mac| mac.to_string());
+        link.name != bridge
+            && link.is_kind("bridge")
+            && link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX))
+            && macs.iter().any(|known| mac.as_ref() == Some(*known))
+    });
+    Ok(links)
 }
 
 /// Says whether the bridge is the one that we created, and not another's that has its name by now.
@@ -413,6 +596,11 @@ fn is_ours(link: &Link, made: &Made) -> bool {
         Some(alias) => alias.starts_with(owner::PREFIX),
         None => link.mac.is_some_and(|mac| mac.to_string() == made.mac),
     }
+}
+
+fn has_attachments(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
+    let ports = host.links_of_master(bridge).map_err(kernel)?;
+    Ok(ports.iter().any(|port| port.alias.as_deref().is_some_and(owner::is_of_attachment)))
 }
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {

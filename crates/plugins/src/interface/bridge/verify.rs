@@ -2,16 +2,20 @@
 
 use cni::{AddResult, Error, IpConfig};
 use cni_plugin::Call;
+use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{Link, Neighbour, OperState, RouteSocket};
 use state::Index;
 
-use super::config::Config;
-use super::connect::Facts;
+use super::config::{Config, gateway_name};
+use super::connect::{Around, Facts};
 use super::{gateway, switch, vlan_gateway};
-use crate::shared::attachment::unavailable;
+use crate::ipam::host_local;
 use crate::shared::host_side::{self, Way};
-use crate::shared::{container, drift, forwarding, kernel_error as kernel, owner, pair, repair};
+use crate::shared::{
+    advertisements, claim, container, drift, forwarding, kernel_error as kernel, owner, pair,
+    repair,
+};
 
 /// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
 const FORWARDING: u8 = 3;
@@ -29,18 +33,33 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
 
     let index = Index::new(call.roots());
     let bridge = check_bridge(&mut host, &index, &config, &result)?;
+    advertisements::check(&bridge.name)?;
+    // The reference's plugin leaves this way open, which is not drift.
+    let facts = Facts::read(&index, call.attachment());
+    let ours = facts.is_some();
+    if ours && switch::learns_past_filters(&config, &bridge) {
+        return Err(drift(format!(
+            "bridge {:?} learns from link-local frames, past macspoofchk",
+            bridge.name
+        )));
+    }
     let container = container::reported_link(&mut inside, call, &result, &["veth"])?;
     if !config.leave_down {
         container::require_up(&container)?;
     }
     let port = check_port(&mut host, call, &config, &result, &bridge, &container)?;
+    if ours {
+        advertisements::check(&port.name)?;
+    }
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
     container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
     if let Some(mtu) = switch::wrong_mtu(&mut host, &index, &bridge, &port)? {
         return Err(drift(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu)));
     }
+    let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
+    claim::check(call, &index, &facts.unwrap_or_default().claims)?;
+    Around::of(&mut host, &config, &bridge)?.check(call, &mut host, &ips)?;
     if config.gateway && call.ipam().is_some() {
-        let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
         check_gateway(&mut host, &index, &config, &ips, &bridge)?;
         forwarding::check(&ips)?;
     }
@@ -191,12 +210,12 @@ fn check_gateway(
         host_side::must_not_lack(lack, &link.name)?;
     }
     check_gateway_addresses(host, config, ips)?;
-    if let Some(link) = &ours
-        && let Some(way) = host_side::missing_ways(host, link, &ways(ips))?.first()
-    {
+    let Some(link) = &ours else { return Ok(()) };
+    let astray = host_side::astray(host, link, &ways(ips))?;
+    if let Some(way) = astray.missing.first() {
         return Err(drift(format!("{} is gone", host_side::way_name(way, &link.name))));
     }
-    Ok(())
+    astray.covered.first().map_or(Ok(()), |covered| Err(covered.drift(&link.name)))
 }
 
 /// Returns what is to be behind the link with the gateways.
@@ -279,12 +298,38 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Runs STATUS: the address plugin's, and whether the bridge's name is free for a bridge.
+/// Runs STATUS: the address plugin's.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
-    if let Some(ipam) = call.ipam() {
-        ipam.status()?;
-    }
+    call.ipam().map_or(Ok(()), |ipam| ipam.status())
+}
+
+/// Refuses a name that another link has, and a bridge whose address keeps the gateway's from it.
+pub(super) fn fits_host(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
-    let mut host = RouteSocket::open().map_err(kernel).map_err(unavailable)?;
-    switch::observe(&mut host, &config).map_err(unavailable)
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    switch::observe(&mut host, &config)?;
+    let Some((name, gateways)) = gateways(call, &config)? else { return Ok(()) };
+    match host.link_by_name(&name).map_err(kernel)? {
+        Some(link) => {
+            gateway::refuse_others(&link.name, &gateway::present(&mut host, link.index)?, &gateways)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The addresses that the configuration gives a link of the host for its gateways, and that link's name, as far as that can be
+/// known before addresses are handed out: the address plugin is `host-local`. `None` where other addresses do not matter.
+pub(super) fn gateways(
+    call: &Call<'_>,
+    config: &Config,
+) -> Result<Option<(String, Vec<IpNet>)>, Error> {
+    if !config.gateway || config.force_address {
+        return Ok(None);
+    }
+    let gateways = host_local::gateways(call);
+    let name = match config.vlans.access {
+        Some(vlan) => gateway_name(&config.bridge, vlan)?,
+        None => config.bridge.clone(),
+    };
+    Ok((!gateways.is_empty()).then(|| (name.to_string(), gateways)))
 }

@@ -10,9 +10,8 @@ use kernel::route::{
 use super::config::{Config, gateway_name};
 use super::gateway::{self, Wanted};
 use super::switch::Made;
-use crate::shared::pair::refuse_router_advertisements;
 use crate::shared::repair::Repair;
-use crate::shared::{drift, kernel_error as kernel, owner};
+use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
 
 /// Makes the link if need be, gives it the gateways' addresses, and returns its name and hardware address.
 ///
@@ -28,7 +27,12 @@ pub(super) fn ensure(
 ) -> Result<(String, Option<MacAddr>), Error> {
     let name = gateway_name(&config.bridge, vlan)?;
     let link = match host.link_by_name(name.as_str()).map_err(kernel)? {
-        Some(link) if link.kind.as_deref() == Some("veth") => link,
+        Some(link) if link.kind.as_deref() == Some("veth") => {
+            if advertisements::taken_by(&link.name).is_some() {
+                advertisements::refuse(&link.name)?;
+            }
+            link
+        }
         Some(_) => {
             return Err(Error::new(
                 codes::CONFLICT,
@@ -47,7 +51,7 @@ pub(super) fn ensure(
                 ..NewLink::new(name.as_str(), LinkKind::Veth(VethPeer::new(&port)))
             };
             let link = host.create_link(&new).map_err(kernel)?;
-            refuse_router_advertisements(name.as_str());
+            advertisements::refuse(name.as_str())?;
             let peer = link.peer_index.ok_or_else(|| {
                 Error::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
             })?;
@@ -108,6 +112,7 @@ pub(super) fn check(
             return Err(drift(format!("link {:?} is down", end.name)));
         }
     }
+    advertisements::check(&link.name)?;
     if port.master != Some(bridge.index) {
         return Err(drift(format!(
             "link {:?} to the gateway is not a port of bridge {:?} any more",
@@ -135,6 +140,7 @@ pub(super) fn put_back(
     vlan: u16,
     repair: &mut Repair,
 ) -> Result<(), Error> {
+    advertisements::refuse_again(&link.name, repair);
     let (Err(drift), Some(port)) = (check(host, link, bridge, vlan), port(host, link)?) else {
         return Ok(());
     };

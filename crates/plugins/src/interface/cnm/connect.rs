@@ -18,7 +18,7 @@ use state::{Durability, Index};
 
 use super::config::Config;
 use super::driver::{Driver, Patience};
-use super::journal::{Endpoint, Found, Journal, Lease, Network, endpoint_id};
+use super::journal::{Endpoint, Found, Journal, Lease, Lent, Network, endpoint_id};
 use super::link;
 use super::network::{self, Drivers, answered_subnet, content};
 use super::plan::{parse_mac, plan};
@@ -26,6 +26,7 @@ use super::pools::{outside, pools_of_family};
 use super::{NAME, remove};
 use crate::interface::single::Sites;
 use crate::shared::container::{self, Options};
+use crate::shared::identity::Identity;
 use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
 use crate::shared::{attachment, pair};
@@ -93,7 +94,7 @@ fn attach<'a>(
         journal.put_endpoint(&endpoint, Durability::Volatile)?;
     }
     let index = Index::new(call.roots());
-    attachment::write_down(call, &index, NAME, &json!({}), sites.netns.id())?;
+    attachment::write_down(call, &index, NAME, &json!({}), &sites.netns)?;
     let given = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
     let network = {
         let _lock = network::lock(call)?;
@@ -124,6 +125,8 @@ fn attach<'a>(
     endpoint.external = plan.leads_out || !config.ports.is_empty();
     journal.put_endpoint(&endpoint, Durability::Volatile)?;
     let link = link::take(call, sites, &offered, mac)?;
+    endpoint.link = Some(Lent { inside: Some(Identity::of(&link)), ..offered.lent.clone() });
+    journal.put_endpoint(&endpoint, Durability::Volatile)?;
     configure(call, sites, &link, &plan.result)?;
     if endpoint.external {
         publish(config, &network, driver, &endpoint)?;

@@ -21,6 +21,7 @@ use state::{Durability, FileError, Roots, create_directory, file_name_of, read_o
 
 use super::config::Wanted;
 use super::driver::Known;
+use crate::shared::identity::Identity;
 use crate::shared::shared_object::file_error;
 
 /// The version of the files.
@@ -126,6 +127,8 @@ pub(super) struct Lent {
     pub(super) alias: String,
     /// The driver put it into the container itself.
     pub(super) placed: bool,
+    /// Which link of the container it is, once it is there.
+    pub(super) inside: Option<Identity>,
 }
 
 /// An attachment. What is said here may have been done; what is not was not.
@@ -265,6 +268,22 @@ impl Journal {
     /// Code 105: nobody knows.
     pub(super) fn has_endpoints(&self) -> Result<bool, Error> {
         Ok(!self.files()?.is_empty())
+    }
+
+    /// Says whether the driver was told of another attachment of the network, or may have been: one whose file is garbled counts.
+    ///
+    /// # Errors
+    /// Code 105: nobody knows.
+    pub(super) fn others_are_on(&self, key: &AttachmentKey) -> Result<bool, Error> {
+        let own = self.folder.join(file_of(key));
+        for path in self.files()?.into_iter().filter(|path| *path != own) {
+            match read(&path, |endpoint: &Endpoint| endpoint.version)? {
+                Found::Nothing => {}
+                Found::This(endpoint) if !endpoint.made => {}
+                Found::This(_) | Found::Damaged(_) => return Ok(true),
+            }
+        }
+        Ok(false)
     }
 
     /// Reads every attachment of the network that is legible.

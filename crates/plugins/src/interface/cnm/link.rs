@@ -71,7 +71,7 @@ pub(super) fn find(
 
 fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> Offered {
     let alias = link.alias.clone().unwrap_or_default();
-    let lent = Lent { name: link.name.clone(), alias, placed };
+    let lent = Lent { name: link.name.clone(), alias, placed, inside: None };
     Offered { lent, host_side, ifindex: link.index }
 }
 
@@ -145,6 +145,25 @@ pub(super) fn marked(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Op
     Ok(inside.links().map_err(kernel)?.into_iter().find(is_it))
 }
 
+/// Finds the link that was lent: the one that was written down, and no other that has its mark.
+fn lent_link(
+    call: &Call<'_>,
+    inside: &mut RouteSocket,
+    key: &AttachmentKey,
+    lent: &Lent,
+) -> Result<Option<Link>, Error> {
+    let Some(identity) = lent.inside else { return marked(inside, key) };
+    let found = identity.find(inside)?;
+    if found.is_none() && marked(inside, key)?.is_some() {
+        call.warn(format_args!(
+            "interface {:?} is another link than {:?}, which the driver lent; it stays there",
+            key.ifname.as_str(),
+            lent.name
+        ));
+    }
+    Ok(found)
+}
+
 /// Gives the link back as it came: under its name, on the host unless the driver had put it into the container itself.
 /// Nothing to give back is success.
 ///
@@ -157,7 +176,7 @@ pub(super) fn give_back(
     lent: &Lent,
 ) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
-    let Some(link) = marked(&mut inside, key)? else { return Ok(()) };
+    let Some(link) = lent_link(call, &mut inside, key, lent)? else { return Ok(()) };
     let home = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
     let ifindex = link.index;
     let set = LinkSet {

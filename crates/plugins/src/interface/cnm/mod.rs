@@ -33,6 +33,8 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
 
+use crate::shared::attachment;
+
 /// The plugin's type.
 const NAME: &str = "cnm";
 
@@ -46,7 +48,7 @@ impl Plugin for Cnm {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        connect::add(call)
+        attachment::add_alone(call, || connect::add(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -63,6 +65,10 @@ impl Plugin for Cnm {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        config::Config::of_network(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

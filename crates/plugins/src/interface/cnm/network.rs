@@ -16,7 +16,7 @@ use state::{Index, Lock};
 
 use super::config::{Config, Wanted};
 use super::driver::{AskError, Driver, Patience};
-use super::journal::{Found, Journal, Network, network_id};
+use super::journal::{Found, Journal, Network, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 
@@ -62,8 +62,7 @@ pub(super) fn ensure(
             return tell_again(call, journal, network, drivers);
         }
         Found::This(network) => {
-            let others = journal.endpoints()?;
-            if network.made && others.iter().any(|one| one.attachment != *call.attachment()) {
+            if network.made && journal.others_are_on(call.attachment())? {
                 return Err(Error::new(
                     codes::CONFLICT,
                     format!("network {} was made with another configuration", call.network()),
@@ -72,12 +71,24 @@ pub(super) fn ensure(
             }
             remove(call, journal, &network, patience)?;
         }
-        Found::Damaged(words) => {
-            call.warn(format_args!(
-                "the record of the network is damaged, it is made anew: {words}"
-            ));
+        found => {
+            let words = match &found {
+                Found::Damaged(words) => words,
+                _ => "it is not there",
+            };
+            // Made anew it would have the same ID, and should that fail it would be removed under them.
+            if journal.others_are_on(call.attachment())? {
+                let what = format!("network {}", call.network());
+                return Err(damaged(&what, words).with_details(
+                    "others are on it: remove its attachments first, or give the network another name",
+                ));
+            }
+            if found != Found::Nothing {
+                call.warn(format_args!(
+                    "the record of the network is damaged, it is made anew: {words}"
+                ));
+            }
         }
-        Found::Nothing => {}
     }
     let known = |driver: &Driver<'_>| driver.known().clone();
     let ipam = drivers.ipam.as_ref().map(known);

@@ -6,6 +6,7 @@ use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
 use cnm::method::Method;
 use cnm::network::EndpointName;
+use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use state::Index;
@@ -14,7 +15,7 @@ use super::config::{Config, timeout_of};
 use super::driver::{AskError, Driver, Patience};
 use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
 use super::{NAME, link, network, pools};
-use crate::shared::attachment::{self, Left};
+use crate::shared::attachment::{self, Left, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::kernel_error as kernel;
 
@@ -37,14 +38,16 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     keys.sort();
     keys.dedup();
     let (mut failures, mut left) = (Failures::new(), Vec::new());
+    let looked = keys.clone();
     for key in keys {
-        let collected = all(call, &key, None, &patience);
-        if failures.note(format_args!("collect {key}"), collected).is_none() {
-            left.push(key);
+        let one = Stale::look(&index, NAME, key);
+        let collected = one.collect(&index, NAME, || all(call, &one.key, None, &patience));
+        if failures.note(format_args!("collect {}", one.key), collected).is_none() {
+            left.push(one.key);
         }
     }
     failures.note("put away the network", release(call, &journal, &patience));
-    attachment::collect_addresses(call, &Left::LinksOf(left), &mut failures);
+    attachment::collect_addresses(call, NAME, &looked, Left::LinksOf(left), &mut failures);
     failures.into_result()
 }
 
@@ -61,7 +64,8 @@ fn release(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<()
 /// Opens the namespace that ADD wrote down, if it is still there.
 pub(super) fn recorded_netns(call: &Call<'_>, key: &AttachmentKey) -> Result<Option<Netns>, Error> {
     let record = Index::new(call.roots()).get(key, NAME).found;
-    record.map_or(Ok(None), |record| attachment::recorded_netns(&record))
+    let census = Census::new();
+    record.map_or(Ok(None), |record| attachment::find_recorded_netns(call, &record, &census))
 }
 
 /// Removes everything that ADD made beside the reservation of a CNI address plugin.

@@ -25,6 +25,7 @@ pub struct Raw {
     pci_bus_id: String,
     #[serde(rename = "DPDKMode")]
     dpdk_mode: bool,
+    allow_address_conflict: bool,
     runtime_config: RawRuntime,
     ipam: Option<IgnoredAny>,
     dns: Option<IgnoredAny>,

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::codes;
+use kernel::living::Census;
 use kernel::mac::MacAddr;
 use kernel::route::{Link, RouteSocket};
 
 use super::config::{Bus, Config, Device};
 use super::home::Facts;
-use super::{HostDevice, SYSFS, device_path, invalid, user_space};
+use super::{HostDevice, SYSFS, invalid, user_space};
 use crate::interface::single::SingleLink;
-use crate::shared::attachment::recorded_netns;
-use crate::shared::kernel_error as kernel;
+use crate::shared::attachment::may_live;
+use crate::shared::{device, kernel_error as kernel};
 
 /// The drivers that hand a device to a program.
 const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
@@ -66,7 +67,8 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Erro
             format!("key {key:?} names a link that every namespace has of its own"),
         ));
     }
-    let path = device_path(&link.name).unwrap_or_default();
+    let folder = device::folder(&link);
+    let path = folder.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_default();
     let from_path = || Path::new(&path).ancestors().find_map(pci_address);
     let pci_id = match &config.device {
         Device::Bus(bus) if is_pci(bus.id()) => bus.id().to_owned(),
@@ -120,10 +122,11 @@ fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Error> 
         Device::Mac(mac) => by_mac(host, *mac),
         Device::KernelPath(path) => {
             let folder = path.join("net");
-            let names = entries(&folder).ok_or_else(|| {
-                missing(config, &format!("failed to find network devices at {folder:?}"))
-            })?;
-            first_of(host, &names)
+            if !folder.is_dir() {
+                let why = format!("failed to find network devices at {folder:?}");
+                return Err(missing(config, &why));
+            }
+            first_of(host, path)
         }
         Device::Bus(bus) => by_bus(config, bus, host),
     }
@@ -148,28 +151,27 @@ fn by_bus(config: &Config, bus: &Bus, host: &mut RouteSocket) -> Result<Option<L
     let id = bus.id();
     let pci = pci_folder(id);
     if let (Bus::Id(_), false) = (bus, pci.exists()) {
-        let names = entries(&auxiliary_folder(id).join("net")).unwrap_or_default();
-        let found = first_of(host, &names)?;
+        let found = first_of(host, &auxiliary_folder(id))?;
         return found.map(Some).ok_or_else(|| {
             missing(config, &format!("failed to find device name for auxiliary device {id}"))
         });
     }
-    let folders = [Some(pci.join("net")), virtio_folder(&pci)];
-    let names = folders.into_iter().flatten().find_map(|folder| entries(&folder));
-    let names =
-        names.ok_or_else(|| missing(config, &format!("no net directory under pci device {id}")))?;
-    first_of(host, &names)?
-        .map(Some)
-        .ok_or_else(|| missing(config, &format!("failed to find device name for pci address {id}")))
+    if let Some(found) = first_of(host, &pci)? {
+        return Ok(Some(found));
+    }
+    let has_net = pci.join("net").is_dir() || virtio_folder(&pci).is_some_and(|net| net.is_dir());
+    Err(missing(
+        config,
+        &if has_net {
+            format!("failed to find device name for pci address {id}")
+        } else {
+            format!("no net directory under pci device {id}")
+        },
+    ))
 }
 
-fn first_of(host: &mut RouteSocket, names: &[String]) -> Result<Option<Link>, Error> {
-    for name in names {
-        if let Some(link) = by_name(host, name)? {
-            return Ok(Some(link));
-        }
-    }
-    Ok(None)
+fn first_of(host: &mut RouteSocket, device: &Path) -> Result<Option<Link>, Error> {
+    Ok(device::links_of(host, device)?.into_iter().next())
 }
 
 fn pci_folder(id: &str) -> PathBuf {
@@ -226,11 +228,15 @@ pub(super) struct Holder {
 
 /// Says which attachment has the device that is asked for, if one has.
 pub(super) fn holder(config: &Config) -> Option<Holder> {
+    let census = Census::new();
     let records = config.index.list().found.into_iter();
     records.filter(|record| record.plugin == HostDevice::NAME).find_map(|record| {
         let facts: Facts = serde_json::from_value(record.data.clone()).ok()?;
-        let alive = !matches!(recorded_netns(&record), Ok(None));
-        facts.is_what(config).then_some(Holder { attachment: record.attachment, facts, alive })
+        if !facts.is_what(config) {
+            return None;
+        }
+        let alive = may_live(&record, &census);
+        Some(Holder { attachment: record.attachment, facts, alive })
     })
 }
 

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, Error, IfName, code};
 use cni_plugin::Call;
+use kernel::Errno;
 use kernel::mac::MacAddr;
+use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::config::{Config, Device};
 use super::find::Seen;
 use super::user_space;
+use crate::shared::identity::Identity;
 use crate::shared::{kernel_error as kernel, owner};
 
 /// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
@@ -46,8 +49,14 @@ pub(super) struct Facts {
     mtu: u32,
     up: bool,
     alias: Option<String>,
+    /// Its further names; `None` in a record of an older version.
+    alt_names: Option<Vec<String>>,
     /// What made it; hardware has none, and survives the namespace it is in.
     kind: Option<String>,
+    /// How the container's namespace tells a virtual device from others ([`crate::interface::single`] writes it down once
+    /// the device is there). Hardware is told by its permanent address and its place on a bus, which no container can
+    /// give a link.
+    inside: Option<Identity>,
 }
 
 impl Facts {
@@ -78,7 +87,9 @@ impl Facts {
             mtu: link.mtu,
             up: link.up(),
             alias: link.alias.clone(),
+            alt_names: Some(link.alt_names.clone()),
             kind: link.kind.clone(),
+            inside: None,
         }
     }
 
@@ -115,6 +126,20 @@ impl Facts {
             || differs(&self.parent, link.parent_device.clone())
     }
 
+    /// Says whether a link in the container cannot be the device: another stands in its place.
+    pub(super) fn contradicts_inside(&self, link: &Link) -> bool {
+        self.contradicts(link) || self.inside.is_some_and(|inside| !inside.is(link))
+    }
+
+    /// Says whether a link in the container is the device, under whatever name. A virtual one is told by what
+    /// the container cannot change, where that was written down.
+    fn is_inside(&self, link: &Link) -> bool {
+        match self.inside {
+            Some(_) => !self.contradicts_inside(link),
+            None => self.is(link),
+        }
+    }
+
     /// Says whether a link is the device, under whatever name: by what we marked it with, or by its hardware.
     fn is(&self, link: &Link) -> bool {
         let same = |was: &Option<String>, is: Option<String>| was.is_some() && *was == is;
@@ -129,7 +154,8 @@ impl Facts {
     fn is_home(&self, link: &Link) -> bool {
         let same_mac = self.mac.is_none() || self.mac == text_of(link.mac);
         let same_state = link.mtu == self.mtu && link.up() == self.up && same_mac;
-        link.name == self.device && link.alias == self.alias && same_state
+        let same_names = link.name == self.device && given_names(link, Some(self)).is_empty();
+        same_names && link.alias == self.alias && same_state
     }
 
     /// Says whether the device survives its namespace, and is still in the machine.
@@ -176,8 +202,17 @@ fn find_inside(
 ) -> Result<Option<Link>, Error> {
     let ifname = key.ifname.as_str();
     let named = inside.link_by_name(ifname).map_err(kernel)?;
+    if let (Some(facts), Some(link)) = (facts, &named)
+        && facts.contradicts_inside(link)
+    {
+        call.warn(format_args!(
+            "interface {ifname:?} is another link than device {:?}, which was moved into the container; \
+             it stays there",
+            facts.device
+        ));
+    }
     match (facts, named) {
-        (Some(facts), Some(link)) if facts.is(&link) => return Ok(Some(link)),
+        (Some(facts), Some(link)) if facts.is_inside(&link) => return Ok(Some(link)),
         (None, Some(link)) if original_name(&link).is_some() => return Ok(Some(link)),
         (None, Some(_)) => {
             call.warn(format_args!(
@@ -189,7 +224,7 @@ fn find_inside(
     }
     let links = inside.links().map_err(kernel)?;
     let is_it = |link: &Link| match facts {
-        Some(facts) => facts.is(link),
+        Some(facts) => facts.is_inside(link),
         None => is_asked_for(call, link),
     };
     Ok(links.into_iter().find(|link| !link.loopback() && is_it(link)))
@@ -261,6 +296,9 @@ pub(super) fn original_name(link: &Link) -> Option<&str> {
     (!alias.starts_with(owner::PREFIX) && IfName::new(alias).is_ok()).then_some(alias)
 }
 
+/// How often a device is moved that the container gives further names meanwhile.
+const MOVE_TRIES: usize = 8;
+
 /// Moves the device from the container to the host, with its name and alias in the same message.
 fn move_home(
     call: &Call<'_>,
@@ -277,7 +315,17 @@ fn move_home(
         alias: Some(alias),
         ..LinkSet::default()
     };
-    let moved = inside.apply_one(&Change::SetLink { ifindex: link.index, set });
+    let change = Change::SetLink { ifindex: link.index, set };
+    let mut moved = Ok(());
+    for _ in 0..MOVE_TRIES {
+        if let Some(link) = inside.link_by_index(link.index).map_err(kernel)? {
+            take_names(inside, host, &link, facts)?;
+        }
+        moved = inside.apply_one(&change);
+        if !moved.as_ref().is_err_and(NetlinkError::is_exists) {
+            break;
+        }
+    }
     match moved {
         // The namespace goes at this moment, and takes what is virtual along.
         Err(error) if error.is_not_found() => return Ok(()),
@@ -290,6 +338,40 @@ fn move_home(
     }
     let Some(moved) = host.link_by_name(&name).map_err(kernel)? else { return Ok(()) };
     settle(call, host, &moved, facts);
+    Ok(())
+}
+
+/// Returns the further names that the container gave a device, which are in use on the host once the device is there. Where nobody
+/// wrote down which it had, that cannot be told.
+fn given_names<'l>(link: &'l Link, facts: Option<&Facts>) -> Vec<&'l String> {
+    let Some(own) = facts.and_then(|facts| facts.alt_names.as_ref()) else { return Vec::new() };
+    link.alt_names.iter().filter(|name| !own.contains(name)).collect()
+}
+
+/// Takes further names from a device in the container that it must not come home with: those that the container gave it, and
+/// those that are another's on the host, with which the kernel does not move it.
+fn take_names(
+    inside: &mut RouteSocket,
+    host: &mut RouteSocket,
+    link: &Link,
+    facts: Option<&Facts>,
+) -> Result<(), Error> {
+    let mut names = given_names(link, facts);
+    for name in &link.alt_names {
+        if !names.contains(&name) && host.link_by_name(name).map_err(kernel)?.is_some() {
+            names.push(name);
+        }
+    }
+    let ifindex = link.index;
+    for name in names {
+        match inside.apply_one(&Change::DelAltName { ifindex, name: name.clone() }) {
+            // The container took it off itself.
+            Err(error) if !error.is_not_found() && error.errno() != Some(Errno::INVAL) => {
+                return Err(kernel(error));
+            }
+            _ => {}
+        }
+    }
     Ok(())
 }
 
@@ -313,6 +395,8 @@ fn restore(
     }
     let set = LinkSet { name: Some(name.clone()), alias: Some(alias), ..LinkSet::default() };
     changes.push(Change::SetLink { ifindex, set });
+    let given = given_names(link, facts).into_iter();
+    changes.extend(given.map(|name| Change::DelAltName { ifindex, name: name.clone() }));
     host.apply(&changes).map_err(|error| {
         kernel(error.source)
             .context(format_args!("failed to restore {:?} to original name {name:?}", link.name))

@@ -3,12 +3,13 @@
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
+use kernel::living::Census;
 use state::Index;
 
 use super::HostDevice;
 use super::config::Config;
 use crate::interface::single::SingleLink as _;
-use crate::shared::attachment::recorded_netns;
+use crate::shared::attachment::may_live;
 use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
 
 /// Names the device: by its address on the bus, and where it has none by the key and the text that ask for it.
@@ -29,9 +30,10 @@ pub(super) fn object_of(config: &Config) -> Option<String> {
 
 /// Finds the attachment that has the device and whose namespace is there.
 pub(super) fn holder(index: &Index, object: &str) -> Option<AttachmentKey> {
+    let census = Census::new();
     index.holders(object).found.into_iter().find(|key| {
         let record = index.get(key, HostDevice::NAME).found;
-        record.is_some_and(|record| !matches!(recorded_netns(&record), Ok(None)))
+        record.is_some_and(|record| may_live(&record, &census))
     })
 }
 

@@ -2,6 +2,7 @@
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
+use kernel::living::Census;
 use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 
@@ -79,10 +80,10 @@ pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Resul
 
 /// Releases the holds of attachments whose record or namespace is gone, and their links with it.
 fn forget_the_dead(index: &Index, object: &str) -> Result<(), Error> {
+    let census = Census::new();
     for key in index.holders(object).found {
         let record = index.get(&key, Ipvlan::NAME).found;
-        let alive =
-            record.is_some_and(|record| !matches!(attachment::recorded_netns(&record), Ok(None)));
+        let alive = record.is_some_and(|record| attachment::may_live(&record, &census));
         if !alive {
             index.release(object, &key).map_err(|error| file_error(&error))?;
         }

@@ -20,7 +20,7 @@ use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::remove::unavailable;
 use super::rows::{has_id, ids};
-use crate::shared::attachment;
+use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{drift, repair};
 
@@ -210,7 +210,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
             port: seen.name.clone(),
             mirrors: config.mirrors.iter().map(|mirror| mirror.name.clone()).collect(),
         };
-        attachment::write_down(call, &index, role.name(), &facts, netns.id())?;
+        attachment::write_down(call, &index, role.name(), &facts, &netns)?;
         let mut plan = Transaction::new(DATABASE);
         let port = Value::Atom((&seen.port).into());
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
@@ -265,7 +265,7 @@ fn refuse_circles(config: &Config, seen: &Seen) -> Result<(), Error> {
 
 /// Runs DEL: the port leaves the mirrors; those that we made and nobody uses go.
 fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let _no_repair = repair::keep_off(call);
+    let _no_repair = repair::keep_off(call)?;
     of(call, call.attachment(), role)
 }
 
@@ -353,8 +353,9 @@ fn gc(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
     for record in attachment::stale_records(call, &index, role.name()) {
-        let key = record.attachment;
-        failures.note(format_args!("collect {key}"), of(call, &key, role));
+        let one = Stale::of(record);
+        let collected = one.collect(&index, role.name(), || of(call, &one.key, role));
+        failures.note(format_args!("collect {}", one.key), collected);
     }
     failures.into_result()
 }
@@ -385,7 +386,7 @@ macro_rules! plugin {
             }
 
             fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-                add(call, $role)
+                attachment::add_alone(call, || add(call, $role))
             }
 
             fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -397,11 +398,16 @@ macro_rules! plugin {
             }
 
             fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-                repair::by_adding_again(call, self, $role.name())
+                // It goes by the port's name in the switch's database, and changes no link.
+                repair::by_adding_again(call, self, $role.name(), || Ok(()))
             }
 
             fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
                 gc(call, $role)
+            }
+
+            fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+                Config::of(call, $role).and_then(|config| config.place.remote()).map(drop)
             }
 
             fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use super::place::Place;
 use super::rows::OWN_PREFIX;
 use super::vlans::{RawTrunk, Vlans};
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::parse_mtu;
+use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 
 /// The bridge where OVN binds its ports.
 const OVN_BRIDGE: &str = "br-int";
@@ -67,6 +67,7 @@ pub(super) struct Raw {
     vni: Option<i64>,
     remotes: Vec<String>,
     mirrors: Vec<RawMirror>,
+    allow_address_conflict: bool,
     args: RawArgs,
     runtime_config: RawRuntime,
     ipam: Option<IgnoredAny>,
@@ -175,7 +176,11 @@ impl Config {
         if let Some(port) = raw.ofport_request.filter(|port| !OFPORTS.contains(port)) {
             return Err(invalid(
                 format!("invalid ofport_request {port}"),
-                format!("it is a number from {} to {}", OFPORTS.start(), OFPORTS.end()),
+                format!(
+                    "key \"ofport_request\" is a number from {} to {}",
+                    OFPORTS.start(),
+                    OFPORTS.end()
+                ),
             ));
         }
         if let Some(key) = raw.external_ids.keys().find(|key| is_ours(key)) {
@@ -197,7 +202,7 @@ impl Config {
             create,
             kind,
             vlans: Vlans::parse(raw.vlan, raw.trunk.as_deref(), &raw.vlan_mode)?,
-            mtu: parse_mtu(raw.mtu)?,
+            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
             mac: mac.as_deref().map(parse_mac).transpose()?,
             ofport: raw.ofport_request,
             interface_type: raw.interface_type,
@@ -244,7 +249,7 @@ fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Error> {
     IfName::new(bridge).map_err(|error| {
         invalid(
             format!("invalid bridge name {bridge:?}: {}", error.msg),
-            "the bridge is a link, too",
+            "key \"bridge\": with \"createBridge\" it is a link too, whose name has 15 characters at most",
         )
     })?;
     if !["", "standalone", "secure"].contains(&raw.fail_mode.as_str()) {

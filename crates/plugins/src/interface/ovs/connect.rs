@@ -2,22 +2,25 @@
 
 use cni::{AddResult, AttachmentKey, Error, IpConfig};
 use cni_plugin::{Call, codes};
+use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Change, LinkSet, RouteSocket};
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Until, Uuid, Value};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::{Config, PortKind};
-use super::database::{ATTEMPTS, Switch, busy};
+use super::database::{ATTEMPTS, Switch, busy, is_unmade};
 use super::made::{Made, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
 use super::{NAME, interior};
+use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
+use crate::shared::identity::Identity;
 use crate::shared::pair::{NewPair, Pair};
 use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
@@ -39,6 +42,10 @@ pub(super) struct Facts {
     pub(super) host_ifname: String,
     /// There may be a bridge or tunnels that go with the network's last port.
     pub(super) shares: bool,
+    /// The container's interface, if the switch made it.
+    pub(super) inside: Option<Identity>,
+    /// What is held so that no other attachment has these addresses here ([`claim`]).
+    pub(super) claims: Vec<String>,
 }
 
 /// What was found in the database before anything was changed.
@@ -50,6 +57,8 @@ pub(super) struct Seen {
     stale: Vec<(Uuid, Option<String>)>,
     tunnels: Vec<String>,
     mirrors: Vec<SeenMirror>,
+    /// The bridge is written down, and no switch has made it.
+    unmade: bool,
 }
 
 /// Runs ADD.
@@ -61,6 +70,10 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     pair::refuse_existing(&inside, call)?;
     let mut switch = Switch::connect(call, &config.remote)?;
     let seen = observe(&mut switch, call, &config)?;
+    if seen.unmade {
+        switch.check_schema()?;
+        switch.require_made(&config.bridge)?;
+    }
 
     let mut undo = Undo::new();
     let mut site =
@@ -96,7 +109,7 @@ pub(super) fn observe(
     let name = port_name(key, config);
     let mut look = Transaction::new(DATABASE);
     let by_name = vec![Condition::equals("name", config.bridge.as_str())];
-    let bridge = look.select(Bridge::TABLE, by_name, &["name", "datapath_type"]);
+    let bridge = look.select(Bridge::TABLE, by_name, &["name", "datapath_type", "datapath_id"]);
     let same_name = vec![Condition::equals("name", name.as_str())];
     let taken = look.select(Port::TABLE, same_name, Port::COLUMNS);
     let network = rows::has_id(ids::NETWORK, key.network.as_str());
@@ -141,6 +154,7 @@ pub(super) fn observe(
         .map(|handle| found.rows(handle).iter().map(|row| row.text("name").to_owned()).collect());
     Ok(Seen {
         datapath,
+        unmade: found.rows(bridge).first().is_some_and(is_unmade),
         stale,
         tunnels: tunnels.unwrap_or_default(),
         mirrors: mirrors::seen(&found, &mirrors, &config.mirrors, None)?,
@@ -259,8 +273,10 @@ fn attach<'a>(
         bridge: config.bridge.clone(),
         host_ifname: String::new(),
         shares: config.create.is_some() || config.tunnel.is_some(),
+        inside: None,
+        claims: Vec::new(),
     };
-    attachment::write_down(call, &index, NAME, &facts, site.netns.id())?;
+    attachment::write_down(call, &index, NAME, &facts, site.netns)?;
     undo.record("remove what was made", move || super::remove::all(call, None));
     let first_mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = match config.kind {
@@ -274,7 +290,7 @@ fn attach<'a>(
         && pair.host_ifname != owner::host_ifname(call.attachment(), 0)
     {
         facts.host_ifname.clone_from(&pair.host_ifname);
-        attachment::write_down(call, &index, NAME, &facts, site.netns.id())?;
+        attachment::write_down(call, &index, NAME, &facts, site.netns)?;
     }
     let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
     let ipam = |undo: &mut Undo<'a>| {
@@ -289,15 +305,24 @@ fn attach<'a>(
         .as_ref()
         .map_or_else(|| port_name(call.attachment(), config), |pair| pair.host_ifname.clone());
     site.switch.listen()?;
+    let makes_bridge = seen.datapath.is_none();
     let (interface, user_space) = write(site.switch, call, config, seen, &name, mac)?;
     // Before the link is up: a switch that takes a link writes the flags that it read before, and would set it down again.
-    site.switch.wait_for_port(&interface, &name)?;
+    match makes_bridge {
+        true => site.switch.wait_for_first_port(&config.bridge, &interface, &name)?,
+        false => site.switch.wait_for_port(&interface, &name)?,
+    };
     let made = match pair {
         Some(pair) => {
             prepare(site, &pair, call, mac, user_space)?;
             Made::Pair(pair)
         }
-        None => Made::Interior(interior::take(call, site, &name, mac, config.mtu)?),
+        None => {
+            let taken = interior::take(call, site, &name, mac, config.mtu)?;
+            facts.inside = Some(taken.identity);
+            attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+            Made::Interior(taken)
+        }
     };
     if early {
         made.bring_up(site)?;
@@ -306,6 +331,15 @@ fn attach<'a>(
     let mut result = addresses.unwrap_or_default();
     for ip in &mut result.ips {
         ip.interface = Some(made.position());
+    }
+    if !result.ips.is_empty() {
+        let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+        let (segment, own) = segment(site.host, config)?;
+        claim::refuse_addresses_of(call, site.host, own.as_slice(), &addresses)?;
+        let places = [claim::Place::Segment(segment)];
+        facts.claims = claim::objects(&places, &addresses);
+        attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+        claim::take(call, &index, &places, &addresses)?;
     }
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let (ifindex, ifname) = (made.container_index(), call.ifname().as_str());
@@ -317,6 +351,21 @@ fn attach<'a>(
         pair::wait_for_carrier(site.inside, ifindex)?;
     }
     Ok(report(call, result, &made, mac))
+}
+
+/// The segment that the container is on, and the host's own link on it: the bridge's, which is in no VLAN.
+pub(super) fn segment(
+    host: &mut RouteSocket,
+    config: &Config,
+) -> Result<(Segment, Option<Link>), Error> {
+    let vlan = config.vlans.tag.filter(|tag| *tag != 0);
+    let segment = Segment::of_switch(&config.bridge, vlan);
+    let own = match vlan {
+        // A name that no link can have is none's.
+        None if config.bridge.len() < 16 => host.link_by_name(&config.bridge).map_err(kernel)?,
+        _ => None,
+    };
+    Ok((segment, own))
 }
 
 /// Sets what a pair has beyond being one.

@@ -6,8 +6,8 @@ use cni::{Error, code};
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
 use ovsdb::{
-    Client, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError, Remote, Row,
-    Select, Transaction, Uuid,
+    Client, Condition, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError,
+    Remote, Row, Select, Transaction, Uuid,
 };
 
 /// How long the database, and then the switch, may take: both answer within milliseconds.
@@ -32,6 +32,7 @@ const TURN: Duration = Duration::from_secs(1);
 const NEEDED: &[(&str, &[&str])] = &[
     ("Open_vSwitch", &["bridges", "next_cfg", "cur_cfg"]),
     ("Bridge", Bridge::COLUMNS),
+    ("Bridge", &["datapath_id"]),
     ("Port", Port::COLUMNS),
     ("Port", &["protected"]),
     ("Interface", Interface::COLUMNS),
@@ -184,6 +185,69 @@ impl Switch {
         }
     }
 
+    /// Waits as [`Switch::wait_for_port`] does for a port that came with its bridge: what keeps the switch from making the bridge
+    /// is told as soon as the switch has tried.
+    ///
+    /// # Errors
+    /// As [`Switch::require_made`] and [`Switch::wait_for_port`].
+    pub(super) fn wait_for_first_port(
+        &mut self,
+        bridge: &str,
+        uuid: &Uuid,
+        name: &str,
+    ) -> Result<i64, Error> {
+        self.require_made(bridge)?;
+        // What was told meanwhile is lost.
+        let mut look = Transaction::new(DATABASE);
+        let row = look.select("Interface", vec![Condition::is(uuid)], &["ofport", "error"]);
+        let found = self.transact(&look)?;
+        let number = found.rows(row).first().and_then(|row| row.integer("ofport"));
+        match number.filter(|number| 0 < *number) {
+            Some(number) => Ok(number),
+            None => self.wait_for_port(uuid, name),
+        }
+    }
+
+    /// Lets the switch do all that was written down before, and refuses a bridge that it could not make.
+    ///
+    /// # Errors
+    /// Code 112 with the switch's words, or when it does nothing.
+    pub(super) fn require_made(&mut self, bridge: &str) -> Result<(), Error> {
+        self.listen()?;
+        let mut plan = Transaction::new(DATABASE);
+        let numbered = number(&mut plan);
+        let outcome = self.transact(&plan)?;
+        self.wait_for(&outcome, numbered)?;
+        self.refuse_unmade(bridge)
+    }
+
+    /// Refuses a bridge that is written down and that no switch has made. One that was written down just now will be made.
+    ///
+    /// # Errors
+    /// Code 112 with the switch's words.
+    pub(super) fn refuse_unmade(&mut self, bridge: &str) -> Result<(), Error> {
+        let by_name = || vec![Condition::equals("name", bridge)];
+        let mut look = Transaction::new(DATABASE);
+        let row = look.select("Bridge", by_name(), &["datapath_id", "datapath_type"]);
+        let own = look.select("Interface", by_name(), &["error"]);
+        let found = self.transact(&look)?;
+        let Some(row) = found.rows(row).first().filter(|row| is_unmade(row)) else {
+            return Ok(());
+        };
+        let why = match found.rows(own).first().map(|row| row.text("error")) {
+            None | Some("") => "it does not say why".to_owned(),
+            Some(why) => why.to_owned(),
+        };
+        let datapath = match row.text("datapath_type") {
+            "" => "system",
+            given => given,
+        };
+        let text = format!("ovs-vswitchd could not make bridge {bridge:?}: {why}");
+        Err(Error::new(codes::SWITCH, text).with_details(format!(
+            "its datapath_type is {datapath:?}: \"system\" needs the kernel's module openvswitch, \"netdev\" works without; its log says more"
+        )))
+    }
+
     /// Waits until the switch has done what a transaction with [`number`] wrote down, and everything before it.
     ///
     /// # Errors
@@ -220,6 +284,11 @@ impl Switch {
             }
         }
     }
+}
+
+/// Says of a row of the table `Bridge` that no switch has made it: one that does writes down the datapath's ID.
+pub(super) fn is_unmade(bridge: &Row) -> bool {
+    bridge.text("datapath_id").is_empty()
 }
 
 fn refused(name: &str, why: &str) -> Error {

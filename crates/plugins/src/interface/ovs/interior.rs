@@ -15,6 +15,7 @@ use kernel::route::{
 
 use super::connect::Site;
 use super::rows;
+use crate::shared::identity::{self, Identity};
 use crate::shared::{drift, kernel_error as kernel, owner};
 
 /// What the kernel calls the links of its own datapath.
@@ -31,6 +32,7 @@ const MADE: &[&str] = &[OF_KERNEL, "tun"];
 pub(super) struct Taken {
     pub(super) ifindex: u32,
     pub(super) mtu: u32,
+    pub(super) identity: Identity,
 }
 
 /// Moves the link that the switch has made into the container, under its final name.
@@ -43,7 +45,7 @@ pub(super) fn take(
 ) -> Result<Taken, Error> {
     let (netns, host, inside) = (site.netns, &mut *site.host, &mut *site.inside);
     let link = move_in(call, netns, host, inside, name, mac, mtu)?;
-    Ok(Taken { ifindex: link.index, mtu: link.mtu })
+    Ok(Taken { ifindex: link.index, mtu: link.mtu, identity: Identity::of(&link) })
 }
 
 /// Moves the link from the host into the container; returns the container's interface.
@@ -115,16 +117,14 @@ pub(super) fn remove_link(
     key: &AttachmentKey,
     name: &str,
     netns: Option<&Netns>,
+    recorded: Option<Identity>,
 ) -> Result<(), Error> {
-    let alias = owner::alias(key);
     let mut host = RouteSocket::open().map_err(kernel)?;
     remove_made(&mut host, name)?;
     let Some(netns) = netns else { return Ok(()) };
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
-    if let Some(link) = inside.link_by_name(key.ifname.as_str()).map_err(kernel)?
-        && KINDS.iter().any(|kind| link.is_kind(kind))
-        && link.alias.as_ref() == Some(&alias)
-    {
+    let found = identity::find(&mut inside, key, recorded)?;
+    for link in found.ours.iter().filter(|link| KINDS.iter().any(|kind| link.is_kind(kind))) {
         inside.delete_link(link.index).map_err(kernel)?;
     }
     remove_made(&mut inside, name)

@@ -43,6 +43,8 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
 
+use crate::shared::attachment;
+
 pub use chained::{MirrorConsumer, MirrorProducer};
 pub use sweep::sweep;
 
@@ -59,7 +61,7 @@ impl Plugin for Ovs {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        connect::add(call)
+        attachment::add_alone(call, || connect::add(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -76,6 +78,10 @@ impl Plugin for Ovs {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        config::Config::of(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
+use kernel::living::Census;
 use kernel::netns::Netns;
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
@@ -13,7 +14,8 @@ use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
 use super::{NAME, defaults, interior, mirrors};
-use crate::shared::attachment::{self, Left};
+use crate::shared::attachment::{self, Left, Stale};
+use crate::shared::claim;
 use crate::shared::failures::Failures;
 use crate::shared::pair;
 
@@ -36,7 +38,10 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
     let mut failures = Failures::new();
     let recorded = match (netns, &record) {
         (None, Some(record)) => failures
-            .note("open the container's namespace", attachment::recorded_netns(record))
+            .note(
+                "open the container's namespace",
+                attachment::recorded_netns(record, &Census::new()),
+            )
             .flatten(),
         _ => None,
     };
@@ -51,9 +56,11 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
         }
     }
     let name = rows::interior_name(key);
-    failures.note("remove the port's link", interior::remove_link(key, &name, netns));
-    let known = facts.map(|facts| facts.host_ifname);
+    let inside = facts.as_ref().and_then(|facts| facts.inside);
+    failures.note("remove the port's link", interior::remove_link(key, &name, netns, inside));
+    let (known, claims) = facts.map(|facts| (facts.host_ifname, facts.claims)).unzip();
     failures.note("remove the link", pair::remove(call, key, known.as_deref(), netns));
+    claim::release(&index, key, claims.as_deref(), &mut failures);
     if failures.is_empty() {
         failures.note("forget the attachment", attachment::forget(&index, key, NAME));
     }
@@ -131,7 +138,10 @@ fn find(
     let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], Port::COLUMNS);
     let made_mirrors = mirrors::look_at_made(&mut look);
     let is_called = call.env().container_id == key.container_id.as_str();
-    let netns = call.netns_path().and_then(|path| path.to_str()).filter(|_| is_called);
+    let netns = call
+        .netns_path()
+        .and_then(|path| path.to_str())
+        .filter(|_| is_called && !call.leads_to_another());
     let references = netns.map(|netns| {
         let conditions = vec![
             has_id(ids::PLUGIN, ids::REFERENCE),
@@ -239,15 +249,17 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     stale.dedup();
     stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
     let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
+    let looked = stale.clone();
     for key in stale {
-        let collected = of(call, &key, None);
+        let one = Stale::look(&index, NAME, key.clone());
+        let collected = one.collect(&index, NAME, || of(call, &key, None));
         if failures.note(format_args!("collect {key}"), collected).is_none()
             && let Left::LinksOf(keys) = &mut left
         {
             keys.push(key);
         }
     }
-    attachment::collect_addresses(call, &left, &mut failures);
+    attachment::collect_addresses(call, NAME, &looked, left, &mut failures);
     failures.into_result()
 }
 

@@ -5,17 +5,18 @@ use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, LinkSet, RouteSocket};
+use state::Index;
 
 use super::config::{Config, PortKind};
-use super::connect::{self, OPTIONS};
+use super::connect::{self, Facts, OPTIONS};
 use super::database::Switch;
 use super::{NAME, interior, rows, verify};
-use crate::shared::kernel_error as kernel;
 use crate::shared::repair::{self, Inside, Repair};
+use crate::shared::{attachment, claim, identity, kernel_error as kernel};
 
 /// Runs the repair. The addresses' reservation comes before the addresses, the port before the container's side.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
-    repair::of_record(call, NAME, |_, repair| {
+    repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
         let result = call.require_prev_result("Required prevResult missing")?;
         let addresses = repair.addresses(call);
@@ -28,13 +29,15 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
                 &["veth"]
             }
             PortKind::Internal => {
-                internal(call, &config, &result, &netns, &mut host, &mut inside, repair)?;
+                internal(call, index, &config, &result, &netns, &mut host, &mut inside, repair)?;
                 interior::KINDS
             }
         };
         let wanted =
             Inside { kinds, options: OPTIONS, addresses, ways: &[], no_prefix_routes: false };
-        repair::container_side(call, &netns, &mut inside, &result, wanted, repair).map(drop)
+        repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
+        let facts: Option<Facts> = attachment::read_facts(index, call.attachment(), NAME);
+        claim::put_back(call, index, &facts.unwrap_or_default().claims, repair)
     })
 }
 
@@ -104,8 +107,10 @@ fn write_again(
 }
 
 /// A switch that was started anew has made a new link for the port; the one in the container has no other end any more.
+#[expect(clippy::too_many_arguments, reason = "both sides, and what is known of them")]
 fn internal(
     call: &Call<'_>,
+    index: &Index,
     config: &Config,
     result: &AddResult,
     netns: &Netns,
@@ -130,7 +135,8 @@ fn internal(
     }
     let what = format!("link of port {name:?} as interface {ifname:?}");
     let moved = interior::remove_dead(inside, call).and_then(|()| {
-        interior::move_in(call, netns, host, inside, &name, mac, config.mtu).map(drop)
+        let link = interior::move_in(call, netns, host, inside, &name, mac, config.mtu)?;
+        identity::write_down(index, call.attachment(), NAME, &link)
     });
     repair.note(what, moved);
     Ok(())

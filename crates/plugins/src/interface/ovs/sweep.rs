@@ -1,15 +1,16 @@
 //! Ports of ours whose containers are gone, found without any runtime's word: for a service that looks after the switch.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::Instant;
 
-use cni::Error;
-use kernel::netns::{Netns, NetnsError};
+use cni::{AttachmentKey, Error};
+use kernel::living::{Census, Life, Noted};
 use kernel::route::RouteSocket;
 use ovsdb::vswitch::{DATABASE, Interface, Port, TypedRow as _};
 use ovsdb::{Client, Condition, Limits, Remote, Transaction, Until, Uuid, Value};
+use state::{Index, Roots};
 
+use super::NAME;
 use super::connect::remove_ports;
 use super::database::told;
 use super::mirrors;
@@ -27,7 +28,8 @@ use crate::shared::shared_object::file_error;
 ///
 /// # Namespace
 /// That of the switch.
-pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
+pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<String>, Error> {
+    let (index, census) = (Index::new(roots), Census::new());
     let boot = state::boot_id().map_err(|error| file_error(&error))?;
     let mut client =
         Client::connect(remote, Limits::default(), until).map_err(|error| told(&error))?;
@@ -50,7 +52,7 @@ pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
             "made in an earlier boot"
         } else if kinds.get(&*port.name) == Some(&"internal") {
             match port.external_ids.get(ids::NETNS) {
-                Some(path) if is_gone(Path::new(path)) => "its container is gone",
+                Some(path) if is_gone(&index, &census, &key, path) => "its container is gone",
                 _ => continue,
             }
         } else if host.link_index(&port.name).map_err(kernel)?.is_none() {
@@ -82,9 +84,10 @@ pub fn sweep(remote: &Remote, until: Instant) -> Result<Vec<String>, Error> {
     }
 }
 
-fn is_gone(netns: &Path) -> bool {
-    match Netns::open(netns) {
-        Ok(_) => false,
-        Err(error) => error.is_missing() || matches!(error, NetnsError::NotANamespace { .. }),
-    }
+/// Says whether the namespace that a port was made for is known to be gone: by what the plugin wrote down, since the database has only
+/// its path.
+fn is_gone(index: &Index, census: &Census, key: &AttachmentKey, netns: &str) -> bool {
+    let recorded = index.get(key, NAME).found.and_then(|record| record.noted());
+    let noted = recorded.unwrap_or_else(|| Noted { path: netns.into(), ..Noted::default() });
+    census.life(&noted) == Life::Gone
 }

@@ -2,16 +2,19 @@
 
 use cni::{AddResult, Error};
 use cni_plugin::{Call, codes};
+use ipnet::IpNet;
 use kernel::route::{Link, RouteSocket};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction};
+use state::Index;
 
 use super::config::{Config, PortKind};
+use super::connect::{self, Facts};
 use super::database::Switch;
-use super::interior;
 use super::remove::unavailable;
 use super::rows::{self, ids};
-use crate::shared::{container, drift, kernel_error as kernel, owner, pair};
+use super::{NAME, interior};
+use crate::shared::{attachment, claim, container, drift, kernel_error as kernel, owner, pair};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -42,7 +45,13 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
         return Err(drift(what));
     }
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
-    container::check(&mut inside, link.index, &link.name, &ips, &result.routes)
+    container::check(&mut inside, link.index, &link.name, &ips, &result.routes)?;
+    let index = Index::new(call.roots());
+    let facts: Option<Facts> = attachment::read_facts(&index, call.attachment(), NAME);
+    claim::check(call, &index, &facts.unwrap_or_default().claims)?;
+    let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let (_, own) = connect::segment(&mut host, &config)?;
+    claim::refuse_addresses_of(call, &mut host, own.as_slice(), &addresses).map_err(claim::as_drift)
 }
 
 fn check_host(
@@ -165,5 +174,5 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
         return Err(failed(format!("failed to find bridge {:?}", config.bridge))
             .with_details("make it (ovs-vsctl add-br), or set \"createBridge\""));
     }
-    Ok(())
+    switch.refuse_unmade(&config.bridge).map_err(unavailable)
 }

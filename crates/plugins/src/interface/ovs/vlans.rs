@@ -85,7 +85,7 @@ fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Error> {
                 if high < low {
                     return Err(invalid(
                         "minID is greater than maxID in trunk parameter",
-                        format!("trunk {low} to {high} is empty"),
+                        format!("key \"trunk\": write minID {high} and maxID {low}"),
                     ));
                 }
                 ids.extend(low..=high);
@@ -107,10 +107,11 @@ fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Error> {
 
 fn vlan_id(id: i64, what: &str) -> Result<u16, Error> {
     let valid = (0..=VLAN_MAX).contains(&id).then(|| u16::try_from(id).ok()).flatten();
+    let key = what.split(' ').next().unwrap_or(what);
     valid.ok_or_else(|| {
         invalid(
             format!("incorrect {what} parameter: {id}"),
-            format!("a VLAN ID is a number from 0 to {VLAN_MAX}"),
+            format!("key {key:?}: a VLAN ID is a number from 0 to {VLAN_MAX}"),
         )
     })
 }
@@ -160,15 +161,21 @@ mod tests {
     fn what_is_no_vlan() {
         check(
             r#"{"vlan":4096}"#,
-            expect!["7 incorrect vlan parameter: 4096; a VLAN ID is a number from 0 to 4095"],
+            expect![[
+                r#"7 incorrect vlan parameter: 4096; key "vlan": a VLAN ID is a number from 0 to 4095"#
+            ]],
         );
         check(
             r#"{"vlan":-1}"#,
-            expect!["7 incorrect vlan parameter: -1; a VLAN ID is a number from 0 to 4095"],
+            expect![[
+                r#"7 incorrect vlan parameter: -1; key "vlan": a VLAN ID is a number from 0 to 4095"#
+            ]],
         );
         check(
             r#"{"trunk":[{"minID":6,"maxID":5}]}"#,
-            expect!["7 minID is greater than maxID in trunk parameter; trunk 6 to 5 is empty"],
+            expect![[
+                r#"7 minID is greater than maxID in trunk parameter; key "trunk": write minID 5 and maxID 6"#
+            ]],
         );
         check(
             r#"{"trunk":[{"minID":6}]}"#,
@@ -178,7 +185,9 @@ mod tests {
         );
         check(
             r#"{"trunk":[{"id":5000}]}"#,
-            expect!["7 incorrect trunk id parameter: 5000; a VLAN ID is a number from 0 to 4095"],
+            expect![[
+                r#"7 incorrect trunk id parameter: 5000; key "trunk": a VLAN ID is a number from 0 to 4095"#
+            ]],
         );
         check(
             r#"{"mode":"native-tagged"}"#,

@@ -5,13 +5,10 @@ use cni_plugin::{Call, Delegate};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::shared::parent::parse_mtu;
+use crate::shared::forwarding;
+use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 use crate::shared::rules::MasqueradeBackend;
-
-/// The least MTU that the kernel takes for a pair (linux include/uapi/linux/if_ether.h ETH_MIN_MTU).
-const MTU_MIN: u32 = 68;
-/// The largest (ETH_MAX_MTU).
-const MTU_MAX: u32 = 65535;
+use crate::shared::shared_object::AtTheEnd;
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -23,6 +20,8 @@ pub(super) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
     mtu: i64,
+    restore_forwarding: bool,
+    allow_address_conflict: bool,
     ipam: Option<IgnoredAny>,
     dns: Option<IgnoredAny>,
     args: Option<IgnoredAny>,
@@ -36,6 +35,8 @@ pub(super) struct Raw {
 pub(super) struct Config {
     pub(super) masquerade: Option<MasqueradeBackend>,
     pub(super) mtu: Option<u32>,
+    /// What becomes of the host's forwarding behind the last container.
+    pub(super) forwarding: AtTheEnd,
 }
 
 impl Config {
@@ -44,18 +45,10 @@ impl Config {
         let raw: Raw = call.read_config()?;
         Ok(Config {
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: parse_mtu(raw.mtu)?.map(check_mtu).transpose()?,
+            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            forwarding: forwarding::at_the_end(raw.restore_forwarding),
         })
     }
-}
-
-fn check_mtu(mtu: u32) -> Result<u32, Error> {
-    if (MTU_MIN..=MTU_MAX).contains(&mtu) {
-        return Ok(mtu);
-    }
-    Err(Error::new(code::INVALID_CONFIG, format!("invalid MTU {mtu}")).with_details(format!(
-        "key \"mtu\" of a pair is between {MTU_MIN} and {MTU_MAX} bytes, or 0"
-    )))
 }
 
 /// Returns the address plugin, without which there is nothing to route.

@@ -11,6 +11,7 @@ use state::Index;
 
 use super::config::{Config, ipam};
 use super::{NAME, plan};
+use crate::shared::claim::{self, Routed};
 use crate::shared::kernel_error as kernel;
 use crate::shared::pair::{NewPair, Pair};
 use crate::shared::undo::Undo;
@@ -23,6 +24,8 @@ pub(super) struct Facts {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
+    /// What is held so that no other attachment has these addresses ([`claim`]).
+    pub(super) claims: Vec<String>,
 }
 
 impl Facts {
@@ -71,9 +74,14 @@ fn attach<'a>(
 
     let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
     let network = key.network.as_str();
+    let routed = Routed::one_by_one(pair.host_index);
+    claim::refuse_unroutable(call, host, &routed, &result.ips)?;
+    let places = [routed.place()];
+    claim::refuse_gateways(call, host, &index, &routed, &places, &result.ips)?;
+    let claims = claim::objects(&places, &ips);
     let filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
-    let facts = Facts { host_ifname: pair.host_ifname.clone(), ips, filter };
-    attachment::write_down(call, &index, NAME, &facts, netns.id())?;
+    let facts = Facts { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
+    attachment::write_down(call, &index, NAME, &facts, netns)?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure_container(call, netns, inside, pair.container_index, &result)?;
     bring_up(host, pair.host_index)?;
@@ -82,7 +90,8 @@ fn attach<'a>(
         pair::wait_for_carrier(host, pair.host_index)?;
     }
     configure_host(host, &pair, &result.ips)?;
-    forwarding::hold(&index, key, &result.ips)?;
+    claim::take(call, &index, &places, &facts.ips)?;
+    forwarding::hold(&index, key, &result.ips, config.forwarding)?;
     Ok(report(call, result, &pair, mac))
 }
 

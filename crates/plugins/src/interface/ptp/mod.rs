@@ -22,6 +22,8 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
 use cni_plugin::{Call, Plugin};
 
+use crate::shared::attachment;
+
 /// The plugin's type.
 const NAME: &str = "ptp";
 
@@ -35,7 +37,7 @@ impl Plugin for Ptp {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        connect::add(call)
+        attachment::add_alone(call, || connect::add(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -52,6 +54,10 @@ impl Plugin for Ptp {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         remove::gc(call)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        verify::validate(call)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -8,11 +8,12 @@ use state::Index;
 use super::NAME;
 use super::connect::Facts;
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, forwarding, pair, rules};
+use crate::shared::shared_object::Leaving;
+use crate::shared::{attachment, claim, forwarding, pair, rules};
 
 /// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    attachment::del(call, |netns| all(call, call.attachment(), netns))
+    attachment::del_pair(call, |netns| all(call, call.attachment(), netns))
 }
 
 /// Removes everything that ADD made beside the addresses' reservation. The host's addresses and routes go with its end
@@ -25,7 +26,7 @@ pub(super) fn all(
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
     failures.note("remove the link", remove_pair(call, &index, key, netns));
-    rest(&index, key, &mut failures);
+    rest(&index, key, Leaving::of(call), &mut failures);
     failures.into_result()
 }
 
@@ -40,11 +41,13 @@ fn remove_pair(
 }
 
 /// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
-fn rest(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
+fn rest(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     let facts = Facts::read(index, key);
+    let claims = facts.as_ref().map(|facts| facts.claims.clone());
     let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
     failures.note("remove filter rules", rules::remove(index, key, recorded));
-    forwarding::release(index, key, failures);
+    forwarding::release(index, key, leaving, failures);
+    claim::release(index, key, claims.as_deref(), failures);
     if failures.is_empty() {
         failures.note("forget the attachment", attachment::forget(index, key, NAME));
     }
@@ -54,7 +57,8 @@ fn rest(index: &Index, key: &AttachmentKey, failures: &mut Failures) {
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
-    let remove_rest = |key: &AttachmentKey, own: &mut Failures| rest(&index, key, own);
+    let remove_rest =
+        |key: &AttachmentKey, own: &mut Failures| rest(&index, key, Leaving::Ended, own);
     let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
     let mut failures = Failures::new();
     failures.note("collect attachments", collected);

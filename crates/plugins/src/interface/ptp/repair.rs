@@ -7,8 +7,11 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::{NAME, plan, verify};
+use crate::shared::claim;
 use crate::shared::repair::{self, Inside, Repair};
-use crate::shared::{container, forwarding, host_side, kernel_error as kernel, owner, rules};
+use crate::shared::{
+    advertisements, container, forwarding, host_side, kernel_error as kernel, owner, rules,
+};
 
 /// Runs the repair; the addresses' reservation comes before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
@@ -43,7 +46,10 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
         put_host_back(&mut host, &peer, &ips, repair)?;
         if let Err(drift) = forwarding::check(&ips) {
-            repair.note(repair::told(&drift), forwarding::hold(index, call.attachment(), &ips));
+            repair.note(
+                repair::told(&drift),
+                forwarding::hold(index, call.attachment(), &ips, config.forwarding),
+            );
         }
         if let (Err(drift), Some(facts)) = (
             verify::check_filter(call, &config, &peer, &ips),
@@ -53,7 +59,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
             let added = rules::add(index, key, config.masquerade, &facts.filter, &facts.ips);
             repair.note(repair::told(&drift), added);
         }
-        Ok(())
+        let claims = Facts::read(index, call.attachment()).unwrap_or_default().claims;
+        claim::put_back(call, index, &claims, repair)
     })
 }
 
@@ -97,6 +104,7 @@ fn put_host_back(
     ips: &[IpConfig],
     repair: &mut Repair,
 ) -> Result<(), Error> {
+    advertisements::refuse_again(&peer.name, repair);
     host_side::put_ipv6_back(host, &peer.name, ips, repair)?;
     let present = host.addresses(Some(peer.index)).map_err(kernel)?;
     for change in plan::host_addresses(peer.index, ips) {
@@ -109,6 +117,10 @@ fn put_host_back(
     }
     for route in plan::host_routes(peer.index, ips) {
         if verify::has_host_route(host, peer, &route)? {
+            let to = route.destination.addr();
+            if let Some(covered) = host_side::covering(host, peer, to, &route.destination)? {
+                repair.look("leave the way", Err::<(), Error>(covered.drift(&peer.name)));
+            }
             continue;
         }
         let what = format!("the host's route to {} by {:?}", route.destination, peer.name);

@@ -9,7 +9,10 @@ use state::Index;
 use super::config::{Config, ipam};
 use super::connect::Facts;
 use super::plan;
-use crate::shared::{container, drift, forwarding, host_side, kernel_error as kernel, pair, rules};
+use crate::shared::claim::{self, Routed};
+use crate::shared::{
+    advertisements, container, drift, forwarding, host_side, kernel_error as kernel, pair, rules,
+};
 
 /// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
@@ -28,6 +31,11 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let routes: Vec<Route> =
         plan::through_gateways(&placed).into_iter().chain(result.routes.iter().cloned()).collect();
     container::check(&mut inside, link.index, &link.name, &ips, &routes)?;
+    let index = Index::new(call.roots());
+    let claims = Facts::read(&index, call.attachment()).unwrap_or_default().claims;
+    claim::check(call, &index, &claims)?;
+    let routed = Routed::one_by_one(host_link.index);
+    claim::check_own(call, &mut host, &routed, &placed)?;
     check_host(&mut host, &host_link, &placed)?;
     forwarding::check(&placed)?;
     check_filter(call, &config, &host_link, &placed)
@@ -44,6 +52,7 @@ fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result
 fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(), Error> {
     let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
     host_side::must_not_lack(lack, &link.name)?;
+    advertisements::check(&link.name)?;
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
     for gateway in plan::gateways(ips) {
         if !present.iter().any(|address| address.address.addr() == gateway) {
@@ -56,6 +65,10 @@ fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(
                 "the host's route to {} by {:?} is gone",
                 route.destination, link.name
             )));
+        }
+        let to = route.destination.addr();
+        if let Some(covered) = host_side::covering(host, link, to, &route.destination)? {
+            return Err(covered.drift(&link.name));
         }
     }
     Ok(())
@@ -92,6 +105,11 @@ pub(super) fn check_filter(
 
 /// Runs STATUS: the address plugin's. The host always has what a pair needs.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
-    Config::of(call)?;
     ipam(call)?.status()
+}
+
+/// Refuses what ADD would refuse on every host.
+pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
+    Config::of(call)?;
+    ipam(call).map(drop)
 }

@@ -54,12 +54,19 @@ impl Daemon {
         }
     }
 
-    /// Asks a daemon that is there whether something is so.
+    /// Asks a daemon that is there whether something is so. One that is missing for a moment only says nothing against it:
+    /// ADD waits for it.
     pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
-        match self.ask(request, Duration::ZERO, STATUS_PATIENCE)? {
-            Answer::Ok => Ok(()),
-            Answer::Assigned(_) => Err(nonsense("it names addresses that nobody asked for")),
-            Answer::Refused(refusal) => Err(Failed { error: refusal.to_cni(), may_be_done: false }),
+        match self.ask(request, Duration::ZERO, STATUS_PATIENCE) {
+            Ok(Answer::Ok) => Ok(()),
+            Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that nobody asked for")),
+            Ok(Answer::Refused(refusal)) => {
+                Err(Failed { error: refusal.to_cni(), may_be_done: false })
+            }
+            Err(failed) if failed.error.code == code::TRY_AGAIN_LATER && self.0.was_ready() => {
+                Ok(())
+            }
+            Err(failed) => Err(failed),
         }
     }
 

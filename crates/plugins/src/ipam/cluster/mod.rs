@@ -158,6 +158,10 @@ impl Plugin for ClusterIpam {
         daemon.tell_now(call, &Request::Collect(collect))
     }
 
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Config::of(call).map(drop)
+    }
+
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let daemon = Daemon::new(call, config.socket.clone());
@@ -186,7 +190,7 @@ fn owner(call: &Call<'_>) -> Owner {
     let is_named = !namespace.is_empty() && !name.is_empty();
     Owner {
         container: call.container_id().to_string(),
-        ifname: call.ifname().to_string(),
+        ifname: call.attachment().ifname.to_string(),
         netns: call.env().netns.clone(),
         pod: is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") }),
     }

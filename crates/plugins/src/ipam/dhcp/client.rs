@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use super::protocol::{Answer, Ask, MAX_LINE, Question, Reply, VERSION, to_line};
+use crate::shared::{daemon, wait};
 
 /// The shortest time-out the kernel can be told: none at all would be for ever.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
@@ -69,6 +70,15 @@ impl AskError {
         matches!(self, AskError::Dial { .. } | AskError::Broken { .. })
     }
 
+    /// Says whether nobody listens, or whoever did ended while it was asked: as it is while a daemon is replaced.
+    pub(super) fn is_daemon_away(&self) -> bool {
+        match self {
+            AskError::Dial { source, .. } => daemon::is_absent(source),
+            AskError::Broken { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Says whether it did not answer in time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
@@ -81,8 +91,39 @@ impl AskError {
 /// # Errors
 /// [`AskError`].
 pub fn ask(path: &Path, ask: &Ask, patience: Duration) -> Result<Answer, AskError> {
-    let deadline = Instant::now() + patience;
-    let mut stream = connect(path, patience)?;
+    ask_when_there(path, ask, Duration::ZERO, patience)
+}
+
+/// Does what [`ask`] does, and waits as long as `start` for a daemon that is not there.
+///
+/// # Errors
+/// [`AskError`].
+pub(super) fn ask_when_there(
+    path: &Path,
+    ask: &Ask,
+    start: Duration,
+    patience: Duration,
+) -> Result<Answer, AskError> {
+    let began = Instant::now();
+    let deadline = began + patience;
+    let mut absent = None;
+    let connected = wait::until(path, began + start.min(patience), || {
+        let left = left(deadline);
+        match connect(path, left) {
+            Err(AskError::Dial { source, .. }) if daemon::is_absent(&source) => {
+                absent = Some(source);
+                None
+            }
+            connected => Some(connected),
+        }
+    });
+    let mut stream = match (connected, absent) {
+        (Some(connected), _) => connected?,
+        (None, source) => {
+            let source = source.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+            return Err(AskError::Dial { path: path.to_owned(), source });
+        }
+    };
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             AskError::Slow { path: path.to_owned(), patience }

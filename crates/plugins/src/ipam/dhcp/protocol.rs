@@ -78,6 +78,9 @@ pub struct Acquire {
     /// Which namespace the plugin found there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_id: Option<NetnsIdentity>,
+    /// The PID namespace of the plugin, unless that is the machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_ns: Option<u64>,
     /// How to ask.
     pub client: Client,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cni::{Error, Route, Version, code};
 use cni_plugin::Call;
-use ipam::{RangeSets, RangeSpec};
+use ipam::{RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 use serde::{Deserialize, Deserializer};
 
 /// Where the reference keeps its folders, and so we do.
@@ -112,8 +112,9 @@ impl HostLocal {
             }]);
         }
         sets.extend(ipam.ranges);
-        let ranges = RangeSets::new(sets)
-            .map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))?;
+        let ranges = RangeSets::new(sets).map_err(|error| {
+            Error::from_chain(code::INVALID_CONFIG, &error).with_details(instead(&error))
+        })?;
         if call.version() < Version::V0_3_0 && !ranges.has_one_set_per_family() {
             return Err(invalid(format!(
                 "CNI version {} does not support more than 1 address per family",
@@ -166,6 +167,28 @@ pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Error> {
     }
     let document: Document = call.read_config()?;
     Ok(data_dir_or_default(document.ipam.data_dir))
+}
+
+/// What to write instead of ranges that make no sense.
+fn instead(error: &RangeSetsError) -> String {
+    let RangeSetsError::Set { source: RangeSetError::Range(error), .. } = error else {
+        return String::new();
+    };
+    match error {
+        RangeError::HostBits { prefix_len, network } => {
+            format!("key \"subnet\": write {network}/{prefix_len}")
+        }
+        RangeError::TooSmall { .. } => {
+            "key \"subnet\": give it room for a gateway and an address".to_owned()
+        }
+        RangeError::StartOutside { subnet, .. } => {
+            format!("key \"rangeStart\" is an address of {subnet}, and none behind rangeEnd")
+        }
+        RangeError::EndOutside { subnet, .. } => {
+            format!("key \"rangeEnd\" is an address of {subnet}, and none before rangeStart")
+        }
+        _ => String::new(),
+    }
 }
 
 fn data_dir_or_default(text: String) -> PathBuf {

@@ -11,6 +11,7 @@ use super::{addresses, both, bridge, call, given};
 use crate::support::Node;
 use crate::support::cluster::{Daemon, left, says, socket};
 use crate::support::listener::Reply;
+use crate::support::ready::Ready;
 
 /// What a call may take that is not to wait: much more than it does, much less than patience.
 const AT_ONCE: Duration = Duration::from_secs(8);
@@ -31,6 +32,12 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     std::fs::remove_dir_all(cluster::wire::todo_dir(&socket(&node))).unwrap();
     call(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(left(&node), []);
+    call(&node, "STATUS", &c1, &both()).call().fails(50, words);
+    // One that is being replaced is no reason to call the node not ready; one that stays away is.
+    let ready = Ready::of(&socket(&node));
+    ready.said_before(Duration::from_secs(5));
+    call(&node, "STATUS", &c1, &both()).call().silent();
+    ready.said_before(Duration::from_secs(61));
     call(&node, "STATUS", &c1, &both()).call().fails(50, words);
     let prev = json!({ "cniVersion": "1.1.0" });
     let check = call(&node, "CHECK", &c1, &both()).prev(&prev).deadline(Duration::from_secs(5));

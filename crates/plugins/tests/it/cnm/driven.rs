@@ -309,18 +309,18 @@ fn a_driver_may_put_the_interface_into_the_container() {
 fn drivers_are_found_as_docker_finds_them() {
     testkit::require!("root", "program:python3");
     let node = Node::new("cnm-found");
-    let _driver = Driver::start_at(&node.lab, "/srv/weft.sock");
+    let _driver = Driver::start_at(&node.lab, "/opt/weft.sock");
     let c1 = node.container("c1");
     node.sh("mkdir -p /etc/docker/plugins /usr/lib/docker/plugins 2>/dev/null || true");
     let spec = |path: &str, text: &str| {
         node.sh(&format!("mkdir -p $(dirname {path}) && printf '{text}' >{path}"));
     };
-    spec("/etc/docker/plugins/one.spec", "unix:///srv/weft.sock\\n");
-    spec("/etc/docker/plugins/two/two.json", "{\"Addr\":\"unix:///srv/weft.sock\"}");
+    spec("/etc/docker/plugins/one.spec", "unix:///opt/weft.sock\\n");
+    spec("/etc/docker/plugins/two/two.json", "{\"Addr\":\"unix:///opt/weft.sock\"}");
     spec("/etc/docker/plugins/far.spec", "tcp://192.0.2.1:1");
     spec("/etc/docker/plugins/tls.spec", "https://192.0.2.1:1");
     for name in
-        ["one", "two", "/srv/weft.sock", "unix:///srv/weft.sock", "/etc/docker/plugins/one.spec"]
+        ["one", "two", "/opt/weft.sock", "unix:///opt/weft.sock", "/etc/docker/plugins/one.spec"]
     {
         let run = |verb: &str| node.run("cnm", verb).to(&c1).config(json!({ "driver": name }));
         run("STATUS").env(|env| env.container_id.clear()).call().silent();

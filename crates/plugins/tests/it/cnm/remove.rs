@@ -1,6 +1,7 @@
 //! DEL and GC with whatever is missing.
 
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::json;
 use testkit::Place;
@@ -64,6 +65,46 @@ fn a_journal_that_is_lost_or_garbled_is_done_without() {
     assert_eq!(held["networks"], json!({}));
     assert_eq!(held["endpoints"], json!({}));
     assert!(!node.roots.lib.join("cnm").exists());
+}
+
+/// An attachment keeps its network whatever became of what is written down, of itself or of the network.
+#[test]
+fn an_add_removes_no_network_that_another_is_on() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-others");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let [c1, c2] = ["c1", "c2"].map(|name| node.container(name));
+        cnm(&node, "ADD", &c1).call().ok();
+        let held = driver.held();
+        let files: Vec<PathBuf> = fs::read_dir(node.roots.lib.join("cnm/n"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        for file in files {
+            let content = fs::read(&file).unwrap();
+            let is_network = file.ends_with("network.json");
+            let another = json!({ "options": { "another": "one" } });
+            for damage in [Some(&b"{"[..]), None] {
+                match damage {
+                    Some(bytes) => fs::write(&file, bytes).unwrap(),
+                    None if is_network => fs::remove_file(&file).unwrap(),
+                    None => continue,
+                }
+                let run = cnm(&node, "ADD", &c2);
+                match is_network {
+                    true => run.call().fails(105, "the record of network n is damaged"),
+                    false => run.config(another.clone()).call().fails(108, "another configuration"),
+                };
+                assert_eq!(driver.held(), held, "{file:?} {damage:?}");
+                fs::write(&file, &content).unwrap();
+            }
+        }
+        cnm(&node, "ADD", &c2).call().ok();
+        for one in [&c1, &c2] {
+            cnm(&node, "DEL", one).call().silent();
+        }
+    });
 }
 
 #[test]
@@ -197,5 +238,23 @@ fn a_container_is_not_attached_twice() {
         cnm(&node, "ADD", &c1).ifname("eth1").call().ok();
         cnm(&node, "DEL", &c1).ifname("eth1").call().silent();
         cnm(&node, "DEL", &c1).call().silent();
+    });
+}
+
+/// A container may give any link of its own the mark of the one that the driver lent.
+#[test]
+fn a_link_that_the_container_made_is_not_given_to_the_driver() {
+    testkit::require!("root", "program:python3");
+    let node = warm("cnm-double");
+    let driver = Driver::start(&node.lab, "weft");
+    leaves_nothing(&node, &driver, || {
+        let c1 = node.container("c1");
+        cnm(&node, "ADD", &c1).call().ok();
+        c1.sh("ip link set eth0 down && ip link set eth0 name hidden alias '' && \
+             ip link add eth0 type veth peer name x && ip link set eth0 alias netwright:n/c1/eth0");
+        let answer = cnm(&node, "DEL", &c1).call();
+        assert!(answer.succeeded(), "{answer:?}");
+        assert_eq!(c1.sh("ip -o link show hidden 2>/dev/null || true"), "");
+        assert_ne!(c1.sh("ip -o link show eth0 2>/dev/null || true"), "");
     });
 }

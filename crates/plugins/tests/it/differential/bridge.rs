@@ -101,5 +101,15 @@ const CASES: &[Case] = &[
         },
         ..PLAIN
     },
+    Case {
+        name: "bridge/address-twice",
+        containers: 2,
+        succeeds: false,
+        chain: |_| {
+            let ipam = json!({ "type": "static", "addresses": [{ "address": "10.1.0.2/24" }] });
+            vec![json!({ "type": "bridge", "bridge": "br0", "ipam": ipam })]
+        },
+        ..PLAIN
+    },
 ];
 tests!(CASES);

@@ -23,6 +23,8 @@ struct Entry {
     lines: Vec<String>,
     /// Like `lines`, but of what is not there in every run: the kernel's own time.
     sometimes: Vec<String>,
+    /// Tests that show it, `FILE::FUNCTION`, where no table can: it takes more than a configuration.
+    tests: Vec<String>,
     reason: String,
 }
 
@@ -78,7 +80,8 @@ impl Ledger {
             addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. These are all the differences; each is \
             intended. A difference that is not listed here fails a test, and so does one that is listed and no longer there.\n\n\
             This page is made from [differences.toml](differences.toml), which also says for each what exactly is \
-            different, by the tests `differential::…` of the crate `plugins` (`UPDATE_EXPECT=1` writes it).\n\n\
+            different, by the tests `differential::…` of the crate `plugins` (`UPDATE_EXPECT=1` writes it). Where it takes more than a \
+            configuration, the test that shows it is named instead.\n\n\
             | where | against | what, and why |\n|---|---|---|\n"
             .to_owned();
         for entry in &self.entries {
@@ -87,8 +90,9 @@ impl Ledger {
                 [one] if one == "unstable" => "unstable",
                 _ => "both",
             };
-            let cases: Vec<_> = entry.cases.iter().map(|case| format!("`{case}`")).collect();
-            writeln!(page, "| {} | {against} | {} |", cases.join(", "), entry.reason).unwrap();
+            let places: Vec<_> =
+                entry.cases.iter().chain(&entry.tests).map(|place| format!("`{place}`")).collect();
+            writeln!(page, "| {} | {against} | {} |", places.join(", "), entry.reason).unwrap();
         }
         page
     }
@@ -160,6 +164,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
             "against" => entry.against = texts,
             "lines" => entry.lines = texts,
             "sometimes" => entry.sometimes = texts,
+            "tests" => entry.tests = texts,
             _ => return Err(wrong()),
         }
     }
@@ -179,8 +184,15 @@ fn every_entry_says_what_where_and_why() {
         let id = &entry.id;
         assert!(ids.insert(id) && !id.is_empty(), "{id}");
         let patterns = entry.lines.len() + entry.sometimes.len();
-        let complete = 0 < patterns && !entry.cases.is_empty() && !entry.reason.is_empty();
+        let in_tables = 0 < patterns && !entry.cases.is_empty();
+        let complete = (in_tables || !entry.tests.is_empty()) && !entry.reason.is_empty();
         assert!(complete, "{id}");
+        for test in &entry.tests {
+            let (file, function) = test.split_once("::").unwrap_or_else(|| panic!("{id}: {test}"));
+            let text = fs::read_to_string(document("..").join(file));
+            let there = text.is_ok_and(|text| text.contains(&format!("\nfn {function}() {{")));
+            assert!(there, "{id}: there is no test {test}");
+        }
         assert!(entry.against.iter().all(|at| at == "installed" || at == "unstable"), "{id}");
     }
 }

@@ -47,6 +47,12 @@ const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "static/runtime-gateway",
+        args: "GATEWAY=10.3.0.1",
+        chain: |_| with(json!({}), json!({ "runtimeConfig": { "ips": ["10.3.0.7/24"] } })),
+        ..PLAIN
+    },
+    Case {
         name: "static/no-prefix",
         succeeds: false,
         chain: |_| with(json!({ "addresses": [{ "address": "10.1.0.2" }] }), json!({})),

@@ -52,6 +52,10 @@ impl<'c> World<'c> {
         match step {
             "ADD" => self.add(),
             "CHECK" => self.each("CHECK", false),
+            "DEL" => {
+                self.node.lab.sh(self.case.later);
+                self.each("DEL", true);
+            }
             _ => self.each("DEL", true),
         }
     }

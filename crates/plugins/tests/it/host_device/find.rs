@@ -20,9 +20,14 @@ fn node(name: &str) -> Node {
 
 /// Makes a PCI device whose links are in `net` below `folder`.
 fn pci(node: &Node, address: &str, folder: &str, nic: &str) {
-    node.sh(&format!(
-        "cd /sys/bus/pci/devices && mkdir -p {address}/{folder}/{nic} && ln -s ../../drivers/ixgbe {address}/driver"
-    ));
+    let device = format!("/sys/bus/pci/devices/{address}");
+    shown(node, &format!("{device}/{folder}"), nic);
+    node.sh(&format!("ln -s ../../drivers/ixgbe {device}/driver"));
+}
+
+/// Has a device's folder `net` show a link of the host's, as sysfs does.
+fn shown(node: &Node, net: &str, nic: &str) {
+    node.sh(&format!("mkdir -p {net}/{nic} && cp /sys/class/net/{nic}/ifindex /sys/class/net/{nic}/address {net}/{nic}"));
 }
 
 /// Attaches a container of its own; returns the device's name and the result's interface.
@@ -56,7 +61,7 @@ fn by_hardware_address() {
 #[test]
 fn by_kernel_path() {
     let node = node("hd-path");
-    node.sh("mkdir /sys/devices/platform/soc/net/nic1");
+    shown(&node, "/sys/devices/platform/soc/net", "nic1");
     assert_eq!(chosen(&node, json!({ "kernelpath": "/sys/devices/platform/soc" })).0, "nic1");
 }
 
@@ -79,7 +84,7 @@ fn by_pci_address_of_a_virtio_device() {
 #[test]
 fn pci_devices_without_links_are_named() {
     let node = node("hd-none");
-    pci(&node, "0000:3b:00.1", "net", "elsewhere");
+    node.sh("cd /sys/bus/pci/devices && mkdir -p 0000:3b:00.1/net/elsewhere && ln -s ../../drivers/ixgbe 0000:3b:00.1/driver");
     node.sh("mkdir /sys/bus/pci/devices/0000:3b:00.2 && ln -s ../../drivers/ixgbe /sys/bus/pci/devices/0000:3b:00.2/driver");
     for (address, words) in [
         ("0000:3b:00.1", "failed to find device name for pci address 0000:3b:00.1"),
@@ -100,11 +105,63 @@ fn by_device_id() {
     let id = |id: &str| json!({ "runtimeConfig": { "deviceID": id }, "pciBusID": "0000:3b:00.2" });
     let (name, interface) = chosen(&node, id("0000:3b:00.1"));
     assert_eq!((name.as_str(), &interface["pciID"]), ("nic1", &json!("0000:3b:00.1")));
-    node.sh("mkdir -p /sys/bus/auxiliary/devices/mlx5_core.sf.4/net/nic3");
+    shown(&node, "/sys/bus/auxiliary/devices/mlx5_core.sf.4/net", "nic3");
     assert_eq!(chosen(&node, id("mlx5_core.sf.4")).0, "nic3");
     let c1 = node.container("c1");
     let run = node.run("host-device", "ADD").to(&c1).config(id("mlx5_core.sf.5"));
     run.call().fails(7, "runtime config DeviceID mlx5_core.sf.5 not found or unsupported");
+}
+
+/// What a device's folder names is another namespace's, with a link here of that name.
+#[test]
+fn a_link_of_another_devices_name_is_not_taken() {
+    let node = node("hd-foreign-names");
+    let net = |device: &str| format!("/sys/bus/{device}/net");
+    for device in ["pci/devices/0000:3b:00.1", "auxiliary/devices/mlx5_core.sf.4"] {
+        shown(&node, &net(device), "nic1");
+        node.sh(&format!("echo 4711 > {}/nic1/ifindex", net(device)));
+    }
+    node.sh("ln -s ../../drivers/ixgbe /sys/bus/pci/devices/0000:3b:00.1/driver");
+    shown(&node, "/sys/devices/platform/soc/net", "nic1");
+    node.sh("echo 02:00:00:00:00:99 > /sys/devices/platform/soc/net/nic1/address");
+    for keys in [
+        json!({ "pciBusID": "0000:3b:00.1" }),
+        json!({ "runtimeConfig": { "deviceID": "mlx5_core.sf.4" } }),
+        json!({ "kernelpath": "/sys/devices/platform/soc" }),
+    ] {
+        let c1 = node.container("c1");
+        let run = node.run("host-device", "ADD").to(&c1).config(keys);
+        run.call().fails(7, "failed to find");
+        assert_eq!(link(&node.lab, "nic1")["ifname"], "nic1");
+    }
+    let c1 = node.container("c1");
+    let by = json!({ "parent": { "pciBusID": "0000:3b:00.1" } });
+    let run = node.run("macvlan", "ADD").to(&c1).config(by);
+    run.call().fails(7, "no link has PCI address 0000:3b:00.1");
+}
+
+/// The links of `/sys` are those of the namespace that it was mounted from, which may be another one's of the same names.
+#[test]
+fn another_links_device_is_not_taken_for_its_own() {
+    let node = node("hd-foreign-sys");
+    let mac = link(&node.lab, "nic1")["address"].as_str().unwrap().to_owned();
+    node.sh(&format!(
+        "mount -t tmpfs net /sys/class/net && mkdir -p /sys/class/net/nic1 /sys/devices/platform/0000:3b:00.1 && \
+         ln -s /sys/devices/platform/0000:3b:00.1 /sys/class/net/nic1/device && \
+         echo 4711 > /sys/class/net/nic1/ifindex && echo {mac} > /sys/class/net/nic1/address"
+    ));
+    let (name, interface) = chosen(&node, json!({ "device": "nic1" }));
+    assert_eq!((name.as_str(), interface.get("pciID")), ("nic1", None));
+    // Nor its driver.
+    node.sh("ln -s /somewhere/drivers/ixgbe /sys/devices/platform/0000:3b:00.1/driver");
+    let c2 = node.container("c2");
+    let run = node.run("macvlan", "ADD").to(&c2).config(json!({ "parent": { "driver": "ixgbe" } }));
+    run.call().fails(7, "driver \"ixgbe\"");
+    // A kernel that does not tell the device is helped by a folder that is the link's own.
+    let index = link(&node.lab, "nic1")["ifindex"].to_string();
+    node.sh(&format!("echo {index} > /sys/class/net/nic1/ifindex"));
+    let (_, interface) = chosen(&node, json!({ "device": "nic1" }));
+    assert_eq!(interface["pciID"], "0000:3b:00.1");
 }
 
 /// DEL and GC come without the runtime's words.
@@ -123,7 +180,7 @@ fn a_device_by_its_id_comes_home_without_runtime_config() {
 fn the_first_of_the_keys_counts() {
     let node = node("hd-order");
     pci(&node, "0000:3b:00.1", "net", "nic4");
-    node.sh("mkdir /sys/devices/platform/soc/net/nic3");
+    shown(&node, "/sys/devices/platform/soc/net", "nic3");
     let mac = link(&node.lab, "nic2")["address"].clone();
     let mut keys = json!({
         "device": "nic1", "hwaddr": mac, "kernelpath": "/sys/devices/platform/soc", "pciBusID": "0000:3b:00.1",

@@ -1,6 +1,6 @@
 //! The way home: whatever became of the device and its container.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{Place, Snapshot};
 
 use super::{add, check, del, device, fixed, link, network, succeeds, up, verbs};
@@ -52,6 +52,27 @@ fn del_with_the_namespace_gone_succeeds_and_releases_the_addresses() {
     std::fs::write(node.lab.path(&path), "").unwrap();
     run().config(json!({ "device": "nic0" })).config(fixed(&node)).call().silent();
     assert_eq!(verbs(&node), "ADD DEL DEL ");
+}
+
+/// A device comes home with the further names that it had, and with none that the container gave it: one that is the host's kept
+/// it from coming home, any other would be the host's from then on.
+#[test]
+fn names_that_the_container_gave_it_stay_behind() {
+    let node = Node::new("hd-altnames");
+    device(&node, "nic0");
+    node.sh("ip link add mgmt0 type veth peer name mgmt1 && ip link property add dev nic0 altname enp3s0");
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    add(&node, &c1).call().ok();
+    c1.sh("for n in mgmt0 docker0 nic0; do ip link property add dev eth0 altname $n; done");
+    del(&node, &c1).call().silent();
+    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(link(&node.lab, "nic0")["altnames"], json!(["enp3s0"]));
+    // One that the host has given to another link meanwhile.
+    add(&node, &c1).call().ok();
+    node.sh("ip link property add dev mgmt0 altname enp3s0");
+    del(&node, &c1).call().silent();
+    assert_eq!(link(&node.lab, "nic0")["altnames"], Value::Null);
 }
 
 #[test]
@@ -163,6 +184,11 @@ fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
     let links = node.sh("ip -o link");
     let home = links.lines().find(|line| line.contains(&mac)).unwrap();
     assert!(home.contains(" dev") && home.contains("alias nic0"), "{home}");
+    // It keeps that name when its own is free again: nobody calls DEL for it any more.
+    node.sh("ip link del nic0");
+    del(&node, &c1).call().silent();
+    assert_eq!(node.sh("ip -o link | grep -c ' nic0[@:]' || true").trim(), "0");
+    assert!(node.sh("ip -o link").lines().any(|line| line.contains(" dev") && line.contains(&mac)));
 }
 
 /// A dead container's device is taken over: nobody called DEL, and the next one asks for it, by its name, which it has
@@ -294,4 +320,49 @@ fn a_foreign_interface_is_left_alone() {
         assert!(answer.succeeded() && answer.stderr().contains("left alone"), "{answer:?}");
         c1.sh("ip link del eth0");
     }
+}
+
+/// The peer on the host says which end comes home.
+fn end_of(node: &Node, peer: &str) -> Value {
+    link(&node.lab, peer)["link"].clone()
+}
+
+/// A container may give any link of its own the name and the alias of the device.
+#[test]
+fn a_link_that_the_container_made_does_not_come_home_in_the_devices_place() {
+    let node = Node::new("hd-forged");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).call().ok();
+    let mac = link(&c1, "eth0")["address"].as_str().unwrap().to_owned();
+    c1.sh(&format!(
+        "ip link set eth0 down && ip link set eth0 name hidden alias '' && \
+         ip link add eth0 address {mac} type veth peer name far && ip link set eth0 alias nic0 && \
+         ip link set eth0 up"
+    ));
+    check(&node, &c1, &result).call().fails(104, "another device than ADD moved");
+    del(&node, &c1).call().silent();
+    assert_eq!(end_of(&node, "pnic0"), "nic0");
+    assert!(!succeeds(&c1, "ip link show hidden"), "the device is still in the container");
+    assert!(succeeds(&c1, "ip link show eth0"), "the container's own link was taken");
+}
+
+/// Not even under the number that the device had.
+#[test]
+fn a_link_in_a_deleted_devices_place_stays_in_the_container() {
+    let node = Node::new("hd-forged-index");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    add(&node, &c1).call().ok();
+    let index = link(&c1, "eth0")["ifindex"].as_u64().unwrap();
+    c1.sh(&format!(
+        "ip link del eth0 && ip link add name eth0 index {index} type veth peer name far && \
+         ip link set eth0 alias nic0"
+    ));
+    assert_eq!(link(&c1, "eth0")["ifindex"], index);
+    let answer = del(&node, &c1).call();
+    assert!(answer.stderr().contains("is another link than device"), "{answer:?}");
+    answer.silent();
+    assert!(!succeeds(&node.lab, "ip link show nic0"), "a link of the container's came home");
+    assert!(succeeds(&c1, "ip link show eth0"));
 }

@@ -96,14 +96,22 @@ fn by_driver() {
     // As the kernel shows hardware.
     node.sh("mount -t tmpfs none /sys && mkdir -p /sys/class/net/p1/device /sys/drivers/ixgbe && \
          ln -s ../../../../drivers/ixgbe /sys/class/net/p1/device/driver");
+    // A folder of that name may be of a link in another namespace.
+    refused(by("ixgbe")).fails(7, "no link has driver \"ixgbe\"");
+    let p1 = link(&node.lab, "p1");
+    let (ifindex, mac) = (&p1["ifindex"], p1["address"].as_str().unwrap());
+    let own = "/sys/class/net/p1";
+    node.sh(&format!("echo {ifindex} > {own}/ifindex && echo {mac} > {own}/address"));
     assert_eq!(parent_of(&add(&node, "c2", by("ixgbe"))), index(&node, "p1"));
 }
 
 #[test]
 fn by_pci_address() {
     let node = host("macvlan-bypci");
-    node.sh("mount -t tmpfs none /sys && mkdir -p /sys/bus/pci/devices/0000:3b:00.1/net/p1 \
-         /sys/bus/pci/devices/0000:3b:00.2/net/p0 /sys/bus/pci/devices/0000:3b:00.2/net/p1");
+    node.sh("mkdir /run/net && for p in p0 p1; do \
+             mkdir /run/net/$p && cp /sys/class/net/$p/ifindex /sys/class/net/$p/address /run/net/$p; done");
+    node.sh("mount -t tmpfs none /sys && cd /sys && mkdir -p bus/pci/devices && cd bus/pci/devices && \
+             mkdir -p 0000:3b:00.1/net 0000:3b:00.2/net && cp -r /run/net/p1 0000:3b:00.1/net && cp -r /run/net/* 0000:3b:00.2/net");
     let by = |address: &str| json!({ "parent": { "pciBusID": address } });
     assert_eq!(parent_of(&add(&node, "c1", by("0000:3b:00.1"))), index(&node, "p1"));
     let refused =

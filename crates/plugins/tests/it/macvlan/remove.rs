@@ -1,6 +1,10 @@
 //! DEL, GC, and what a failed ADD leaves: nothing.
 
+use std::time::Duration;
+
+use cni::AttachmentKey;
 use serde_json::json;
+use state::Index;
 use testkit::{Place, Snapshot};
 
 use super::{attach, host, macvlan};
@@ -173,15 +177,22 @@ fn gc_releases_all_addresses_but_those_that_a_link_may_still_carry() {
     let reserved =
         || matrix::addresses(&node).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(reserved(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"]);
-    // Where the namespace was nobody gets to: whether the link is gone cannot be known.
+    // Somebody is at it: whether the link will be gone cannot be known.
     containers[1].delete();
-    node.sh("ln -s c1 /run/netns/c1");
+    let key = AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let lock = Index::new(&node.roots).begin_attachment(&key, Duration::ZERO).unwrap();
     let gc = || node.run("macvlan", "GC").config(config.clone()).valid(&[("c0", "eth0")]).call();
     let answer = gc();
     assert!(answer.stderr().contains("the addresses of n/c1/eth0 stay reserved"), "{answer:?}");
-    answer.fails(8, "collect n/c1/eth0");
+    answer.fails(11, "held by");
     assert_eq!(reserved(), ["10.1.0.2", "10.1.0.3"]);
-    node.sh("rm /run/netns/c1");
+    drop(lock);
+    // A path that leads to itself leads nowhere.
+    node.sh("ln -s c1 /run/netns/c1");
     gc().silent();
     assert_eq!(reserved(), ["10.1.0.2"]);
 }

@@ -131,6 +131,27 @@ fn a_device_is_told_and_its_file_handed_over() {
     assert!(!file.exists());
 }
 
+/// The annotation named it and a rule granted it: it is no device of the definition's.
+#[test]
+fn a_device_that_was_not_allocated_reaches_a_plugin_by_its_capability_alone() {
+    testkit::require!("root");
+    let (node, x) = noting("pod-named-device");
+    let mut network = planned("ns/x", &x);
+    network.device = Some(Device { id: "0000:03:02.1".to_owned(), resource: String::new() });
+    let c1 = node.container("c1");
+    let daemon = Daemon::planning(&node, vec![default(), network.clone()]);
+    pod(&node, "ADD", &c1).call().ok();
+    let given = given(&node, "noter.ADD.net1");
+    assert_eq!(given["runtimeConfig"]["deviceID"], "0000:03:02.1");
+    assert_eq!((&given["deviceID"], &given["pciBusID"]), (&Value::Null, &Value::Null));
+    pod(&node, "DEL", &c1).call().silent();
+    drop(daemon);
+
+    network.list = Some(object(&list("x", json!([{ "type": "noter" }]))));
+    let _daemon = Daemon::planning(&node, vec![default(), network]);
+    pod(&node, "ADD", &c1).call().fails(7, r#"cannot serve "deviceID""#);
+}
+
 #[test]
 fn what_a_network_cannot_serve_is_refused_before_anything_is_made() {
     testkit::require!("root");

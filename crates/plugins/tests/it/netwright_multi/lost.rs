@@ -10,6 +10,7 @@ use serde_json::json;
 use super::{bare, bridge, default, links, list, node, planned, pod};
 use crate::support::matrix::addresses;
 use crate::support::multinet::{self, Daemon, Reply, left};
+use crate::support::ready::Ready;
 
 #[test]
 fn without_a_daemon_a_pod_is_told_to_try_again() {
@@ -25,6 +26,35 @@ fn without_a_daemon_a_pod_is_told_to_try_again() {
     pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
     bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
+}
+
+/// A daemon that is being replaced is no reason to call the node not ready; one that stays away is.
+#[test]
+fn status_bears_a_daemon_that_is_away_for_a_moment() {
+    testkit::require!("root");
+    let node = node("pod-away");
+    let c1 = node.container("c1");
+    let status = || bare(&node, "STATUS", &c1).call();
+    let ready = Ready::of(&multinet::socket(&node));
+    ready.said_before(Duration::from_secs(5));
+    status().silent();
+    // Nor when its socket has stayed behind, or somebody hangs up.
+    drop(UnixListener::bind(multinet::socket(&node)).unwrap());
+    status().silent();
+    for age in [61, 3600] {
+        ready.said_before(Duration::from_secs(age));
+        status().fails(50, "netwrightd does not answer");
+    }
+    for nonsense in ["", "soon", "99999999999999", "-1"] {
+        ready.says(nonsense);
+        status().fails(50, "netwrightd does not answer");
+    }
+    // What a daemon says counts, whatever was before.
+    ready.said_before(Duration::ZERO);
+    fs::remove_file(multinet::socket(&node)).unwrap();
+    let refuse = |_: &Request| Answer::Refused(Refusal::for_now("nothing is known")).into();
+    let _daemon = Daemon::start(&node, refuse);
+    status().fails(50, "nothing is known");
 }
 
 #[test]

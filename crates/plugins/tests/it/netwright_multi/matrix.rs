@@ -12,7 +12,8 @@ const SUBJECT: Subject = Subject {
     host: |node, _| Daemon::start(node, |_| Answer::Ok.into()).forget(),
     config: |node, _, family| {
         json!({ "delegates": [
-            { "name": "cluster", "type": "bridge", "bridge": "first", "isGateway": true, "ipam": matrix::ipam(node, family) },
+            { "name": "cluster", "type": "bridge", "bridge": "first", "isGateway": true, "ipMasq": true,
+              "ipam": matrix::ipam(node, family) },
         ] })
     },
     holds: |node, c1, _| {

@@ -74,3 +74,71 @@ fn a_network_comes_and_goes_while_the_others_stay() {
     attach(&green).call().fails(3, "is not attached");
     detach("net2").call().silent();
 }
+
+#[test]
+fn a_network_stays_while_the_pods_namespace_cannot_be_seen() {
+    testkit::require!("root");
+    let node = node("pod-unseen");
+    let blue = planned("ns/blue", &list("blue", json!([bridge(&node, 2)])));
+    let _daemon = Daemon::planning(&node, vec![default(), blue]);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let result = pod(&node, "ADD", &c1).call().ok();
+    let held = || node.sh(&format!("ls {}", node.dir("held/blue").display()));
+    let before = held();
+    assert!(before.contains("10.2.0.2"), "{before}");
+    let file = node.dir("plain").join("file");
+    std::fs::write(&file, "").unwrap();
+    let detach = || pod(&node, "DEL", &c1).config(json!({ DETACH: "net1" }));
+    for (netns, code, words) in [
+        ("".into(), 4, "CNI_NETNS is empty"),
+        ("/run/netns/not-mounted-here".into(), 8, "not-mounted-here"),
+        // The mount point of a mount that did not come here.
+        (file, 8, "unknown FS magic"),
+        (c2.netns(), 8, "another namespace"),
+    ] {
+        let error = detach().netns(&netns).call().error();
+        let said = format!("{}: {}", error.msg, error.details);
+        assert!(error.code == code && said.contains(words), "{netns:?}: {error:?}");
+        assert_eq!(links(&c1), ["eth0", "net1"]);
+        assert_eq!(held(), before);
+        pod(&node, "CHECK", &c1).prev(&result).call().silent();
+    }
+    detach().call().silent();
+    assert_eq!(links(&c1), ["eth0"]);
+    assert!(!held().contains("10.2.0.2"));
+    pod(&node, "DEL", &c1).call().silent();
+}
+
+/// The kernel gives the inode of a namespace that is gone to a new one: a path that leads to a stranger with the pod's number is not
+/// followed, neither to attach nor to detach.
+#[test]
+fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
+    testkit::require!("root");
+    let node = node("pod-stranger");
+    let blue = planned("ns/blue", &list("blue", json!([bridge(&node, 2)])));
+    let _daemon = Daemon::planning(&node, vec![default(), blue]);
+    let c1 = node.container("c1");
+    pod(&node, "ADD", &c1).call().ok();
+    // As if what was noted were a namespace before this one, of the same number.
+    let index = state::Index::new(&node.roots);
+    let shift = |by: i64| {
+        let found = index.list().found;
+        assert!(found.iter().any(|record| record.netns_cookie.is_some()), "{found:?}");
+        for mut record in found {
+            let shifted = record.netns_cookie.map(|cookie| cookie.wrapping_add_signed(by));
+            record.netns_cookie = shifted;
+            index.put(&record).unwrap();
+        }
+    };
+    shift(1);
+    let green = planned("ns/green", &list("green", json!([bridge(&node, 3)])));
+    let keys = json!({ ATTACH: serde_json::to_value(&green).unwrap() });
+    pod(&node, "ADD", &c1).config(keys).call().fails(8, "another namespace");
+    let detach = || pod(&node, "DEL", &c1).config(json!({ DETACH: "net1" })).call();
+    detach().fails(8, "another namespace");
+    assert_eq!(links(&c1), ["eth0", "net1"]);
+    shift(-1);
+    detach().silent();
+    assert_eq!(links(&c1), ["eth0"]);
+    pod(&node, "DEL", &c1).call().silent();
+}

@@ -35,7 +35,7 @@ fn reserved(node: &Node) -> usize {
 fn sweep(node: &Node, ovs: &Ovs<'_>) -> Vec<String> {
     let remote = ovs.remote().parse().unwrap();
     let until = Instant::now() + Duration::from_secs(20);
-    node.lab.enter(|| plugins::interface::ovs::sweep(&remote, until)).unwrap()
+    node.lab.enter(|| plugins::interface::ovs::sweep(&remote, &node.roots, until)).unwrap()
 }
 
 /// Gone: nobody listens. Silent: somebody does, and never answers.

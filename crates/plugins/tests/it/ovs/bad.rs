@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::Snapshot;
@@ -142,6 +143,34 @@ fn a_database_that_is_not_there() {
     fails(&node, &keys, 112, "connect to unix:/nonexistent/db.sock");
     let keys = json!({ "bridge": "br0", "socket_file": "tcp:127.0.0.1:1" });
     fails(&node, &keys, 112, "connect to tcp:127.0.0.1:1");
+}
+
+/// The switch has tried to make the bridge and knows no such datapath: nobody waits, and nobody is blamed who is at work.
+#[test]
+fn a_bridge_that_the_switch_cannot_make() {
+    require_switch!();
+    let node = Node::new("ovs-unmade");
+    let ovs = switch(&node);
+    let _ = ovs.try_vsctl(&["add-br", "br7", "--", "set", "bridge", "br7", "datapath_type=none"]);
+    let c1 = node.container("c1");
+    let mut cases = vec![json!({ "bridge": "br7" })];
+    // Where the kernel has the module the switch can make it.
+    if !Path::new("/sys/module/openvswitch").exists() {
+        cases.push(json!({ "bridge": "br8", "createBridge": true, "datapathType": "system" }));
+    }
+    for given in cases {
+        let (keys, began) = (keys(&node, &ovs, given), Instant::now());
+        let error = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error();
+        assert_eq!(error.code, 112, "{error:?}");
+        assert!(error.msg.contains("ovs-vswitchd could not make bridge"), "{error:?}");
+        assert!(error.details.contains("datapath_type"), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        node.run("ovs", "DEL").to(&c1).config(keys).call().silent();
+    }
+    let status = node.run("ovs", "STATUS").config(keys(&node, &ovs, json!({ "bridge": "br7" })));
+    let error = status.of_network().call().error();
+    assert_eq!(error.code, 50, "{error:?}");
+    assert!(error.msg.contains("could not make bridge \"br7\""), "{error:?}");
 }
 
 /// A server that answers every connection's first words with these bytes. It ends with its socket's folder.

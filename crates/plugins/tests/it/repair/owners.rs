@@ -51,6 +51,103 @@ fn a_host_port_that_another_has_is_not_taken_back() {
     assert_eq!(node.sh("nft list map inet netwright hostports4"), before);
 }
 
+/// A route of another interface covers a container's address: that is said, and nothing of the container's follows it.
+#[test]
+fn a_route_that_covers_an_address_is_named_and_never_followed() {
+    testkit::require!("root");
+    for (plugin, link) in [("bridge", "cni0"), ("ptp", "veth")] {
+        let node = Node::new("owner-covered");
+        node.sh(
+            "ip link add tun0 type veth peer name tun1; ip link set tun0 up; ip link set tun1 up",
+        );
+        let c1 = node.container("c1");
+        let ipam = json!({
+            "type": "host-local", "dataDir": node.dir("ipam"),
+            "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd01::/64" }]],
+        });
+        let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+        let first = match plugin {
+            "bridge" => json!({ "isDefaultGateway": true, "ipMasq": true, "ipam": ipam }),
+            _ => json!({ "ipMasq": true, "ipam": ipam }),
+        };
+        let mapped = json!({ "runtimeConfig": { "portMappings": ports } });
+        let chain = Chain::add(&node, &c1, vec![(plugin, first), ("portmap", mapped)]);
+        let look = || {
+            node.sh("nft list table inet netwright; grep . /proc/sys/net/ipv4/conf/*/route_localnet; ip -6 route show table local | grep ^local.fd6e")
+        };
+        let before = look();
+        assert!(before.contains(link), "{before}");
+        for (add, told) in [
+            ("ip route prepend 10.1.0.2/32 dev tun0", "10.1.0.2"),
+            ("ip route prepend 10.1.0.2/32 via 192.0.2.9 dev tun0 onlink", "10.1.0.2"),
+            ("ip -6 route add fd01::2/128 dev tun0 metric 1", "fd01::2"),
+            ("ip route prepend blackhole 10.1.0.2/32", "10.1.0.2"),
+        ] {
+            node.sh(add);
+            let by = if add.contains("blackhole") { "drops" } else { "\"tun0\"" };
+            let is_told = |line: &String| line.contains(told) && line.contains(by);
+            let drift = chain.drift();
+            assert!(drift.iter().any(is_told), "{plugin}: {add}: {drift:?}");
+            // Repair would not help: what does is said.
+            let helps = |line: &String| line.contains("remove or narrow that route");
+            assert!(drift.iter().all(helps), "{plugin}: {add}: {drift:?}");
+            // Another thing that differs comes back, and the ways stay.
+            node.sh("nft flush map inet netwright hostports4");
+            let (put_back, left) = chain.repair();
+            assert!(!put_back.iter().any(|line| line.contains("tun0")), "{put_back:?}");
+            assert!(left.iter().any(is_told), "{plugin}: {add}: {left:?}");
+            assert_eq!(look(), before, "{plugin}: {add}");
+            let delete = add.replace(" add ", " del ").replace(" prepend ", " del ");
+            node.sh(&delete);
+            assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+        }
+        // What a rule of the host's leads elsewhere is its own affair.
+        node.sh("ip route add default dev tun1 table 77; ip rule add to 10.1.0.2 lookup 77 priority 100");
+        assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+        node.sh("nft flush map inet netwright hostports4");
+        let (_, left) = chain.repair();
+        assert!(left.is_empty(), "{left:?}");
+        assert_eq!(look(), before);
+        node.sh("ip rule del priority 100");
+        chain.del();
+    }
+}
+
+/// A route of another interface covered a container's address before ADD: what is made for host ports is the container's way's all
+/// the same, and works once the route is gone.
+#[test]
+fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
+    testkit::require!("root");
+    for (plugin, link) in [("bridge", "cni0"), ("ptp", "veth")] {
+        let node = Node::new("owner-covered-before");
+        node.sh(
+            "ip link add tun0 type veth peer name tun1; ip link set tun0 up; ip link set tun1 up; \
+             ip route add 10.1.0.0/25 dev tun0; ip -6 route add fd01::/65 dev tun0",
+        );
+        let c1 = node.container("c1");
+        let ipam = json!({
+            "type": "host-local", "dataDir": node.dir("ipam"),
+            "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd01::/64" }]],
+        });
+        let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+        // An ADD refuses a subnet to which the host has a route.
+        let mut first = json!({ "ipMasq": true, "ipam": ipam, "allowAddressConflict": true });
+        if plugin == "bridge" {
+            first["isDefaultGateway"] = true.into();
+        }
+        let mapped = json!({ "runtimeConfig": { "portMappings": ports } });
+        let chain = Chain::add(&node, &c1, vec![(plugin, first), ("portmap", mapped)]);
+        let made = node.sh("nft list table inet netwright; grep -l 1 /proc/sys/net/ipv4/conf/*/route_localnet; ip -6 route show table local | grep ^local.fd6e");
+        assert!(made.contains(link) && !made.contains("tun0"), "{plugin}: {made}");
+        node.sh("ip route del 10.1.0.0/25 dev tun0; ip -6 route del fd01::/65 dev tun0");
+        assert!(chain.drift().is_empty(), "{plugin}: {:?}", chain.drift());
+        let _server = testkit::traffic::Server::tcp(&c1, "[::]:80", "c1");
+        let answer = testkit::traffic::assert_tcp(&node.lab, "127.0.0.1:8080");
+        assert_eq!(answer.server, "c1", "{plugin}");
+        chain.del();
+    }
+}
+
 /// A route of the host's that leads elsewhere by now, an address that is in the way, a bridge that is not ours.
 #[test]
 fn what_others_put_in_the_way_stays() {
@@ -95,6 +192,95 @@ fn an_interface_that_is_gone_is_reported() {
     c1.sh("ip link del eth0");
     let (_, left) = chain.repair();
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
+}
+
+/// A container may rename its interface and give the name to a link of its own: what was done to the first is not done to that
+/// one, and what is known of the first is not lost.
+#[test]
+fn an_interface_that_is_another_link_by_now_is_left_alone() {
+    testkit::require!("root");
+    let node = Node::new("owner-another");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+    });
+    let tuning = json!({
+        "dataDir": node.dir("tuning"), "mtu": 1400, "sysctl": { "net.ipv4.conf.IFNAME.log_martians": "1" },
+    });
+    let own_sysctl = json!({ "sysctl": { "net.ipv4.conf.IFNAME.log_martians": "1" } });
+    let bridge = || json!({ "isDefaultGateway": true, "ipam": ipam.clone() });
+    for (plugin, keys) in [
+        ("tuning", tuning),
+        ("tuning", own_sysctl),
+        ("sbr", json!({})),
+        ("bandwidth", json!({ "ingressRate": 8_000_000, "ingressBurst": 8_000_000 })),
+    ] {
+        let chain = Chain::add(&node, &c1, vec![("bridge", bridge()), (plugin, keys)]);
+        let mac = c1.sh("ip -br link show dev eth0 | awk '{ print $3 }'");
+        let record =
+            || node.sh(&format!("cat {}/owners/*/{plugin}.json", node.roots.run.display()));
+        let before = record();
+        assert!(chain.drift().is_empty(), "{plugin}: {:?}", chain.drift());
+        let mac = mac.trim();
+        match plugin {
+            "bandwidth" => {
+                // The other end of a pair of the host's that has the name of what was shaped.
+                let host =
+                    node.sh("ip -br link show master cni0").split('@').next().unwrap().to_owned();
+                c1.sh("ip link set eth0 down && ip link set eth0 name hidden");
+                node.sh(&format!(
+                    "ip link set {host} down && ip link set {host} name was && \
+                     ip link add {host} type veth peer name eth0 netns c1 && ip link set {host} up"
+                ));
+            }
+            _ => {
+                c1.sh("ip link set eth0 down && ip link set eth0 name hidden && \
+                     ip link add eth0 type veth peer name x");
+            }
+        }
+        c1.sh(&format!(
+            "ip link set hidden address 02:00:00:00:00:09 && ip link set eth0 address {mac} up && \
+             ip addr flush dev hidden && ip addr add 10.1.0.2/24 dev eth0"
+        ));
+        // Without what the kernel comes to notice of carriers.
+        let links = r"ip -o link | sed -E 's/<[^>]*>|(qdisc|state) \w+//g'";
+        let look = || {
+            let more =
+                "ip rule; ip route show table all; sysctl -a 2>/dev/null | grep log_martians";
+            (c1.sh(&format!("{links}; {more}")), node.sh(&format!("{links}; tc qdisc")))
+        };
+        let found = look();
+        let is_told = |line: &String| line.contains("is another link than the one that ADD saw");
+        let drift = chain.drift();
+        assert!(drift.iter().any(is_told), "{plugin}: {drift:?}");
+        let repaired = chain.repair_of(plugin);
+        assert!(is_told(&repaired), "{plugin}: {repaired}");
+        assert_eq!(look(), found, "{plugin}");
+        assert_eq!(record(), before, "{plugin}");
+        chain.del();
+        c1.sh("ip link del eth0 2>/dev/null; ip link del hidden 2>/dev/null; true");
+        node.sh("ip link del was 2>/dev/null; true");
+    }
+}
+
+#[test]
+fn vm_an_interface_of_a_vrf_that_is_another_link_by_now_is_left_alone() {
+    testkit::require!("root", "vrf");
+    let node = Node::new("owner-vrf");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+    });
+    let vrf = ("vrf", json!({ "vrfname": "red" }));
+    let chain = Chain::add(&node, &c1, vec![("bridge", json!({ "ipam": ipam })), vrf]);
+    c1.sh("ip link set eth0 down && ip link set eth0 name hidden && \
+         ip link add eth0 type veth peer name x && ip link set eth0 up");
+    let look = || c1.sh(r"ip -d -o link | sed -E 's/<[^>]*>|(qdisc|state) \w+//g'");
+    let before = look();
+    let told = chain.repair_of("vrf");
+    assert!(told.contains("is another link than the one that ADD saw"), "{told}");
+    assert_eq!(look(), before);
+    chain.del();
 }
 
 /// What another's plugin made is checked, and his to repair.

@@ -13,7 +13,7 @@ use cni::CallEnv;
 use cni_plugin::Context;
 use serde_json::Value;
 use state::Roots;
-use testkit::{Container, Place, Snapshot, feature};
+use testkit::{Container, Place, Snapshot, feature, share};
 
 use super::matrix::{Family, Subject, addresses, assert_settles, look, run, warm};
 use super::{BUILD, Node, Picture, Run, executor};
@@ -25,8 +25,10 @@ const CHILD: &str = "NWT_KILL_CHILD";
 const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renameat2,link,linkat,symlink,symlinkat,\
                        unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
 
-/// How many moments are tried, of those there are. With `--full` all of them.
+/// How many moments are tried in every run, of those there are.
 const MOMENTS: usize = 6;
+/// The same with `--full`, others in each round ([`share`]): each is tried twice, under `strace`.
+const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
 /// The same in the virtual machine, which takes ten times as long for each. There one of the two tries is made at each
 /// moment, and the host is looked at once, at the end.
 const MOMENTS_IN_VM: usize = 2;
@@ -60,15 +62,15 @@ fn in_vm() -> bool {
     std::env::var_os(feature::VM_VARIABLE).is_some()
 }
 
-/// The moments to try of `1..=all`.
+/// The moments to try of `1..=all`. The last one is always among them: all is made then, and nobody was told.
 fn chosen(all: usize) -> Vec<usize> {
-    let count = match () {
-        () if in_vm() => MOMENTS_IN_VM,
-        () if feature::available("full") => all,
-        () => MOMENTS,
-    };
+    if feature::available("full") && !in_vm() {
+        let mut chosen = share::of_this_round((1..all).collect(), MOMENTS_OF_A_SHARE);
+        chosen.push(all);
+        return chosen;
+    }
+    let count = if in_vm() { MOMENTS_IN_VM } else { MOMENTS };
     let count = count.min(all);
-    // The last one is always among them: all is made then, and nobody was told.
     (1..=count).map(|number| number * all / count).collect()
 }
 

@@ -20,8 +20,10 @@
 
 use std::time::{Duration, Instant};
 
+use cni::AttachmentKey;
 use serde_json::{Value, json};
-use testkit::{Container, Place, Snapshot};
+use state::Index;
+use testkit::{Container, ModuleRequests, Place, Snapshot};
 
 use super::{Node, Run};
 
@@ -121,7 +123,10 @@ pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Va
 
 /// A host on which one container has come and gone: what a network's first container leaves for the next is there.
 pub(crate) fn warm(subject: &Subject, name: &str, family: Family) -> Node {
-    let node = Node::new(&format!("{}-{name}", subject.plugin));
+    warmed(Node::new(&format!("{}-{name}", subject.plugin)), subject, family)
+}
+
+fn warmed(node: Node, subject: &Subject, family: Family) -> Node {
     (subject.host)(&node, family);
     let c0 = node.container("c0");
     let keys = (subject.config)(&node, &c0, family);
@@ -220,6 +225,40 @@ pub(crate) fn gc(subject: &Subject, family: Family) {
     run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
 }
 
+/// GC removes nothing of an attachment that an ADD, a DEL or a repair is at, and says so; afterwards it removes it.
+pub(crate) fn gc_alone(subject: &Subject, family: Family) {
+    // An address plugin is called under its caller's lock, and `loopback` owns nothing.
+    if ["cluster-ipam", "host-local", "loopback"].contains(&subject.plugin) {
+        return;
+    }
+    let node = warm(subject, "gc-alone", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    let (before, reserved) = (look(&node), addresses(&node));
+    let index = Index::new(&node.roots);
+    let key = AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let locks = (
+        index.begin_attachment(&key, Duration::ZERO).unwrap(),
+        index.begin_group(&key, Duration::ZERO).unwrap(),
+    );
+    let error = of_network(subject, &node, "GC", &keys).valid(&[]).call().error();
+    // Each plugin of a chain says so.
+    let is_alone = subject.plugin != "chain";
+    assert!(error.msg.contains("held by") && (!is_alone || error.code == 11), "{error:?}");
+    assert!((subject.holds)(&node, &c1, family), "GC took what somebody is at");
+    drop(locks);
+    before.assert_same(&look(&node));
+    assert_eq!(addresses(&node), reserved);
+    run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
+    collect(subject, &node, &keys, &[]);
+    assert_eq!(addresses(&node), "");
+}
+
 /// STATUS is content where ADD would succeed, and says 50 or 51 where it would not.
 pub(crate) fn status(subject: &Subject, family: Family) {
     let node = warm(subject, "status", family);
@@ -231,6 +270,28 @@ pub(crate) fn status(subject: &Subject, family: Family) {
         let error = status(unready(&node, family)).error();
         assert!(error.code == 50 || error.code == 51, "{error:?}");
     }
+}
+
+/// No verb has the kernel look for a module, once what the first container needs is loaded: each look
+/// is a process or two that the kernel starts, and the call waits for them.
+pub(crate) fn asks_for_no_module(subject: &Subject, family: Family) {
+    let node = Node::new(&format!("{}-modules", subject.plugin));
+    // What the kernel lacks is remembered where something of ours is, as a chain's first plugin leaves it.
+    std::fs::create_dir_all(&node.roots.run).unwrap();
+    let node = warmed(node, subject, family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    let requests = ModuleRequests::new();
+    let (result, asked) = requests.during(|| run(subject, &node, "ADD", &c1, &keys).call().ok());
+    let mut all = vec![("ADD", asked)];
+    for verb in ["CHECK", "DEL"] {
+        let call = || run(subject, &node, verb, &c1, &keys).prev(&result).call().silent();
+        all.push((verb, requests.during(call).1));
+    }
+    let status = || of_network(subject, &node, "STATUS", &keys).call().silent();
+    all.push(("STATUS", requests.during(status).1));
+    all.retain(|(_, asked)| !asked.is_empty());
+    assert!(all.is_empty(), "{} has the kernel look for modules: {all:?}", subject.plugin);
 }
 
 /// Everything on the host, and the plugins' own files.
@@ -273,8 +334,12 @@ macro_rules! tests {
             matrix_check_v4 check V4, matrix_check_v6 check V6, matrix_check_dual check Dual,
             matrix_gc_v4 gc V4, matrix_gc_v6 gc V6, matrix_gc_dual gc Dual,
             matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
+        $crate::support::matrix::each!($subject, "root";
+            gc_leaves_alone_what_somebody_is_at gc_alone V4);
         $crate::support::matrix::each!($subject, "root", "program:strace";
             an_add_killed_anywhere_leaves_nothing killed Dual);
+        $crate::support::matrix::each!($subject, "root", "module-requests";
+            vm_no_verb_asks_for_a_module asks_for_no_module V4);
     };
 }
 
@@ -283,13 +348,18 @@ macro_rules! tests {
 macro_rules! vm_tests {
     ($subject:expr, $($feature:expr),+) => {
         $crate::support::matrix::each!($subject, "root", $($feature),+;
-            vm_matrix_add_v4 add V4, vm_matrix_add_v6 add V6, vm_matrix_add_dual add Dual,
-            vm_matrix_del_v4 del V4, vm_matrix_del_v6 del V6, vm_matrix_del_dual del Dual,
-            vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_check_dual check Dual,
-            vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6, vm_matrix_gc_dual gc Dual,
-            vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6, vm_matrix_status_dual status Dual);
+            vm_matrix_add_dual add Dual, vm_matrix_del_dual del Dual, vm_matrix_check_dual check Dual,
+            vm_matrix_gc_dual gc Dual, vm_matrix_status_dual status Dual);
+        $crate::support::matrix::each!($subject, "root", "full", $($feature),+;
+            vm_matrix_add_v4 add V4, vm_matrix_add_v6 add V6, vm_matrix_del_v4 del V4, vm_matrix_del_v6 del V6,
+            vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6,
+            vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6);
+        $crate::support::matrix::each!($subject, "root", $($feature),+;
+            vm_gc_leaves_alone_what_somebody_is_at gc_alone V4);
         $crate::support::matrix::each!($subject, "root", "full", "program:strace", $($feature),+;
             vm_an_add_killed_anywhere_leaves_nothing killed Dual);
+        $crate::support::matrix::each!($subject, "root", "module-requests", $($feature),+;
+            vm_no_verb_asks_for_a_module asks_for_no_module V4);
     };
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use testkit::Place;
 
 use super::{add, backup, container, del, everything, files, link, sysctl};
-use crate::support::{Node, Picture};
+use crate::support::{Node, Picture, fixed};
 
 /// `tuning | restore`
 #[test]
@@ -205,4 +205,38 @@ fn gc_removes_what_no_valid_attachment_owns() {
     node.run("tuning", "GC").config(config).valid(&[]).call().silent();
     assert!(!left("stays"));
     assert_eq!(files(&node), "");
+}
+
+/// The interface's own sysctls are those of the link that was tuned, too.
+#[test]
+fn own_sysctls_come_back_on_the_link_that_was_tuned() {
+    let node = Node::new("tun-own");
+    let c1 = container(&node, "c1");
+    let key = |ifname: &str| sysctl(&c1, &format!("net.ipv4.conf.{ifname}.log_martians"));
+    let before = key("eth0");
+    let config = json!({ "sysctl": { "net.ipv4.conf.IFNAME.log_martians": "1" } });
+    add(&node, &c1, &config).call().ok();
+    c1.sh("ip link set eth0 down && ip link set eth0 name hidden && ip link set hidden up && \
+         ip link add eth0 type veth peer name x && sysctl -qw net.ipv4.conf.eth0.log_martians=1");
+    del(&node, &c1).config(config).call().silent();
+    assert_eq!([key("hidden"), key("eth0")], [before, "1".to_owned()]);
+    assert_eq!(files(&node), "");
+}
+
+/// A container may rename its link, and give its name to another: the values that are saved are those of the first.
+#[test]
+fn values_come_back_on_the_link_that_was_tuned() {
+    let node = Node::new("tun-renamed");
+    let c1 = container(&node, "c1");
+    let before = fixed::link(&c1, "eth0");
+    add(&node, &c1, &everything()).call().ok();
+    c1.sh("ip link set eth0 down && ip link set eth0 name hidden && ip link set hidden up && \
+         ip link add eth0 mtu 1300 type veth peer name x");
+    del(&node, &c1).config(everything()).call().silent();
+    let after = fixed::link(&c1, "hidden");
+    for key in ["mtu", "address", "txqlen", "promiscuity"] {
+        assert_eq!(after[key], before[key], "{key}");
+    }
+    assert_eq!(fixed::link(&c1, "eth0")["mtu"], 1300);
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
 }

@@ -108,6 +108,6 @@ pub(super) fn switch_on_v6(netns: &Netns, ifname: &str) -> Result<(), Error> {
         .map(drop)
         .map_err(|error| {
             Error::from_chain(codes::KERNEL, &error)
-                .with_details("IPv6 may be switched off on this kernel (ipv6.disable=1)")
+                .with_details(error.remedy().unwrap_or_default())
         })
 }

@@ -1,0 +1,335 @@
+//! Who has a pool: the calls of engines that create networks beside others, in the order in which libnetwork sends them.
+
+use std::sync::Barrier;
+use std::thread;
+
+use serde_json::{Value, json};
+use testkit::{Lab, Place as _, require};
+
+use super::journals::{address, call, create_endpoint, done, of_endpoint, release};
+use super::life::needs_docker;
+use super::support::{Driver, LAN, write_network};
+use crate::system::install;
+use testkit::real::{Docker, Engine};
+use testkit::traffic::assert_pings;
+
+const SUBNET: &str = "10.71.0.0/24";
+const GATEWAY: &str = "10.71.0.1/24";
+
+/// Asks for the pool of the list `lan`.
+fn list_pool(pool: &str, part: &str) -> Result<String, String> {
+    let asked = json!({
+        "AddressSpace": "netwright", "Pool": pool, "SubPool": part, "Options": {"conflist": "lan"},
+    });
+    Ok(call("IpamDriver.RequestPool", &asked)?["PoolID"].as_str().unwrap().to_owned())
+}
+
+fn own_pool(pool: &str) -> Result<String, String> {
+    let asked = json!({ "AddressSpace": "netwright", "Pool": pool });
+    Ok(call("IpamDriver.RequestPool", &asked)?["PoolID"].as_str().unwrap().to_owned())
+}
+
+fn create(id: &str, generic: &Value, pool: &str, gateway: &str) -> Result<Value, String> {
+    let asked = json!({
+        "NetworkID": id, "Options": {"com.docker.network.generic": generic},
+        "IPv4Data": [{"AddressSpace": "netwright", "Pool": pool, "Gateway": gateway}], "IPv6Data": [],
+    });
+    call("NetworkDriver.CreateNetwork", &asked)
+}
+
+/// What libnetwork sends when it removes a network, or when its creation failed.
+fn give_back(pool: &str) {
+    release(pool, GATEWAY).unwrap();
+    done("IpamDriver.ReleasePool", &json!({ "PoolID": pool }));
+}
+
+fn asks_for(pool: &str, address: &str) -> Result<Value, String> {
+    call("IpamDriver.RequestAddress", &json!({ "PoolID": pool, "Address": address }))
+}
+
+fn on_lan() -> Value {
+    json!({"conflist": "lan"})
+}
+
+fn with_driver(name: &str, test: impl FnOnce(&Lab, &mut Driver<'_>) + Send) {
+    let lab = Lab::with_processes(name);
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    lab.enter(|| test(&lab, &mut Driver::start(&lab)));
+}
+
+#[test]
+fn a_create_that_is_refused_takes_nothing_from_the_networks_of_its_list() {
+    require!("root");
+    with_driver("docker-holders", |lab, driver| {
+        let first = list_pool(SUBNET, "10.71.0.128/25").unwrap();
+        create("first", &on_lan(), SUBNET, GATEWAY).unwrap();
+        let held = address(&first).unwrap();
+        create_endpoint("first", "e1", &held).unwrap();
+
+        let second = list_pool(SUBNET, "").unwrap();
+        let said = create("second", &json!({"conflist": "lan", "mtuu": "1"}), SUBNET, GATEWAY);
+        assert!(said.unwrap_err().contains("unknown option \"mtuu\""));
+        give_back(&second);
+
+        // The first network goes on as it was, for a driver that starts anew too.
+        for again in [false, true] {
+            if again {
+                driver.kill();
+                driver.again();
+            }
+            let next = address(&first).unwrap();
+            assert!(next != held && next.starts_with("10.71.0.1"), "{next}: not of its range");
+            let said = asks_for(&first, "10.71.0.1").unwrap_err();
+            assert!(said.contains("the gateway has it"), "{said}");
+            let said = asks_for(&first, held.split('/').next().unwrap()).unwrap_err();
+            assert!(said.contains("a container has it"), "{said}");
+            release(&first, &next).unwrap();
+        }
+        // What is given back twice, or was never given, is no error.
+        give_back(&second);
+        for unknown in ["lan.10.99.0.0-24", "nothing at all", "", "../../x"] {
+            give_back(unknown);
+        }
+        assert!(address(&second).unwrap_err().contains("is not known"));
+
+        done("NetworkDriver.DeleteEndpoint", &of_endpoint("first", "e1"));
+        release(&first, &held).unwrap();
+        give_back(&first);
+        done("NetworkDriver.DeleteNetwork", &json!({"NetworkID": "first"}));
+        let left = lab.sh("ls /var/lib/netwright/docker/*/ | grep -v : || true");
+        assert_eq!(left.trim(), "");
+    });
+}
+
+/// Two networks on one list are made and removed in any order.
+#[test]
+fn networks_on_one_list_give_back_their_own() {
+    require!("root");
+    with_driver("docker-several", |lab, _| {
+        let pools = ["one", "two", "three"].map(|name| {
+            let pool = list_pool(SUBNET, "").unwrap();
+            (name, pool)
+        });
+        for (name, _) in pools.iter().rev() {
+            create(name, &on_lan(), SUBNET, GATEWAY).unwrap();
+        }
+        for (number, (name, pool)) in pools.iter().enumerate() {
+            give_back(pool);
+            done("NetworkDriver.DeleteNetwork", &json!({"NetworkID": name}));
+            let left = lab.sh("ls /var/lib/netwright/docker/networks");
+            assert_eq!(left.lines().count(), 2 - number, "{left}");
+            for (_, pool) in &pools[number + 1..] {
+                let given = address(pool).unwrap();
+                release(pool, &given).unwrap();
+            }
+        }
+        let left = lab.sh("ls /var/lib/netwright/docker/*/ | grep -v : || true");
+        assert_eq!(left.trim(), "");
+    });
+}
+
+/// A pool of the driver's own that meets a list's is no sign that the list's network is gone.
+#[test]
+fn a_network_of_options_does_not_remove_one_of_a_list() {
+    require!("root");
+    with_driver("docker-beside", |lab, _| {
+        let first = list_pool(SUBNET, "").unwrap();
+        create("first", &on_lan(), SUBNET, GATEWAY).unwrap();
+        let held = address(&first).unwrap();
+        create_endpoint("first", "e1", &held).unwrap();
+        let second = own_pool(SUBNET).unwrap();
+        let said = create("second", &json!({"bridge": "second0"}), SUBNET, GATEWAY).unwrap_err();
+        assert!(said.contains("overlaps 10.71.0.0/24 of network first"), "{said}");
+        give_back(&second);
+        let left = lab.sh("cd /var/lib/netwright/docker && ls networks endpoints | grep json");
+        assert_eq!(left.split_whitespace().collect::<Vec<_>>(), ["e1.json", "first.json"]);
+        done("NetworkDriver.DeleteEndpoint", &of_endpoint("first", "e1"));
+    });
+}
+
+/// The creation of two networks with one subnet overlaps: one of them is made, and stays.
+#[test]
+fn of_two_that_ask_for_one_subnet_one_gets_it() {
+    require!("root");
+    with_driver("docker-twins", |_, _| {
+        let subnet = "10.72.0.0/24";
+        let gateway = json!({"RequestAddressType": "com.docker.network.gateway"});
+        let first = own_pool(subnet).unwrap();
+        let second = own_pool(subnet).unwrap();
+        let asked = |pool: &str| {
+            let body = json!({"PoolID": pool, "Address": "", "Options": gateway});
+            call("IpamDriver.RequestAddress", &body)
+        };
+        let [one, two] = [asked(&first), asked(&second)];
+        assert!(one.unwrap_err().contains("is not known"));
+        assert_eq!(two.unwrap()["Address"], "10.72.0.1/24");
+        create("two", &json!({"bridge": "two0"}), subnet, "10.72.0.1/24").unwrap();
+        give_back(&first);
+        let held = address(&second).unwrap();
+        create_endpoint("two", "e2", &held).unwrap();
+        done("NetworkDriver.DeleteEndpoint", &of_endpoint("two", "e2"));
+        assert!(own_pool(subnet).unwrap_err().contains("which is in use"));
+
+        // Two of one name at once: the removal of one would remove everything of the other.
+        for round in 0..10 {
+            let ids = [format!("a{round}"), format!("b{round}")];
+            let pools =
+                [format!("10.73.{}.0/24", 2 * round), format!("10.73.{}.0/24", 2 * round + 1)];
+            let barrier = Barrier::new(2);
+            let made = thread::scope(|scope| {
+                let makers: Vec<_> = ids
+                    .iter()
+                    .zip(&pools)
+                    .map(|(id, pool)| {
+                        let barrier = &barrier;
+                        scope.spawn(move || {
+                            own_pool(pool).unwrap();
+                            let options = json!({"name": "twin", "bridge": format!("{id}0")});
+                            barrier.wait();
+                            create(id, &options, pool, &pool.replace(".0/", ".1/")).is_ok()
+                        })
+                    })
+                    .collect();
+                makers.into_iter().map(|maker| maker.join().unwrap()).collect::<Vec<_>>()
+            });
+            assert_eq!(made.iter().filter(|made| **made).count(), 1, "round {round}: {made:?}");
+            for id in &ids {
+                done("NetworkDriver.DeleteNetwork", &json!({ "NetworkID": id }));
+            }
+        }
+    });
+}
+
+/// An engine that is given a subnet which the host has asks again, for ever, and holds all it was given.
+#[test]
+fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for() {
+    require!("root");
+    with_driver("docker-again", |lab, _| {
+        let give = "create the network with --subnet 10.71.0.0/24";
+        // Nothing of the host meets it.
+        let free = list_pool("", "").unwrap();
+        give_back(&free);
+        for (meets, parts) in [
+            (
+                "ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.71.0.1/24 dev lan0",
+                "ip link del lan0",
+            ),
+            ("ip route add blackhole 10.71.0.192/26", "ip route del blackhole 10.71.0.192/26"),
+            ("ip route add blackhole 10.0.0.0/8", "ip route del blackhole 10.0.0.0/8"),
+            ("echo nameserver 10.71.0.53 >/etc/resolv.conf", "rm /etc/resolv.conf"),
+        ] {
+            lab.sh(meets);
+            let said = list_pool("", "").unwrap_err();
+            assert!(said.contains(give), "{meets}: {said}");
+            let asked_for = list_pool(SUBNET, "").unwrap();
+            give_back(&asked_for);
+            lab.sh(parts);
+        }
+        // Whatever else an engine has against it: it ends.
+        let mut given = Vec::new();
+        let said = loop {
+            match list_pool("", "") {
+                Ok(pool) => given.push(pool),
+                Err(said) => break said,
+            }
+            assert!(given.len() < 100, "it is given for ever");
+        };
+        assert!(said.contains(give), "{said}");
+        for pool in &given {
+            done("IpamDriver.ReleasePool", &json!({ "PoolID": pool }));
+        }
+        assert!(list_pool("", "").is_ok(), "free again");
+    });
+}
+
+/// An engine that was killed says nothing of the containers it has lost. The next one has their addresses all the same, where it
+/// is seen that their namespaces are gone.
+#[test]
+fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
+    require!("root", "program:python3");
+    with_driver("docker-lost-address", |lab, _| {
+        // Each is a process of its own, as engines are.
+        let engine = |name: &str, body: &Value| {
+            let script = "import http.client, socket, sys\n\
+                c = http.client.HTTPConnection('driver')\n\
+                c.sock = socket.socket(socket.AF_UNIX)\n\
+                c.sock.connect(sys.argv[1])\n\
+                c.request('POST', '/' + sys.argv[2], sys.argv[3])\n\
+                print(c.getresponse().read().decode())";
+            let mut command = lab.command("python3");
+            command.args(["-c", script, super::support::SOCKET, name, &body.to_string()]);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let subnet = "10.72.0.0/24";
+        let pool = own_pool(subnet).unwrap();
+        create("one", &json!({"bridge": "one0"}), subnet, "10.72.0.1/24").unwrap();
+        asks_for(&pool, "10.72.0.9").unwrap();
+        create_endpoint("one", "e1", "10.72.0.9/24").unwrap();
+        lab.sh("mkdir /run/sandboxes; touch /run/sandboxes/s1");
+        let mut join = of_endpoint("one", "e1");
+        join["SandboxKey"] = json!("/run/sandboxes/s1");
+        let said = engine("NetworkDriver.Join", &join);
+        assert!(said.contains("InterfaceName"), "{said}");
+        // Who cannot be seen is not believed.
+        let said = asks_for(&pool, "10.72.0.9").unwrap_err();
+        assert!(said.contains("a container has it"), "{said}");
+        // Nor one whose container lives.
+        let c1 = lab.container("c1");
+        lab.sh("mount --bind /run/netns/c1 /run/sandboxes/s1");
+        let wanted = json!({"PoolID": pool, "Address": "10.72.0.9"});
+        let said = engine("IpamDriver.RequestAddress", &wanted);
+        assert!(said.contains("a container has it"), "{said}");
+        lab.sh("umount /run/sandboxes/s1");
+        drop(c1);
+        let said = engine("IpamDriver.RequestAddress", &wanted);
+        assert!(said.contains("10.72.0.9/24"), "{said}");
+        create_endpoint("one", "e2", "10.72.0.9/24").unwrap();
+        let left = lab.sh("cd /var/lib/netwright/docker && ls endpoints");
+        assert_eq!(left.trim(), "e2.json");
+        done("NetworkDriver.DeleteEndpoint", &of_endpoint("one", "e2"));
+    });
+}
+
+/// The same with an engine: the second network is refused, in words that tell what to do, and the first goes on.
+#[test]
+fn a_refused_network_is_the_only_one_that_is_not_there() {
+    needs_docker!();
+    refused(Engine::Installed);
+}
+
+pub(super) fn refused(engine: Engine) {
+    let lab = Lab::with_processes("docker-refused");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let driver = Driver::start(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
+    let list = ["--ipam-driver", "netwright", "--ipam-opt", "conflist=lan"];
+    docker.create_network(&format!("--opt conflist=lan {} --subnet {SUBNET} lan", list.join(" ")));
+    let one = docker.start_container("one", &["--network", "lan", "--ip", "10.71.0.9"]);
+    let create = |options: &[&str]| {
+        let head = ["network", "create", "--driver", "netwright", "--opt", "conflist=lan"];
+        docker.refused(&[&head[..], &list, options, &["again"]].concat())
+    };
+    let said = create(&["--subnet", SUBNET, "--opt", "mtuu=1400"]);
+    assert!(said.contains("unknown option \"mtuu\""), "{said}");
+    // The bridge is up: the engine would take no subnet of its own accord that the host has, and ask for another for ever.
+    let said = create(&[]);
+    assert!(said.contains("create the network with --subnet 10.71.0.0/24"), "{said}");
+    let asked = driver.log().matches("call=IpamDriver.RequestPool").count();
+    assert!(asked < 9, "{asked} times:\n{}", driver.log());
+    let two = docker.start_container("two", &["--network", "lan"]);
+    assert_pings(&two, "10.71.0.9");
+    let run = ["run", "--rm", "--network", "lan", "--ip", "10.71.0.9", Docker::IMAGE, "true"];
+    let said = docker.refused(&run);
+    assert!(said.contains("10.71.0.9 is taken"), "{said}");
+    drop((one, two));
+    docker.remove(&["one", "two"]);
+    docker.run(&["container", "prune", "--force"]);
+    docker.run(&["network", "rm", "lan"]);
+    let left = lab.sh("ls /var/lib/netwright/docker/*/ | grep -v : || true");
+    assert_eq!(left.trim(), "");
+    drop(driver);
+}

@@ -1,0 +1,432 @@
+//! Every command that the documentation shows, typed in a laboratory host in the page's order, and what it prints compared
+//! with what the page shows. [`testkit::page`] says how a page is read, and how it says what cannot be typed.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use testkit::page::{Page, Step, Typed, is_as_shown};
+use testkit::real::{Containerd, Docker, Ovs, Podman};
+use testkit::{Lab, Place as _, feature, require};
+
+use crate::docker::life::needs_docker;
+use crate::system::{NETWRIGHT, netwrightd};
+
+/// What a page's reader has before the first line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Machine {
+    /// A checkout that was built.
+    Plain,
+    /// systemd as well.
+    Systemd,
+    /// And a Docker Engine.
+    Docker,
+    /// podman and runc.
+    Podman,
+    /// podman and containerd as Debian has them.
+    Runtimes,
+    /// And an Open vSwitch with a bridge.
+    DockerAndOvs,
+}
+
+/// A page with commands.
+struct Entry {
+    page: &'static str,
+    machine: Machine,
+}
+
+const fn entry(page: &'static str, machine: Machine) -> Entry {
+    Entry { page, machine }
+}
+
+const README: Entry = entry("README.md", Machine::Plain);
+const BY_HAND: Entry = entry("docs/conformance-by-hand.md", Machine::Plain);
+const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
+const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
+const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
+const FIREWALL: Entry = entry("docs/firewall.md", Machine::Plain);
+const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
+const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
+const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
+const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
+const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
+const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
+
+const PAGES: [Entry; 12] = [
+    README,
+    BY_HAND,
+    CONFORMANCE,
+    DHCP,
+    DOCKER,
+    FIREWALL,
+    MULTI_NETWORK,
+    OCI_HOOK,
+    OVS,
+    REPAIR,
+    RUNTIMES,
+    SECURITY,
+];
+
+/// How long one page may take: with `--full` the conformance suite is run, twice.
+const DEADLINE: &str = "1800s";
+
+fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The pages that people read, by their paths in the checkout.
+fn pages() -> Vec<String> {
+    let root = checkout();
+    let mut pages = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["docs", "deploy", "fuzz"].iter().map(|name| root.join(name)).collect();
+    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let tops = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"];
+    let mut files: Vec<PathBuf> = tops.iter().map(|name| root.join(name)).collect();
+    files.extend(crates.map(|dir| dir.join("README.md")).filter(|file| file.exists()));
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "md"));
+    for file in files {
+        pages.push(file.strip_prefix(&root).unwrap().display().to_string());
+    }
+    pages.sort();
+    pages
+}
+
+fn read(page: &str) -> Page {
+    let path = checkout().join(page);
+    let text = fs::read_to_string(&path);
+    Page::read(&text.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+#[test]
+fn every_command_of_every_page_is_typed_or_says_why_not() {
+    let mut mistakes = Vec::new();
+    let mut reasons = String::new();
+    let (mut all, mut every, mut full) = (0, 0, 0);
+    for name in pages() {
+        let page = read(&name);
+        mistakes.extend(page.mistakes.iter().map(|mistake| format!("{name}, {mistake}")));
+        let entry = PAGES.iter().find(|entry| entry.page == name);
+        let (run, not): (Vec<&Typed>, Vec<&Typed>) =
+            page.commands().partition(|typed| typed.not_run.is_none());
+        if entry.is_none() && !run.is_empty() {
+            mistakes.push(format!("{name}: no test follows this page"));
+        }
+        let long = run.iter().filter(|typed| typed.full.is_some()).count();
+        all += run.len() + not.len();
+        full += long;
+        every += run.len() - long;
+        let why: BTreeSet<&str> = not.iter().filter_map(|typed| typed.not_run.as_deref()).collect();
+        for why in why {
+            let count = not.iter().filter(|typed| typed.not_run.as_deref() == Some(why)).count();
+            write!(reasons, "; {count} of {name}: {why}").unwrap();
+        }
+    }
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+    eprintln!(
+        "MEASURED the pages' commands: {all} in all, {every} typed in every run, {full} with --full alone, {} not typed{reasons}",
+        all - every - full
+    );
+}
+
+/// One host, with a checkout that was built as the working folder.
+struct Desk<'l> {
+    lab: &'l Lab,
+    environment: Vec<(String, String)>,
+}
+
+impl<'l> Desk<'l> {
+    fn new(lab: &'l Lab, path: &str) -> Self {
+        let dir = lab.dir().join("netwright");
+        fs::create_dir_all(dir.join("target/dist")).unwrap();
+        for entry in fs::read_dir(checkout()).unwrap() {
+            let (name, path) = entry.map(|entry| (entry.file_name(), entry.path())).unwrap();
+            if name != "target" {
+                symlink(path, dir.join(name)).unwrap();
+            }
+        }
+        for (built, name) in
+            [(NETWRIGHT, "netwright"), (netwrightd().to_str().unwrap(), "netwrightd")]
+        {
+            symlink(built, dir.join("target/dist").join(name)).unwrap();
+        }
+        // What is written to the folders that Debian's runtimes look at stays in the lab.
+        lab.sh(
+            "mkdir -p /var/lib/debians && if [ -d /usr/lib/cni ]; then cp -a /usr/lib/cni/. /var/lib/debians/ && \
+             mount --bind /var/lib/debians /usr/lib/cni; fi",
+        );
+        let environment = [("PATH", path), ("HOME", dir.to_str().unwrap())];
+        let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Desk { lab, environment: environment.into() }
+    }
+
+    /// Types these steps into one shell; returns which commands do or print otherwise than the page says.
+    #[expect(clippy::print_stderr, reason = "the log shows what a person sees")]
+    fn follow(&self, first: Option<&str>, steps: &[&Step]) -> Vec<String> {
+        let dir = self.lab.dir().join("typed");
+        fs::create_dir_all(&dir).unwrap();
+        let at = |name: String| dir.join(name);
+        let mut script =
+            format!("cd {}\nexec </dev/null\n", self.lab.dir().join("netwright").display());
+        if let Some(first) = first {
+            script.push_str(first);
+        }
+        let mut typed = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            match step {
+                Step::File { path, text } => {
+                    let file = at(format!("file{number}"));
+                    fs::write(&file, text).unwrap();
+                    let folder = Path::new(path).parent().unwrap().display();
+                    writeln!(script, "mkdir -p {folder} && cp {} {path} || exit", file.display())
+                        .unwrap();
+                }
+                Step::Session(session) => {
+                    typed.extend(session.iter().filter(|one| is_typed(one)));
+                }
+                Step::Given(command) => {
+                    writeln!(script, "{{ {command}; }} >&2 || exit").unwrap();
+                }
+            }
+            let from = typed.len() - of_step(step).count();
+            for (number, one) in typed.iter().enumerate().skip(from) {
+                let base = at(number.to_string());
+                fs::write(base.with_extension("command"), &one.command).unwrap();
+                let base = base.display();
+                writeln!(
+                    script,
+                    "eval \"$(cat {base}.command)\" >{base}.said 2>&1; code=$?; echo $code >{base}.code"
+                )
+                .unwrap();
+                // A page's sessions that are apart tell exit codes as text.
+                if first.is_none() {
+                    let wanted = if is_refused(one) { "!=" } else { "=" };
+                    writeln!(script, "[ $code {wanted} 0 ] || exit 1").unwrap();
+                }
+            }
+        }
+        fs::write(at("script".to_owned()), script).unwrap();
+        let mut bash = self.lab.command("timeout");
+        bash.args([DEADLINE, "bash"]).arg(at("script".to_owned())).env_clear();
+        let environment = self.environment.iter().map(|(key, value)| (key, value));
+        let output = bash.envs(environment).stdin(Stdio::null()).output().unwrap();
+        let mut wrong = Vec::new();
+        for (number, one) in typed.iter().enumerate() {
+            let base = at(number.to_string());
+            let said = fs::read_to_string(base.with_extension("said")).unwrap_or_default();
+            let code = fs::read_to_string(base.with_extension("code"));
+            let code = code.unwrap_or_else(|_| "none: never ended\n".to_owned());
+            if first.is_none() {
+                eprintln!("# {}\n{}", one.command, said.trim_end());
+            }
+            let done = first.is_some() || (code == "0\n") != is_refused(one);
+            if !done || !is_as_shown(&one.shown, &said) {
+                wrong.push(format!(
+                    "line {}: {}\nexit code {code}it printed:\n{said}\nthe page shows:\n{}\n",
+                    one.line,
+                    one.command,
+                    one.shown.join("\n")
+                ));
+            }
+            if !done {
+                // What comes behind it was not typed.
+                return wrong;
+            }
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        if wrong.is_empty() && first.is_none() && !output.status.success() {
+            wrong.push(format!("the shell: {}: {said}", output.status));
+        }
+        wrong
+    }
+}
+
+/// The commands of a step that are typed.
+fn of_step(step: &Step) -> impl Iterator<Item = &Typed> {
+    let typed = match step {
+        Step::Session(session) => session.as_slice(),
+        Step::File { .. } | Step::Given(_) => &[],
+    };
+    typed.iter().filter(|one| is_typed(one))
+}
+
+/// Whether a command is typed in this run.
+fn is_typed(typed: &Typed) -> bool {
+    typed.not_run.is_none() && (typed.full.is_none() || feature::available("full"))
+}
+
+/// Whether a page shows that a command is refused.
+fn is_refused(typed: &Typed) -> bool {
+    typed.shown.iter().any(|line| line.starts_with("error: ") || line.starts_with("docker: Error"))
+}
+
+/// Where Debian's runtimes look for plugins first.
+const DEBIANS: &str = "/usr/lib/cni";
+
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+fn follow(entry: &Entry) {
+    let page = read(entry.page);
+    let steps: Vec<&Step> = page.steps.iter().collect();
+    let name = Path::new(entry.page).file_stem().unwrap().to_str().unwrap();
+    if let Some(first) = &page.before_every_block {
+        let follow = |step| {
+            let lab = Lab::new(&format!("page-{name}"));
+            Desk::new(&lab, PATH).follow(Some(first), &[step])
+        };
+        let wrong: Vec<String> = steps.into_iter().flat_map(follow).collect();
+        assert!(wrong.is_empty(), "{}:\n{}", entry.page, wrong.join("\n"));
+        return;
+    }
+    let lab = match entry.machine {
+        Machine::Plain | Machine::Podman | Machine::Runtimes => {
+            Lab::with_processes(&format!("page-{name}"))
+        }
+        Machine::Systemd | Machine::Docker | Machine::DockerAndOvs => {
+            Lab::with_systemd(&format!("page-{name}"))
+        }
+    };
+    let _outside = lab.outside();
+    // README says how the executable comes into PATH; who reads on has it there.
+    let dist = lab.dir().join("netwright/target/dist");
+    // So is the Docker driver there, installed as its page says.
+    let installed =
+        (entry.machine == Machine::DockerAndOvs).then(|| read(DOCKER.page).steps.remove(0));
+    let steps: Vec<&Step> = installed.iter().chain(steps).collect();
+    let path = if entry.page == README.page {
+        PATH.to_owned()
+    } else {
+        format!("{}:{PATH}", dist.display())
+    };
+    let mut desk = Desk::new(&lab, &path);
+    let _ovs = (entry.machine == Machine::DockerAndOvs).then(|| {
+        let ovs = Ovs::start(&lab);
+        ovs.add_bridge("br0");
+        ovs.at_its_usual_place();
+        ovs
+    });
+    let docker = matches!(entry.machine, Machine::Docker | Machine::DockerAndOvs);
+    let docker = docker.then(|| Docker::new(&lab));
+    if let Some(docker) = &docker {
+        docker.run(&["tag", Docker::IMAGE, "busybox"]);
+        desk.environment.extend(docker.environment());
+    }
+    if entry.machine == Machine::Podman {
+        let podman = Podman::new(&lab, "/usr/lib/cni");
+        podman.run(&["tag", Podman::IMAGE, "busybox"]);
+        desk.environment.extend(podman.environment());
+    }
+    let containerd =
+        (entry.machine == Machine::Runtimes).then(|| Containerd::without_network(&lab, DEBIANS));
+    if let Some(containerd) = &containerd {
+        let podman = Podman::new(&lab, DEBIANS);
+        podman.use_defaults();
+        podman.run(&["tag", Podman::IMAGE, "busybox"]);
+        desk.environment.extend(podman.environment());
+        desk.environment.extend(containerd.for_ctr("docker.io/library/busybox:latest"));
+    }
+    let wrong = desk.follow(None, &steps);
+    assert!(wrong.is_empty(), "{}:\n{}", entry.page, wrong.join("\n"));
+}
+
+#[test]
+fn readme() {
+    require!("root", "program:busybox", "program:curl");
+    follow(&README);
+}
+
+#[test]
+fn conformance_by_hand() {
+    require!("root", "file:/usr/lib/cni/bridge", "program:jq", "program:iptables");
+    follow(&BY_HAND);
+}
+
+#[test]
+fn conformance() {
+    require!("root", "file:/usr/lib/cni/bridge");
+    follow(&CONFORMANCE);
+}
+
+#[test]
+fn dhcp() {
+    require!("root", "file:/lib/systemd/systemd");
+    follow(&DHCP);
+}
+
+#[test]
+fn docker() {
+    needs_docker!();
+    require!("file:/lib/systemd/systemd", "program:curl");
+    follow(&DOCKER);
+}
+
+#[test]
+fn firewall() {
+    require!("root", "program:nft");
+    follow(&FIREWALL);
+}
+
+#[test]
+fn multi_network() {
+    require!("root", "file:/lib/systemd/systemd");
+    follow(&MULTI_NETWORK);
+}
+
+#[test]
+fn oci_hook() {
+    require!(
+        "root",
+        "program:runc",
+        "program:podman",
+        "program:crun",
+        "program:curl",
+        "file:/usr/bin/busybox"
+    );
+    follow(&OCI_HOOK);
+}
+
+#[test]
+fn ovs() {
+    needs_docker!();
+    require!("file:/lib/systemd/systemd", "program:ovs-vswitchd", "program:ovsdb-server");
+    follow(&OVS);
+}
+
+#[test]
+fn repair() {
+    require!("root", "file:/lib/systemd/systemd");
+    follow(&REPAIR);
+}
+
+#[test]
+fn runtimes() {
+    require!(
+        "root",
+        "program:containerd",
+        "program:runc",
+        "program:podman",
+        "program:crun",
+        "program:curl",
+        "file:/usr/bin/busybox"
+    );
+    follow(&RUNTIMES);
+}
+
+#[test]
+fn security() {
+    require!("root");
+    follow(&SECURITY);
+}

@@ -1,0 +1,20 @@
+//! DEL by who collects: an extension of ours, so that it does not take down what came back, or what is being made.
+
+use serde::{Deserialize, Serialize};
+
+/// The key that tells DEL which namespaces of the attachment are known to be gone, or are to be left. A plugin that has written down
+/// another one since refuses with code 11 and changes nothing: the container came back under its ID. So does one that cannot have
+/// the attachment's lock. A plugin that does not know the key removes.
+pub const GONE: &str = "netwright/gone";
+
+/// A namespace that is gone, as the plugin's record names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoneNetns {
+    /// The device of nsfs.
+    pub dev: u64,
+    /// The inode.
+    pub ino: u64,
+    /// The cookie, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<u64>,
+}

@@ -1,0 +1,134 @@
+//! Repair beneath Docker: the driver's records say where Docker has put an interface, and plugins put back there what ADD made.
+//!
+//! It runs in `netwrightd repair`, beside the driver, and writes nothing of the driver's. An endpoint that is on its way is not
+//! touched: Docker fails when a route that it is about to make is there. Each plugin holds the attachment's lock, as
+//! DeleteEndpoint's DEL does.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use cni::{Error, IfName, NetworkList, code};
+use cni_plugin::codes;
+use cni_runtime::{Attachment, Cache, Known, Moved, Repairs, Runtime};
+use ipnet::IpNet;
+use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
+use state::Roots;
+
+use super::endpoint::alias;
+use super::journal::{Endpoint, Journal, Phase};
+use super::link::{find_ours, kernel_error, open_if_there};
+use super::settle;
+use crate::clock;
+
+/// What these make in a container's namespace is put there by the driver, and differently: tables of `sbr` are others, and
+/// switches that `tuning` sets for the whole namespace are not set at all.
+const NOT_ASKED: [&str; 2] = ["sbr", "tuning"];
+
+/// The driver's records, as another process sees them.
+#[derive(Debug)]
+pub(crate) struct Dockers {
+    journal: Journal,
+    /// The runtime's cache of the ports that are published.
+    ports: PathBuf,
+    boot_id: String,
+}
+
+impl Dockers {
+    /// Reads nothing yet.
+    ///
+    /// # Errors
+    /// When the kernel does not tell the boot's identity.
+    pub(crate) fn new(roots: &Roots) -> Result<Self, state::FileError> {
+        Ok(Dockers {
+            journal: Journal::of_another(
+                &roots.lib.join("docker"),
+                &roots.run.join("docker/records"),
+            ),
+            ports: roots.run.join("docker/ports"),
+            boot_id: state::boot_id()?,
+        })
+    }
+
+    /// Puts back what somebody changed of an endpoint. `None` when it is on its way, or nothing is known of it here.
+    ///
+    /// # Errors
+    /// When records, namespace or kernel do not tell; when the interface is no longer in the container.
+    pub(crate) fn repair(
+        &self,
+        runtime: &Runtime<'_>,
+        known: &Known,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Repairs>, Error> {
+        let Some(cached) = &known.cached else { return Ok(None) };
+        let Some(endpoint) = self.journal.endpoint(known.key.container_id.as_str())? else {
+            return Ok(None);
+        };
+        let Some(sandbox) = endpoint.sandbox.as_deref().filter(|_| self.is_at_rest(&endpoint))
+        else {
+            return Ok(None);
+        };
+        let Some(netns) = open_if_there(sandbox)? else { return Ok(None) };
+        let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let Some(link) = find_ours(&mut inside, &endpoint, &alias(&known.key))? else {
+            return Err(Error::new(codes::DRIFT, "the interface is gone from the container")
+                .with_details("restart the container"));
+        };
+        let moved = moved(sandbox, &link, &mut inside, &endpoint)?;
+        let mut list = cached.list()?;
+        list.plugins.retain(|plugin| !NOT_ASKED.contains(&plugin.plugin_type.as_str()));
+        let mut repairs = repair_at(runtime, &list, &cached.attachment, &moved, deadline)?;
+        let written = settle::put_switches_back(&netns, &link.name, &endpoint.layout)?;
+        repairs.put_back.extend(written.into_iter().map(|what| ("docker".to_owned(), what)));
+        let ports = runtime.clone().with_cache(Cache::new(&self.ports));
+        let published = ports.cached_attachment(&known.key).map_err(|error| error.to_cni())?;
+        if let Some(published) = published.filter(|published| published.result.is_some()) {
+            let list = published.list()?;
+            let more = repair_at(&ports, &list, &published.attachment, &moved, deadline)?;
+            repairs.put_back.extend(more.put_back);
+            repairs.left.extend(more.left);
+        }
+        Ok(Some(repairs))
+    }
+
+    /// Whether a container has had the interface for so long that Docker and the driver are done with it.
+    fn is_at_rest(&self, endpoint: &Endpoint) -> bool {
+        let now_s = clock::now().at.as_millis() / 1000;
+        endpoint.phase == Phase::Joined
+            && endpoint.boot_id == self.boot_id
+            && settle::PATIENCE.as_secs() <= now_s.saturating_sub(endpoint.since_s)
+    }
+}
+
+fn repair_at(
+    runtime: &Runtime<'_>,
+    list: &NetworkList,
+    attachment: &Attachment,
+    moved: &Moved,
+    deadline: Option<Instant>,
+) -> Result<Repairs, Error> {
+    runtime.repair_list_at(list, attachment, moved, deadline).map_err(|error| error.to_cni())
+}
+
+/// Says where the interface is. A default route is to lead by it when Docker has told so, and no other network's does.
+fn moved(
+    sandbox: &Path,
+    link: &Link,
+    inside: &mut RouteSocket,
+    endpoint: &Endpoint,
+) -> Result<Moved, Error> {
+    let netns = sandbox.to_str().ok_or_else(|| {
+        Error::new(code::INVALID_NETNS, format!("the path {sandbox:?} is not UTF-8"))
+    })?;
+    let mut not_ours = Vec::new();
+    for (family, default) in [(IpFamily::V4, "0.0.0.0/0"), (IpFamily::V6, "::/0")] {
+        let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
+        let routes = inside.routes(filter).map_err(|error| kernel_error(&error))?;
+        let mut defaults = routes.iter().filter(|route| route.destination.prefix_len() == 0);
+        let leads_elsewhere = defaults.any(|route| route.oif != Some(link.index));
+        if !endpoint.leads_out || leads_elsewhere {
+            not_ours.push(default.parse::<IpNet>().expect("a prefix"));
+        }
+    }
+    let ifname = IfName::new(&link.name)?;
+    Ok(Moved { netns: netns.to_owned(), ifname, not_ours })
+}

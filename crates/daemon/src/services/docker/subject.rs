@@ -1,0 +1,64 @@
+//! What a line of the log is about, by what Docker shows: `docker network ls` and `docker inspect` have these IDs, and the container's
+//! namespace is its `SandboxKey`.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::driver::Driver;
+use super::journal::{Endpoint, short};
+use crate::log::Subject;
+
+/// What calls name, those of either interface.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    #[serde(rename = "NetworkID")]
+    network: String,
+    #[serde(rename = "EndpointID")]
+    endpoint: String,
+    #[serde(rename = "SandboxKey")]
+    sandbox: PathBuf,
+    #[serde(rename = "PoolID")]
+    pool: String,
+    #[serde(rename = "Address")]
+    address: String,
+}
+
+impl Driver {
+    /// Reads what a call is about; the container of an endpoint that has joined is in its record.
+    pub(super) fn subject(&self, body: &[u8]) -> Subject {
+        let mut named: Named = cnm::read(body).unwrap_or_default();
+        if named.sandbox.as_os_str().is_empty() && !named.endpoint.is_empty() {
+            let endpoint = self.journal.endpoint(&named.endpoint).ok().flatten();
+            named.sandbox = endpoint.and_then(|endpoint| endpoint.sandbox).unwrap_or_default();
+        }
+        named.told()
+    }
+}
+
+impl Endpoint {
+    /// What a line about it is about.
+    pub(super) fn subject(&self) -> Subject {
+        let named = Named {
+            network: self.network.clone(),
+            endpoint: self.id.clone(),
+            sandbox: self.sandbox.clone().unwrap_or_default(),
+            ..Named::default()
+        };
+        named.told()
+    }
+}
+
+impl Named {
+    fn told(self) -> Subject {
+        let all = [
+            ("network", short(&self.network).to_owned()),
+            ("endpoint", short(&self.endpoint).to_owned()),
+            ("container", self.sandbox.to_string_lossy().into_owned()),
+            ("pool", self.pool),
+            ("address", self.address),
+        ];
+        all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+    }
+}

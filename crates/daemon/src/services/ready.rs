@@ -1,0 +1,50 @@
+//! Saying now and then that the service can do its work: STATUS of a plugin bears a daemon that is away for a moment
+//! ([`cni::line::ready_file`]).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use state::Durability;
+
+use crate::clock;
+
+/// The pause before the first time, and behind each time: a small part of what STATUS bears.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The file in which a daemon says so. What is said last stays: the next daemon, or nobody, is to come.
+#[derive(Debug)]
+pub(super) struct ReadyFile {
+    path: PathBuf,
+    /// Whether the log tells that it cannot be written.
+    told: bool,
+}
+
+impl ReadyFile {
+    pub(super) fn of(socket: &Path) -> Self {
+        ReadyFile { path: cni::line::ready_file(socket), told: false }
+    }
+
+    /// Says that the daemon is ready now.
+    pub(super) fn say(&mut self) {
+        let now = clock::now().at.as_millis().to_string();
+        let said = state::publish(&self.path, now.as_bytes(), 0o600, Durability::Volatile);
+        if let (Err(error), false) = (&said, self.told) {
+            tracing::warn!(%error, "while this daemon is restarted STATUS will fail");
+        }
+        self.told = said.is_err();
+    }
+}
+
+/// Says it for ever, while `is_ready` says so.
+pub(super) async fn run(socket: PathBuf, is_ready: impl Fn() -> bool + Send + 'static) {
+    let mut file = ReadyFile::of(&socket);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if is_ready() {
+            file.say();
+            pause = PAUSE;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,20 @@
+//! What the daemon prints.
+
+use testkit::{Lab, Place as _};
+
+#[test]
+fn what_nobody_can_read_is_not_said() {
+    testkit::require!("root");
+    let lab = Lab::new("daemon-output");
+    let services = ["dhcp", "collect", "docker", "ipam", "multinet", "repair"];
+    let of_services = services.map(|service| format!("{service} -help"));
+    for arguments in ["--version", "--help"].map(str::to_owned).iter().chain(&of_services) {
+        let daemon = env!("CARGO_BIN_EXE_netwrightd");
+        let succeeds =
+            |to: &str| lab.try_sh(&format!("{daemon} {arguments} {to}")).status.success();
+        assert!(succeeds(">/dev/null"), "{arguments}");
+        for nowhere in [">/dev/full", ">&-"] {
+            assert!(!succeeds(nowhere), "{arguments} {nowhere}");
+        }
+    }
+}

@@ -1,0 +1,703 @@
+//! Whether a network namespace is still there: the one judgement that all use who act on a container's end.
+//!
+//! The answer has three values ([`Life`]), and *unknown is never gone*: who removes, gives away or forgets something does so
+//! only for [`Life::Gone`].
+//!
+//! - A path that leads nowhere, or to another namespace, proves nothing: its process may have ended, or its name may have been
+//!   removed, while other processes or mounts hold the namespace.
+//! - A namespace is the one that was noted when device, inode and cookie agree. The kernel gives the inode of a
+//!   namespace that is gone to a new one, but never its cookie.
+//! - It is gone when no process or thread is in it and it is mounted nowhere. That is counted in one pass over `/proc`, which a
+//!   [`Census`] makes at most once, when the first path does not answer.
+//! - The count is worth something only where everything can be seen: `/proc` shows the machine's own PID namespace, or the
+//!   one in which the namespace was noted (a container that plays a node), it shows the first process, and nothing is mounted
+//!   over a process of it. Processes of every mount namespace are then among those counted, and their mounts with them. Elsewhere
+//!   the answer is unknown.
+//! - A container in a PID namespace of its own plays a node only if nobody else uses its network. Where Unix sockets in that network are
+//!   held by no process that `/proc` shows, somebody does: it is a helper on somebody's node, whose containers live outside.
+//! - A process may refuse to have its namespaces looked at, as one with more capabilities than the caller does (`man 2 ptrace`,
+//!   "Ptrace access mode checking"). What it sees of its network and its mounts is still shown to everybody: it is known to be in a
+//!   namespace that another process is in, or the answer is unknown; a namespace that is mounted where it is may be living.
+//!
+//! An open descriptor or a socket may keep a namespace that no process is in and no path leads to. Nothing can run there; it
+//! counts as gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::mac::MacAddr;
+use crate::netlink::NetlinkError;
+use crate::netns::{Netns, NetnsError, NetnsId};
+use crate::route::RouteSocket;
+
+/// The inode of the machine's own PID namespace (linux include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const INITIAL_PID_NS: u64 = 0xefff_fffc;
+
+/// What became of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It is there.
+    Living,
+    /// It is known not to be there any more.
+    Gone,
+    /// Nobody knows. Act as if it were there.
+    Unknown,
+}
+
+/// What was written down about a namespace while it was there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The path that led to it.
+    pub path: PathBuf,
+    /// Its device and inode, noted in this boot.
+    pub id: Option<NetnsId>,
+    /// Its cookie ([`Netns::cookie`]).
+    pub cookie: Option<u64>,
+    /// The PID namespace of who noted it, unless that is the machine's own ([`own_pid_ns`]).
+    pub pid_ns: Option<u64>,
+}
+
+impl Noted {
+    /// Says whether a namespace may be the one that was noted. One of which neither inode nor cookie is known may be any but the
+    /// caller's own: a container has a namespace of its own.
+    #[must_use]
+    pub fn is(&self, found: &Netns) -> bool {
+        let Some(id) = self.id else {
+            return Netns::current_id().is_ok_and(|own| own != found.id());
+        };
+        id == found.id()
+            && self.cookie.is_none_or(|noted| found.cookie().is_none_or(|cookie| cookie == noted))
+    }
+
+    /// Opens the namespace by the path that was noted; `None` when that leads nowhere, or to another.
+    ///
+    /// # Errors
+    /// [`NetnsError`] when what is there cannot be looked at.
+    pub fn open(&self) -> Result<Option<Netns>, NetnsError> {
+        match Netns::open(&self.path) {
+            Ok(found) => Ok(Some(found).filter(|found| self.is(found))),
+            Err(error) if error.leads_nowhere() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens it by the path as the machine's first process sees it, which may see what we do not.
+    fn open_as_the_first(&self) -> Option<Netns> {
+        let seen = Path::new("/proc/1/root").join(self.path.strip_prefix("/").ok()?);
+        Netns::open(&seen).ok().filter(|found| self.is(found))
+    }
+}
+
+/// Tells the PID namespace of this process, for [`Noted::pid_ns`]: `None` in the machine's own, where nobody need know. It is
+/// looked at once in the life of a process.
+#[must_use]
+pub fn own_pid_ns() -> Option<u64> {
+    static OWN: OnceLock<Option<u64>> = OnceLock::new();
+    let look = || fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
+    OWN.get_or_init(look).filter(|own| *own != INITIAL_PID_NS)
+}
+
+/// Tells which PID namespace `/proc` shows: this process's own, where it has the number there that it has for itself.
+fn shown_pid_ns(proc: &Path) -> Option<u64> {
+    let number = fs::read_link(proc.join("self")).ok()?;
+    let own = std::process::id().to_string();
+    if number.as_os_str() != own.as_str() {
+        return None;
+    }
+    fs::metadata(proc.join("self/ns/pid")).ok().map(|found| found.ino())
+}
+
+/// What an interface in a container is known by, where nothing tells the namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sign {
+    /// Its name; any where it is empty.
+    pub ifname: String,
+    /// Its hardware address.
+    pub mac: Option<MacAddr>,
+    /// Its addresses, which count only where the hardware address is not known.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Sign {
+    /// Says whether the namespace that a path leads to, from here or for the machine's first process, has the interface. A path alone
+    /// proves nothing: another container may have it by now. What cannot be looked at has it not.
+    #[must_use]
+    pub fn is_at(&self, path: &Path) -> bool {
+        let noted = Noted { path: path.to_owned(), ..Noted::default() };
+        let found = noted.open().ok().flatten().or_else(|| noted.open_as_the_first());
+        found.is_some_and(|netns| self.is_in(&netns).unwrap_or(false))
+    }
+
+    fn is_in(&self, netns: &Netns) -> Result<bool, NetlinkError> {
+        let mut inside = RouteSocket::open_in(netns)?;
+        let links = if self.ifname.is_empty() {
+            inside.links()?
+        } else {
+            inside.link_by_name(&self.ifname)?.into_iter().collect()
+        };
+        for link in links {
+            // Networks that never meet may have equal addresses.
+            if self.mac.is_some() {
+                if link.mac == self.mac {
+                    return Ok(true);
+                }
+                continue;
+            }
+            let found = inside.addresses(Some(link.index))?;
+            if found.iter().any(|found| self.addresses.contains(&found.address.addr())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Who lives on this machine: asked about any number of namespaces, looked at once.
+#[derive(Debug, Default)]
+pub struct Census {
+    counted: OnceLock<Counted>,
+}
+
+/// What one pass over `/proc` found.
+#[derive(Debug, Default)]
+struct Counted {
+    /// The namespaces that processes are in or that are mounted, each with paths to it.
+    living: BTreeMap<NetnsId, Vec<PathBuf>>,
+    /// The files of [`SIGHT`] of processes that refused to have their namespaces looked at.
+    refused: BTreeSet<u64>,
+    /// The PID namespace that `/proc` shows.
+    pid_ns: Option<u64>,
+    /// Something could not be looked at.
+    hidden: bool,
+}
+
+/// A file that every process shows of its network, another one for each namespace: the kernel makes one when it makes the
+/// namespace, whose inode no other has (linux fs/proc/proc_net.c, `proc_net_ns_init`; fs/proc/generic.c, `proc_alloc_inum`).
+/// No permission over the process is asked for (`get_proc_task_net`).
+const SIGHT: &str = "net/dev";
+
+impl Census {
+    /// Begins; nothing is looked at yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Census::default()
+    }
+
+    /// Says what became of a namespace. One whose path leads to it costs no look at anything else.
+    #[must_use]
+    pub fn life(&self, noted: &Noted) -> Life {
+        match Self::life_at_path(noted) {
+            Life::Unknown => self.life_off_path(noted),
+            known => known,
+        }
+    }
+
+    /// Says the same by the path alone, without a look at anything else: only [`Life::Living`] or [`Life::Unknown`].
+    #[must_use]
+    pub fn life_at_path(noted: &Noted) -> Life {
+        let there = !noted.path.as_os_str().is_empty() && matches!(noted.open(), Ok(Some(_)));
+        if there { Life::Living } else { Life::Unknown }
+    }
+
+    /// Says what became of a namespace that its path does not lead to.
+    fn life_off_path(&self, noted: &Noted) -> Life {
+        let counted = self.counted();
+        let Some(id) = noted.id else {
+            let there = noted.open_as_the_first().is_some();
+            return if there { Life::Living } else { Life::Unknown };
+        };
+        if let Some(life) = counted.life(id, noted) {
+            return life;
+        }
+        // The process by which it was seen has ended since, or its mount was taken away: what is there now counts.
+        let again = || Counted::of(Path::new("/proc")).life(id, noted);
+        (0..RECOUNTS).find_map(|_| again()).unwrap_or(Life::Unknown)
+    }
+
+    /// Finds a namespace that was noted, wherever something still leads to it.
+    #[must_use]
+    pub fn find(&self, noted: &Noted) -> Option<Netns> {
+        if let Ok(Some(found)) = noted.open() {
+            return Some(found);
+        }
+        let paths = self.counted().living.get(&noted.id?)?;
+        paths.iter().filter_map(|path| Netns::open(path).ok()).find(|found| noted.is(found))
+    }
+
+    /// Says what became of a container of which nobody noted more than its interface, by a look into every namespace of the machine
+    /// but the caller's own: living if one has it, gone if none has. `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware
+    /// address nor addresses the answer is unknown.
+    #[must_use]
+    pub fn seek(&self, sign: &Sign, pid_ns: Option<u64>) -> Life {
+        let (counted, Ok(own)) = (self.counted(), Netns::current_id()) else {
+            return Life::Unknown;
+        };
+        if !counted.is_whole(pid_ns) || (sign.mac.is_none() && sign.addresses.is_empty()) {
+            return Life::Unknown;
+        }
+        let mut life = Life::Gone;
+        for (id, paths) in counted.living.iter().filter(|(id, _)| **id != own) {
+            let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
+            // One whose processes ended meanwhile has nobody in it.
+            let Some(netns) = opened.find(|found| found.id() == *id) else { continue };
+            match sign.is_in(&netns) {
+                Ok(false) => {}
+                Ok(true) => return Life::Living,
+                Err(_) => life = Life::Unknown,
+            }
+        }
+        life
+    }
+
+    /// Says whether all processes and mounts of the machine can be seen from here.
+    #[must_use]
+    pub fn sees_everything(&self) -> bool {
+        self.counted().is_whole(None)
+    }
+
+    fn counted(&self) -> &Counted {
+        self.counted.get_or_init(|| Counted::of(Path::new("/proc")))
+    }
+}
+
+/// How often all are counted again because of one who left meanwhile.
+const RECOUNTS: usize = 3;
+
+/// How many paths to one namespace are kept: more than one, since a process may end before the path is followed.
+const PATHS: usize = 3;
+
+impl Counted {
+    fn of(proc: &Path) -> Self {
+        let mut counted = Counted { pid_ns: shown_pid_ns(proc), ..Counted::default() };
+        // Where `hidepid` keeps processes out of the list, the first is among them.
+        let first_is_shown = fs::symlink_metadata(proc.join("1")).is_ok();
+        let mounts = fs::read(proc.join("self/mountinfo"));
+        counted.hidden = !first_is_shown || mounts.map_or(true, |mounts| covers_one(&mounts, proc));
+        // A process that ended during a pass may have left a child with a number that the pass was beyond.
+        if counted.pass(proc) {
+            counted.pass(proc);
+        }
+        let placed = counted.are_the_refused_placed();
+        counted.hidden |= !placed;
+        // The machine's own shows everybody.
+        counted.hidden |= counted.pid_ns != Some(INITIAL_PID_NS) && has_hidden_company(proc);
+        counted
+    }
+
+    /// Says whether all who refused to be looked at are in namespaces that others are in.
+    fn are_the_refused_placed(&self) -> bool {
+        // Most are where the caller is.
+        let own = Path::new("/proc/thread-self");
+        let threads = self.living.values().flatten().filter(|path| path.ends_with("ns/net"));
+        let others = threads.filter_map(|path| path.ancestors().nth(2));
+        let mut left = self.refused.clone();
+        for thread in std::iter::once(own).chain(others) {
+            if left.is_empty() {
+                return true;
+            }
+            if let Ok(found) = fs::metadata(thread.join(SIGHT)) {
+                left.remove(&found.ino());
+            }
+        }
+        left.is_empty()
+    }
+
+    /// Says whether nobody can have been missed.
+    fn is_whole(&self, noted_in: Option<u64>) -> bool {
+        let same = self.pid_ns.is_some_and(|shown| {
+            shown == INITIAL_PID_NS || (noted_in == Some(shown) && own_pid_ns() == Some(shown))
+        });
+        same && !self.hidden
+    }
+
+    /// Says what became of a namespace; `None` when none of the ways that led to it does any more.
+    fn life(&self, id: NetnsId, noted: &Noted) -> Option<Life> {
+        let Some(paths) = self.living.get(&id) else {
+            return Some(if self.is_whole(noted.pid_ns) { Life::Gone } else { Life::Unknown });
+        };
+        if paths.is_empty() {
+            return Some(Life::Unknown); // mounted where nobody can go
+        }
+        let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
+        let found = opened.find(|found| found.id() == id)?;
+        Some(if noted.is(&found) { Life::Living } else { Life::Gone })
+    }
+
+    /// Looks at every process; says whether one ended meanwhile.
+    fn pass(&mut self, proc: &Path) -> bool {
+        let mut ended = false;
+        let mut mounts = BTreeSet::new();
+        let Ok(entries) = fs::read_dir(proc) else {
+            self.hidden = true;
+            return false;
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                self.hidden = true;
+                continue;
+            };
+            let name = entry.file_name();
+            if !name.as_bytes().iter().all(u8::is_ascii_digit) {
+                continue;
+            }
+            for thread in threads(&proc.join(&name), &name) {
+                match self.look_at(&thread, &mut mounts) {
+                    Ok(()) => {}
+                    Err(error) if is_ended(&error, &thread) => ended = true,
+                    Err(_) => match self.look_from_outside(&thread) {
+                        Ok(()) => {}
+                        Err(error) if is_ended(&error, &thread) => ended = true,
+                        Err(_) => self.hidden = true,
+                    },
+                }
+            }
+        }
+        ended
+    }
+
+    /// Looks at one thread: where it is, and what is mounted there.
+    fn look_at(&mut self, thread: &Path, mounts: &mut BTreeSet<(u64, PathBuf)>) -> io::Result<()> {
+        let path = thread.join("ns/net");
+        let found = fs::metadata(&path)?;
+        let living = self.living.entry(NetnsId { dev: found.dev(), ino: found.ino() }).or_default();
+        // Before the mounts: those may be within a file system of a container's own.
+        if !living.contains(&path) {
+            living.insert(0, path);
+            living.truncate(PATHS);
+        }
+        let whose = fs::metadata(thread.join("ns/mnt"))?;
+        // It is not looked at: the kernel would ask its file system, which a container may serve, and leave without an answer.
+        let root = fs::read_link(thread.join("root"))?;
+        // A process in a root of its own sees its part of the mounts.
+        if mounts.insert((whose.ino(), root)) {
+            let table = fs::read(thread.join("mountinfo"))?;
+            for (ino, place) in mounted(&table) {
+                let place = place.strip_prefix("/").unwrap_or(&place);
+                let path = thread.join("root").join(place);
+                self.note(NetnsId { dev: found.dev(), ino }, path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what one thread that refused shows to everybody.
+    fn look_from_outside(&mut self, thread: &Path) -> io::Result<()> {
+        self.refused.insert(fs::metadata(thread.join(SIGHT))?.ino());
+        let dev = fs::metadata("/proc/self/ns/net")?.dev();
+        for (ino, _) in mounted(&fs::read(thread.join("mountinfo"))?) {
+            // The way there leads through its root, which refuses too.
+            self.living.entry(NetnsId { dev, ino }).or_default();
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: NetnsId, path: PathBuf) {
+        let paths = self.living.entry(id).or_default();
+        if paths.len() < PATHS && !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+}
+
+/// Says whether a process that `proc` does not show uses the caller's network: a Unix socket there is held by none that it does. A
+/// socket on its way from one process to another is held by none either; that is taken for company.
+fn has_hidden_company(proc: &Path) -> bool {
+    let Some(mut sockets) = unix_sockets(proc) else { return true };
+    let Ok(processes) = fs::read_dir(proc) else { return true };
+    for process in processes.flatten() {
+        if !process.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        // One that has ended holds nothing, and one that refuses may hold anything: its sockets stay listed.
+        for open in fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
+            let Ok(what) = fs::read_link(open.path()) else { continue };
+            let number = what.to_str().and_then(|what| {
+                what.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
+            });
+            number.map(|number| sockets.remove(&number));
+        }
+    }
+    // One that was closed meanwhile is nobody's.
+    !sockets.is_empty()
+        && unix_sockets(proc).is_none_or(|left| left.intersection(&sockets).next().is_some())
+}
+
+/// Lists the Unix sockets of the caller's network by their inodes (linux net/unix/af_unix.c, `unix_seq_show`). One that nobody
+/// has accepted yet has none.
+fn unix_sockets(proc: &Path) -> Option<BTreeSet<u64>> {
+    let table = fs::read(proc.join("self/net/unix")).ok()?;
+    let lines = table.split(|byte| *byte == b'\n').skip(1);
+    let inode = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        std::str::from_utf8(words.nth(6)?).ok()?.parse::<u64>().ok()
+    };
+    Some(lines.filter_map(inode).filter(|inode| *inode != 0).collect())
+}
+
+/// Lists the folders of a process's threads, which may each be in a namespace of their own.
+fn threads(process: &Path, pid: &OsStr) -> Vec<PathBuf> {
+    let task = process.join("task");
+    // The folder and each thread's folder in it are links to it (linux fs/proc/base.c, `proc_task_getattr`).
+    let alone = fs::metadata(&task).is_ok_and(|found| found.nlink() == 3);
+    let listed = if alone { None } else { fs::read_dir(&task).ok() };
+    match listed {
+        Some(threads) => threads.flatten().map(|thread| thread.path()).collect(),
+        // One that cannot be listed says so when it is looked at.
+        None => vec![task.join(pid)],
+    }
+}
+
+/// Says whether an error means that a thread has ended: it is in no namespace any more. While it ends the kernel says EACCES or
+/// EINVAL too (linux fs/proc/namespaces.c, `proc_ns_get_link`; fs/proc_namespace.c, `mounts_open_common`).
+fn is_ended(error: &io::Error, thread: &Path) -> bool {
+    const ESRCH: i32 = 3;
+    let tells = |error: &io::Error| {
+        error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+    };
+    tells(error)
+        || fs::metadata(thread).is_err_and(|error| tells(&error))
+        || fs::metadata(thread.join("ns/net")).is_err_and(|error| tells(&error))
+}
+
+/// Reads which network namespaces are mounted, and where.
+fn mounted(table: &[u8]) -> impl Iterator<Item = (u64, PathBuf)> {
+    mounts(table).filter_map(|(what, place)| {
+        let number = what.strip_prefix(b"net:[")?.strip_suffix(b"]")?;
+        let ino = std::str::from_utf8(number).ok()?.parse().ok()?;
+        Some((ino, place))
+    })
+}
+
+/// Says whether something is mounted over a process, or a part of one, that `proc` shows.
+fn covers_one(table: &[u8], proc: &Path) -> bool {
+    let is_process = |place: PathBuf| {
+        let below = place.strip_prefix(proc).ok().and_then(|below| below.components().next());
+        below.is_some_and(|name| name.as_os_str().as_bytes().iter().all(u8::is_ascii_digit))
+    };
+    mounts(table).any(|(_, place)| is_process(place))
+}
+
+/// Reads what of a file system is mounted, and where (`man 5 proc_pid_mountinfo`).
+fn mounts(table: &[u8]) -> impl Iterator<Item = (&[u8], PathBuf)> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(3);
+        let (what, place) = (words.next()?, words.next()?);
+        Some((what, PathBuf::from(std::ffi::OsString::from_vec(unescaped(place)))))
+    })
+}
+
+/// Undoes the escapes of white space and backslashes: three octal digits behind a backslash.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let number = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match number {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(*first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_namespaces_are_read_with_their_places() {
+        let table = b"23 28 0:21 / /proc rw - proc proc rw\n\
+            99 28 0:4 net:[4026532281] /run/netns/c\\0401 rw shared:9 - nsfs nsfs rw\n\
+            98 28 0:4 mnt:[4026532282] /run/mnt rw - nsfs nsfs rw\n\
+            97 28 0:4 net:[x] /a rw - nsfs nsfs rw\n";
+        let found: Vec<_> = mounted(table).collect();
+        assert_eq!(found, [(4_026_532_281, PathBuf::from("/run/netns/c 1"))]);
+        assert_eq!(unescaped(b"a\\134b\\0"), b"a\\b\\0");
+    }
+
+    #[test]
+    fn a_mount_over_a_process_is_found() {
+        let covers = |place: &str| {
+            let table = format!("23 28 0:21 / {place} rw - tmpfs tmpfs rw\n");
+            covers_one(table.as_bytes(), Path::new("/proc"))
+        };
+        assert!(covers("/proc/12") && covers("/proc/12/task") && covers("/proc/12/ns/net"));
+        assert!(!covers("/proc") && !covers("/proc/kcore") && !covers("/proc/sys/net"));
+        assert!(!covers("/proc2/12") && !covers("/run/12"));
+    }
+
+    /// A `/proc` that shows these processes and this one. Their roots are places that cannot be looked at, as those of
+    /// a file system that does not answer, and a namespace is mounted there.
+    fn shown(name: &str, numbers: &[u32]) -> PathBuf {
+        let own = std::process::id();
+        let proc = std::env::temp_dir().join(format!("living-{name}-{own}"));
+        for number in numbers.iter().chain([&own]) {
+            let process = proc.join(number.to_string());
+            let thread = process.join("task").join(number.to_string());
+            for folder in [&process, &thread] {
+                fs::create_dir_all(folder.join("ns")).unwrap();
+                std::os::unix::fs::symlink("/proc/nowhere", folder.join("root")).unwrap();
+                fs::create_dir_all(folder.join("net")).unwrap();
+                for file in ["ns/net", "ns/mnt", "ns/pid", SIGHT] {
+                    fs::write(folder.join(file), "").unwrap();
+                }
+                fs::write(folder.join("net/unix"), "Num RefCount …\n").unwrap();
+                let mounts = "99 28 0:4 net:[77] /run/netns/c1 rw - nsfs nsfs rw\n";
+                fs::write(folder.join("mountinfo"), mounts).unwrap();
+            }
+        }
+        std::os::unix::fs::symlink(own.to_string(), proc.join("self")).unwrap();
+        proc
+    }
+
+    fn counted_in(proc: &Path) -> Counted {
+        let counted = Counted::of(proc);
+        fs::remove_dir_all(proc).unwrap();
+        assert!(counted.pid_ns.is_some());
+        counted
+    }
+
+    #[test]
+    fn where_the_first_process_is_not_shown_others_may_be_hidden() {
+        assert!(!counted_in(&shown("shown", &[1])).hidden);
+        assert!(counted_in(&shown("hidden", &[2])).hidden);
+    }
+
+    #[test]
+    fn who_refuses_to_be_looked_at_is_where_another_is() {
+        let refusing = |name: &str, change: fn(&Path)| {
+            let proc = shown(name, &[1, 3]);
+            for thread in [proc.join("3"), proc.join("3/task/3")] {
+                fs::remove_dir_all(thread.join("ns")).unwrap();
+                // No error that says it has ended.
+                fs::write(thread.join("ns"), "").unwrap();
+                fs::remove_file(thread.join(SIGHT)).unwrap();
+                fs::hard_link(proc.join("1/task/1").join(SIGHT), thread.join(SIGHT)).unwrap();
+                fs::write(thread.join("mountinfo"), "99 28 0:4 net:[78] /run/c2 rw - nsfs\n")
+                    .unwrap();
+                change(&thread);
+            }
+            counted_in(&proc)
+        };
+        let placed = refusing("placed", |_| {});
+        assert!(!placed.hidden, "{placed:?}");
+        // Nobody can go there, and it may be living.
+        let kept = placed.living.iter().find(|(id, _)| id.ino == 78).expect("the mount is counted");
+        assert!(kept.1.is_empty());
+        let elsewhere = refusing("elsewhere", |thread| {
+            fs::remove_file(thread.join(SIGHT)).unwrap();
+            fs::write(thread.join(SIGHT), "").unwrap();
+        });
+        assert!(elsewhere.hidden);
+        let shut = refusing("shut", |thread| {
+            fs::remove_file(thread.join("mountinfo")).unwrap();
+            fs::create_dir(thread.join("mountinfo")).unwrap();
+        });
+        assert!(shut.hidden);
+    }
+
+    #[test]
+    fn whose_network_others_use_who_are_not_shown_does_not_see_everybody() {
+        let with = |name: &str, sockets: &str, held: &str| {
+            let proc = shown(name, &[1]);
+            let text =
+                format!("Num       RefCount Protocol Flags    Type St Inode Path\n{sockets}");
+            fs::write(proc.join("self/net/unix"), text).unwrap();
+            fs::create_dir(proc.join("1/fd")).unwrap();
+            std::os::unix::fs::symlink(held, proc.join("1/fd/3")).unwrap();
+            counted_in(&proc).hidden
+        };
+        let line = "ffff8f0a: 00000002 00000000 00010000 0001 01 4711 /run/systemd/private\n";
+        assert!(!with("held", line, "socket:[4711]"));
+        assert!(with("unheld", line, "socket:[4712]"));
+        let embryo = "ffff8f0b: 00000002 00000000 00000000 0001 02 0 /run/x\n";
+        assert!(!with("embryo", embryo, "/dev/null"));
+    }
+
+    #[test]
+    fn what_a_process_shows_of_its_network_tells_namespaces_apart() {
+        let sight = || fs::metadata(Path::new("/proc/thread-self").join(SIGHT)).unwrap().ino();
+        let here = sight();
+        assert_eq!(std::thread::spawn(sight).join().unwrap(), here);
+        assert_eq!(fs::metadata(Path::new("/proc/self").join(SIGHT)).unwrap().ino(), here);
+        let there = std::thread::spawn(move || {
+            crate::netns::unshare_net().unwrap();
+            sight()
+        });
+        assert_ne!(there.join().unwrap(), here);
+    }
+
+    #[test]
+    fn the_root_of_a_process_is_not_looked_at() {
+        let counted = counted_in(&shown("root", &[1]));
+        assert!(!counted.hidden);
+        assert!(counted.living.keys().any(|id| id.ino == 77), "{counted:?}");
+    }
+
+    #[test]
+    fn what_nobody_noted_is_unknown() {
+        let census = Census::new();
+        let at = |path: &str| census.life(&Noted { path: path.into(), ..Noted::default() });
+        assert_eq!(at(""), Life::Unknown);
+        assert_eq!(at("/nonexistent/netns"), Life::Unknown);
+        // Its own is nobody's container.
+        assert_eq!(at("/proc/self/ns/net"), Life::Unknown);
+    }
+
+    #[test]
+    fn who_left_the_way_that_was_seen_is_looked_for_again() {
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let inside = std::thread::spawn(move || {
+            crate::netns::unshare_net().unwrap();
+            ready.send(Netns::current_id().unwrap()).unwrap();
+            let _ = ended.recv();
+        });
+        let id = is_ready.recv().unwrap();
+        let living = BTreeMap::from([(id, vec![PathBuf::from("/proc/nobody/ns/net")])]);
+        let counted = Counted { living, ..Counted::default() };
+        let census = Census { counted: OnceLock::from(counted) };
+        let noted = Noted { path: "/none".into(), id: Some(id), ..Noted::default() };
+        assert_eq!(census.life(&noted), Life::Living);
+        drop(end);
+        inside.join().unwrap();
+    }
+
+    #[test]
+    fn where_not_everything_is_seen_nothing_is_gone() {
+        let id = NetnsId { dev: 4, ino: 7 };
+        let noted = |pid_ns| Noted { path: "/none".into(), id: Some(id), cookie: None, pid_ns };
+        let own = own_pid_ns();
+        let of = |counted: Counted| {
+            let census = Census { counted: OnceLock::from(counted) };
+            (census.life(&noted(None)), census.life(&noted(own)))
+        };
+        let shown = |pid_ns, hidden| Counted { pid_ns, hidden, ..Counted::default() };
+        let (gone, unknown) = (Life::Gone, Life::Unknown);
+        assert_eq!(of(shown(Some(INITIAL_PID_NS), false)), (gone, gone));
+        assert_eq!(of(shown(Some(INITIAL_PID_NS), true)), (unknown, unknown));
+        assert_eq!(of(shown(None, false)), (unknown, unknown));
+        // In a container, where only what was noted there can be counted.
+        let nested = Counted { pid_ns: Some(5), ..Counted::default() };
+        assert_eq!(of(nested), (unknown, unknown));
+        if own.is_some() {
+            assert_eq!(of(shown(own, false)), (unknown, gone));
+        }
+    }
+}

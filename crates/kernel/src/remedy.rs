@@ -1,0 +1,97 @@
+//! What to do about an error that the system answered with.
+//!
+//! The command line, the plugins and the daemon all ask here, so that each says the same about the same error. A caller adds
+//! only what it alone knows, such as the option that names another folder.
+
+/// What the system says, in small letters, and what a person does about it. The words are those of musl, glibc, Go and
+/// [`Errno`](crate::Errno).
+const REMEDIES: [(&[&str], &str); 3] = [
+    (&["no space left on device (os error"], NO_SPACE),
+    (&["quota exceeded"], "the quota is used up: make room on the file system of the named path"),
+    (&["read-only file system"], "what the message names is mounted read-only: mount it writable"),
+];
+
+const NO_SPACE: &str = "the disk is full: make room on the file system of the named path (`df`, and `df -i` for files)";
+
+/// What the kernel says to somebody who lacks a right.
+const REFUSALS: [&str; 2] = ["permission denied", "operation not permitted"];
+
+/// What to do for somebody who is not root.
+pub const BE_ROOT: &str = "run as root";
+
+/// Root lacks a right only where somebody took it away.
+const NOT_EVEN_ROOT: &str = "root is refused too: a container without the capability (CAP_NET_ADMIN, CAP_SYS_ADMIN), a \
+                             security module (SELinux, AppArmor) or the file's mode and attributes can be the reason";
+
+/// Returns what to do about the first error of the system that a text ends or goes on with, if it is one that has a remedy.
+///
+/// ```
+/// assert_eq!(kernel::remedy::of("cannot list /etc/x: Not a directory (os error 20)"), None);
+/// ```
+#[must_use]
+pub fn of(text: &str) -> Option<&'static str> {
+    remedy(text, is_root())
+}
+
+/// Says whether this process is root's.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn remedy(text: &str, root: bool) -> Option<&'static str> {
+    let text = text.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|words| text.contains(words));
+    if says(&REFUSALS) {
+        return Some(if root { NOT_EVEN_ROOT } else { BE_ROOT });
+    }
+    REMEDIES.iter().find(|(words, _)| says(words)).map(|(_, remedy)| *remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::Errno;
+
+    /// What Rust's library, our netlink and Go make of an error number.
+    fn texts(number: i32, go: &str) -> [String; 3] {
+        let io = io::Error::from_raw_os_error(number);
+        [
+            format!("create \"/run/x\": {io}"),
+            format!("netlink: {}", Errno(number)),
+            format!("mkdir /run/x: {go}"),
+        ]
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_roots_or_nobodys() {
+        for (number, go) in [(1, "operation not permitted"), (13, "permission denied")] {
+            for text in texts(number, go) {
+                assert_eq!(remedy(&text, false), Some(BE_ROOT), "{text}");
+                assert_eq!(remedy(&text, true), Some(NOT_EVEN_ROOT), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_no_question_of_rights() {
+        let [file, netlink, _] = texts(28, "");
+        assert_eq!(remedy(&file, false), Some(NO_SPACE));
+        assert_eq!(remedy(&netlink, false), None, "no disk holds what netlink is asked for");
+        let quota = io::Error::from_raw_os_error(122).to_string();
+        assert!(remedy(&quota, false).is_some_and(|text| text.starts_with("the quota")), "{quota}");
+    }
+
+    #[test]
+    fn a_read_only_mount_is_named_as_what_it_is() {
+        let [file, _, go] = texts(30, "read-only file system");
+        for text in [file, go] {
+            let told = remedy(&text, true).unwrap_or_default();
+            assert!(told.contains("mounted read-only"), "{text}: {told}");
+        }
+        let [file, ..] = texts(2, "");
+        assert_eq!(remedy(&file, false), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! What ADD would always refuse of a network list, found before anybody asks for ADD: for `lint`, `status` and Docker's
+//! `network create`.
+//!
+//! Each plugin is asked by [`Plugin::validate`] and [`Plugin::fits_host`], in this process, with the object that a runtime would give it.
+//! What is not ours is not judged.
+
+use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
+use cni_invoke::Exec;
+use cni_plugin::{Call, Context, Plugin, examine};
+use ipnet::IpNet;
+use state::Roots;
+
+use crate::interface::bridge;
+
+/// Where a plugin stands in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It makes an interface, and therefore comes first.
+    Interface,
+    /// It makes an interface, or builds upon the one made before it.
+    Either,
+    /// It changes what the plugins before it made.
+    Chained,
+    /// It hands out addresses for the plugin whose `ipam` it is, and is no link of a chain.
+    Addresses,
+}
+
+const ROLES: &[(Role, &[&str])] = &[
+    (
+        Role::Interface,
+        &[
+            "bridge",
+            "cnm",
+            "dummy",
+            "host-device",
+            "macvlan",
+            "multi",
+            "netwright-multi",
+            "ovs",
+            "ptp",
+            "tap",
+            "vlan",
+        ],
+    ),
+    (Role::Either, &["chain", "ipvlan", "loopback"]),
+    (
+        Role::Chained,
+        &[
+            "bandwidth",
+            "firewall",
+            "ovs-mirror-consumer",
+            "ovs-mirror-producer",
+            "portmap",
+            "sbr",
+            "tuning",
+            "vrf",
+        ],
+    ),
+    (Role::Addresses, &["cluster-ipam", "dhcp", "host-local", "static"]),
+];
+
+/// Of plugins that change what others made, the one that has nothing to do without arguments and says so by success.
+const CONTENT_ALONE: &str = "bandwidth";
+
+/// Returns the role of a plugin, under its own name or another's for it; `None` for what is not ours.
+#[must_use]
+pub fn role(plugin_type: &str) -> Option<Role> {
+    let name = crate::find(plugin_type)?.name();
+    ROLES.iter().find(|(_, names)| names.contains(&name)).map(|(role, _)| *role)
+}
+
+/// Says whether a plugin calls others that its own object or other files name, beside the one that gives addresses.
+#[must_use]
+pub fn holds_others(plugin_type: &str) -> bool {
+    crate::find(plugin_type)
+        .is_some_and(|plugin| ["chain", "multi", "netwright-multi"].contains(&plugin.name()))
+}
+
+/// Says whether a type is the own name of a plugin of ours. Under another project's name for it there may be that project's plugin, with
+/// another mind about configurations.
+#[must_use]
+pub fn is_own_name(plugin_type: &str) -> bool {
+    crate::all().iter().any(|plugin| plugin.name() == plugin_type)
+}
+
+/// One thing that ADD would refuse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The plugin, as the configuration calls it.
+    pub plugin_type: String,
+    /// It is what the key `ipam` names.
+    pub is_ipam: bool,
+    /// It is this host's doing, and not the configuration's.
+    pub is_hosts: bool,
+    /// What ADD would say.
+    pub error: Error,
+}
+
+impl Refusal {
+    /// Returns the error with the names of list and plugin.
+    #[must_use]
+    pub fn to_error(&self, list: &str) -> Error {
+        self.error.clone().context(format_args!("network {list:?}: plugin {:?}", self.plugin_type))
+    }
+}
+
+/// Judges every plugin of a list, and the chain. `is_asked` says which plugins are ours here, by their types.
+#[must_use]
+pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    for (position, plugin) in list.plugins.iter().enumerate() {
+        refusals.extend(link(plugin, position).filter(|_| is_asked(&plugin.plugin_type)));
+        refusals.extend(object(plugin, &list.name, &list.cni_version, is_asked));
+        for inner in inner(plugin) {
+            refusals.extend(object(&inner, &list.name, &list.cni_version, is_asked));
+        }
+    }
+    refusals
+}
+
+/// Lists what a `chain` holds.
+fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Inner {
+        plugins: Vec<cni::json::Object>,
+    }
+    if plugin.plugin_type != crate::chain::NAME {
+        return Vec::new();
+    }
+    let inner = plugin.object.read::<Inner>().unwrap_or_default().plugins;
+    inner.into_iter().filter_map(|object| PluginConfig::from_object(object).ok()).collect()
+}
+
+/// Finds a plugin of ours that stands where it cannot be: alone, one that hands out addresses would give some to a container without
+/// an interface for them.
+#[must_use]
+pub fn out_of_place(list: &NetworkList) -> Option<Refusal> {
+    let mut plugins = list.plugins.iter().enumerate();
+    plugins.find_map(|(position, plugin)| {
+        link(plugin, position).filter(|refusal| is_own_name(&refusal.plugin_type))
+    })
+}
+
+/// Judges a plugin's place in the chain.
+fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
+    let name = &plugin.plugin_type;
+    let (text, details) = match role(name)? {
+        Role::Addresses => (
+            "it hands out addresses and cannot be a link of the chain",
+            format!(
+                "put it into the `ipam` of the plugin that makes the interface: \"ipam\": {{\"type\": \"{name}\"}}"
+            ),
+        ),
+        Role::Chained if position == 0 && name != CONTENT_ALONE => (
+            "it changes what the plugins before it made, and is the first",
+            "put a plugin that makes an interface before it, such as bridge".to_owned(),
+        ),
+        _ => return None,
+    };
+    let error = Error::new(code::INVALID_CONFIG, text).with_details(details);
+    Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
+}
+
+/// Judges one plugin of a list and the one that gives it addresses. What it holds beside that is to be asked about by itself.
+#[must_use]
+pub fn object(
+    plugin: &PluginConfig,
+    network: &str,
+    cni_version: &str,
+    is_asked: &dyn Fn(&str) -> bool,
+) -> Vec<Refusal> {
+    // What is wrong with name or version is not the plugin's to say.
+    if cni::NetworkName::new(network).is_err() || Version::parse(cni_version).is_none() {
+        return Vec::new();
+    }
+    let document = plugin.request(network, cni_version, &cni::config::Injection::default());
+    let ipam = plugin.object.read::<Head>().unwrap_or_default().ipam.plugin_type;
+    let mut refusals = Vec::new();
+    let addresses = role(&plugin.plugin_type) == Some(Role::Addresses);
+    for (name, is_ipam) in [(&plugin.plugin_type, false), (&ipam, true)] {
+        let Some(ours) = crate::find(name).filter(|_| is_asked(name)) else { continue };
+        // A link of the chain that gives addresses was told of its place.
+        if !is_ipam && addresses {
+            continue;
+        }
+        let refusal =
+            |is_hosts, error| Refusal { plugin_type: name.clone(), is_ipam, is_hosts, error };
+        match ask(ours, &document, |call| ours.validate(call)) {
+            Ok(Ok(())) => {
+                let fits = ask(ours, &document, |call| ours.fits_host(call));
+                refusals.extend(fits.ok().and_then(Result::err).map(|error| refusal(true, error)));
+            }
+            // A version that a plugin lacks is negotiated by the runtime.
+            Err(error) if error.code == code::INCOMPATIBLE_VERSION => {}
+            Err(error) | Ok(Err(error)) => refusals.push(refusal(false, error)),
+        }
+    }
+    refusals
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Head {
+    ipam: cni::config::IpamHead,
+}
+
+fn ask<T>(
+    plugin: &dyn Plugin,
+    document: &[u8],
+    ask: impl FnOnce(&Call<'_>) -> T,
+) -> Result<T, Error> {
+    let (roots, executor) = (Roots::default(), Exec::default());
+    let context = Context { roots: &roots, executor: &executor, deadline: None, build: "" };
+    examine(plugin, document, &CallEnv::default(), &context, ask)
+}
+
+/// Says why an attachment to the one list would be refused while the other has one: both give the same bridge addresses that exclude
+/// each other.
+#[must_use]
+pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<String> {
+    if one.name == other.name {
+        return None;
+    }
+    let (ours, theirs) = (gateways(one), gateways(other));
+    ours.iter().find_map(|(link, nets)| {
+        let (_, others) = theirs.iter().find(|(name, _)| name == link)?;
+        bridge::refuse_others(link, others, nets).err()?;
+        let shown = |nets: &[IpNet]| {
+            nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        Some(format!(
+            "networks {:?} and {:?} are on bridge {link:?} with different subnets, as {} and {}: while one has a container, the other's are refused",
+            one.name,
+            other.name,
+            shown(nets),
+            shown(others),
+        ))
+    })
+}
+
+/// What a list's bridges get for its gateways.
+fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
+    let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == "bridge");
+    let found = bridges.filter_map(|plugin| {
+        let version = &list.cni_version;
+        let document = plugin.request(&list.name, version, &cni::config::Injection::default());
+        ask(&bridge::Bridge, &document, bridge::gateways).ok().flatten()
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every plugin has a role, so that none is passed over.
+    #[test]
+    fn every_plugin_has_a_role() {
+        for plugin in crate::all() {
+            assert!(role(plugin.name()).is_some(), "{}", plugin.name());
+        }
+        assert_eq!(role("multus"), Some(Role::Interface));
+        assert_eq!(role("whereabouts"), Some(Role::Addresses));
+        assert_eq!(role("theirs"), None);
+    }
+}

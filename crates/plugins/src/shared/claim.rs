@@ -1,0 +1,633 @@
+//! Addresses that containers could not share: one of the host's own, and one that another living
+//! attachment has where both are met.
+//!
+//! Where an attachment is met is a [`Place`]: a bridge, a parent or a device, by the link's number and VLAN, and the
+//! host's table of routes, or a VRF's, for those that the host routes to. Equal addresses in different places are fine.
+//! A link keeps its number whatever it is called; a bridge that is made again has another, so a repair claims
+//! anew ([`move_to`]).
+//!
+//! Who has an address in a place is one symbolic link below `/run/netwright/claims`
+//! ([`state::Index::claim`]), so that ADD pays one call, however many attachments there are. It counts as
+//! long as the attachment's records say that its namespace may live: an ADD that was killed, or a
+//! container that went without a DEL, is in nobody's way.
+
+mod place;
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use cni::{AttachmentKey, Error, IpConfig, code};
+use cni_plugin::{Call, codes};
+use ipnet::IpNet;
+use kernel::living::Census;
+use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use state::{Claimed, Index, Read, Record};
+
+pub use place::{Met, Place, Segment, follow, vlan_link};
+
+use super::attachment::may_live;
+use super::failures::Failures;
+use super::repair::Repair;
+use super::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use super::{drift, kernel_error as kernel};
+
+/// The key with which an address may be shared on purpose.
+const KEY: &str = "allowAddressConflict";
+
+/// Says whether the configuration allows addresses that others have.
+///
+/// # Errors
+/// Code 6 or 7 when it cannot be read.
+pub fn may_conflict(call: &Call<'_>) -> Result<bool, Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Only {
+        allow_address_conflict: bool,
+    }
+    call.read_config().map(|only: Only| only.allow_address_conflict)
+}
+
+/// Names what [`take`] will hold, for the attachment's record: DEL knows it from there.
+#[must_use]
+pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
+    let of =
+        |place: &Place| -> Vec<String> { ips.iter().map(|ip| place.object(ip.addr())).collect() };
+    places.iter().flat_map(of).collect()
+}
+
+/// Holds the addresses for the attachment in each place. Its record, with the namespace and
+/// [`objects`], is written already: by it others judge whether it lives.
+///
+/// # Errors
+/// Code 108 naming the address and who has it, unless the configuration allows that; 105 and 11 for our
+/// own files.
+pub fn take(call: &Call<'_>, index: &Index, places: &[Place], ips: &[IpNet]) -> Result<(), Error> {
+    for place in places {
+        for ip in ips {
+            if let Err(error) = take_one(call, index, place, ip.addr())
+                && !(error.code == codes::CONFLICT && may_conflict(call)?)
+            {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> Result<(), Error> {
+    let key = call.attachment();
+    let object = place.object(address);
+    for _ in 0..TRIES {
+        let holders = match index.claim(&object, key).map_err(|error| file_error(&error))? {
+            Claimed::Own => return Ok(()),
+            Claimed::By(holders) => holders,
+        };
+        let living = living(index, &holders);
+        if let Some(other) = living.first()
+            && !may_conflict(call)?
+        {
+            return Err(taken(address, place, &other.name));
+        }
+        if join(index, &object, key, &holders, &living)? {
+            return Ok(());
+        }
+    }
+    Err(changes_hands(format_args!("{address} {}", place.told())))
+}
+
+/// How often a claim is looked at again that others changed meanwhile.
+const TRIES: u32 = 8;
+
+/// How long the holder of a claim may be busy before others are told to try again.
+const HOLDER_PATIENCE: Duration = Duration::from_secs(2);
+
+fn changes_hands(object: impl Display) -> Error {
+    Error::new(code::TRY_AGAIN_LATER, format!("address {object} changes hands"))
+}
+
+/// Puts an attachment among those of a claim's holders that live; `false` when somebody was faster.
+fn join(
+    index: &Index,
+    object: &str,
+    key: &AttachmentKey,
+    holders: &[String],
+    living: &[Living],
+) -> Result<bool, Error> {
+    let mut to: Vec<String> = living.iter().map(|one| one.hash.clone()).collect();
+    to.push(key.hash());
+    pass(index, object, holders, &to)
+}
+
+fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<bool, Error> {
+    // Another call that finds the same waits here, and then finds what this one made of it.
+    let lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    // Who has it alone lets go of it without that lock.
+    let alone = match from {
+        [alone] => index.lock_hash(alone, HOLDER_PATIENCE).map_err(|error| lock_error(&error)),
+        _ => Ok(None),
+    };
+    let passed = alone
+        .and_then(|_alone| index.pass_claim(object, from, to).map_err(|error| file_error(&error)));
+    index.end_lock(object, lock);
+    passed
+}
+
+/// Says which of the addresses that an attachment's record says it holds another living attachment has by now, unless the
+/// configuration allows it (CHECK). What nobody holds is no fault: it is held again by a repair.
+///
+/// # Errors
+/// Code 104, naming both; code 105 when claims cannot be read.
+pub fn check(call: &Call<'_>, index: &Index, objects: &[String]) -> Result<(), Error> {
+    let own = call.attachment().hash();
+    for object in objects {
+        let mut others = index.claimed_by(object).map_err(|error| file_error(&error))?;
+        others.retain(|holder| *holder != own);
+        if let Some(other) = living(index, &others).first()
+            && !may_conflict(call)?
+        {
+            let what = place::told(object);
+            let text = format!("address {what} is another's too: {} has it", other.name);
+            return Err(drift(text).with_details("detach one of both, and attach it anew"));
+        }
+    }
+    Ok(())
+}
+
+/// Holds again what an attachment's record says that it holds, where that was lost. What another living attachment
+/// got meanwhile is told, unless the configuration allows it.
+///
+/// # Errors
+/// Code 105 and 11 for our own files.
+pub fn put_back(
+    call: &Call<'_>,
+    index: &Index,
+    objects: &[String],
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let key = call.attachment();
+    let own = key.hash();
+    for object in objects {
+        let what = format!("claim of address {}", place::told(object));
+        let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+        if holders.contains(&own) {
+            continue;
+        }
+        let living = living(index, &holders);
+        let done = match living.first() {
+            Some(other) if !may_conflict(call)? => Err(taken_object(object, &other.name)),
+            _ if holders.is_empty() => match index.claim(object, key) {
+                Ok(claimed) => Ok(claimed == Claimed::Own),
+                Err(error) => Err(file_error(&error)),
+            },
+            _ => join(index, object, key, &holders, &living),
+        };
+        let done = match done {
+            Ok(false) => Err(changes_hands(object)),
+            done => done.map(drop),
+        };
+        repair.note(what, done);
+    }
+    Ok(())
+}
+
+/// Holds what an attachment holds where it is met by now, should that be another place than its record says.
+///
+/// # Errors
+/// As [`put_back`].
+pub fn move_to(
+    call: &Call<'_>,
+    index: &Index,
+    plugin: &str,
+    objects: &[String],
+    repair: &mut Repair,
+) -> Result<(), Error> {
+    let Some(mut record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
+    let before = recorded(&record.data);
+    let gone: Vec<String> =
+        before.iter().filter(|object| !objects.contains(object)).cloned().collect();
+    if gone.is_empty() && before.len() == objects.len() {
+        return put_back(call, index, objects, repair);
+    }
+    // Until the old ones are let go of DEL must know both.
+    let mut write = |claims: Vec<&String>| {
+        record.data[CLAIMS] = json!(claims);
+        index.put(&record).map_err(|error| file_error(&error))
+    };
+    write(gone.iter().chain(objects).collect())?;
+    put_back(call, index, objects, repair)?;
+    let hash = call.attachment().hash();
+    for object in &gone {
+        repair.look("let go of an address", let_go(index, object, &hash));
+    }
+    write(objects.iter().collect())
+}
+
+/// The key under which a record says what is held, beside the plugin's own facts.
+pub const CLAIMS: &str = "claims";
+
+/// What an attachment's record says that it holds.
+#[must_use]
+pub fn recorded(facts: &Value) -> Vec<String> {
+    Vec::deserialize(&facts[CLAIMS]).unwrap_or_default()
+}
+
+/// An attachment that has a claim and is not known to be gone.
+struct Living {
+    hash: String,
+    name: String,
+}
+
+/// Returns the holders of a claim that are not known to be gone.
+fn living(index: &Index, holders: &[String]) -> Vec<Living> {
+    // It looks at all processes once, and only if one must be judged by that.
+    let census = Census::new();
+    let judge = |hash: &String| {
+        Some(Living { hash: hash.clone(), name: living_name(index, hash, &census)? })
+    };
+    holders.iter().filter_map(judge).collect()
+}
+
+/// Names an attachment, unless it is known to be gone.
+fn living_name(index: &Index, hash: &str, census: &Census) -> Option<String> {
+    let records = index.of_hash(hash);
+    let Some(first) = records.found.first() else {
+        // What cannot be read may be of somebody who lives.
+        return records.damaged.first().map(|damaged| format!("the owner of {damaged}"));
+    };
+    let has_netns =
+        |record: &&Record| record.netns.as_deref().is_some_and(|path| !path.as_os_str().is_empty());
+    let mut with_netns = records.found.iter().filter(has_netns).peekable();
+    // One that cannot be judged may live.
+    let lives = with_netns.peek().is_none() || with_netns.any(|record| may_live(record, census));
+    lives.then(|| first.attachment.to_string())
+}
+
+fn taken_object(object: &str, whose: &str) -> Error {
+    conflict(format!("address {} is taken: {whose} has it", place::told(object)))
+}
+
+fn taken(address: IpAddr, place: &Place, whose: &str) -> Error {
+    conflict(format!("address {address} is taken {}: {whose} has it", place.told()))
+}
+
+fn conflict(message: String) -> Error {
+    Error::new(codes::CONFLICT, message).with_details(format!(
+        "two containers cannot have one address there; where they share it on purpose give the \
+         network \"{KEY}\": true"
+    ))
+}
+
+/// Lets go of what an attachment's record says that it holds; without a record, of all that it holds. What
+/// another has by now stays.
+pub fn release(
+    index: &Index,
+    key: &AttachmentKey,
+    objects: Option<&[String]>,
+    failures: &mut Failures,
+) {
+    let hash = key.hash();
+    let found;
+    let objects = match objects {
+        Some(objects) => objects,
+        None => {
+            let Read { found: own, damaged } = index.claims_of(&hash);
+            for one in damaged {
+                let unread = Error::new(codes::STATE, format!("cannot read {one}"));
+                failures.note("let go of addresses", Err::<(), _>(unread));
+            }
+            found = own;
+            &found
+        }
+    };
+    for object in objects {
+        failures.note("let go of an address", let_go(index, object, &hash));
+    }
+}
+
+fn let_go(index: &Index, object: &str, hash: &str) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        if index.unclaim(object, hash).map_err(|error| file_error(&error))? {
+            return Ok(());
+        }
+        let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+        let others: Vec<String> = holders.iter().filter(|one| *one != hash).cloned().collect();
+        let shares = others.len() < holders.len() && !others.is_empty();
+        if shares && pass(index, object, &holders, &others)? {
+            return Ok(());
+        }
+    }
+    Err(changes_hands(object))
+}
+
+/// Refuses addresses that the host has on the links by which the container is met.
+///
+/// # Errors
+/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does not
+/// answer.
+pub fn refuse_addresses_of(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    links: &[Link],
+    ips: &[IpNet],
+) -> Result<(), Error> {
+    for link in links {
+        let present = host.addresses(Some(link.index)).map_err(kernel)?;
+        let same = |ip: &&IpNet| {
+            let address = ip.addr().to_canonical();
+            present.iter().any(|own| own.address.addr().to_canonical() == address)
+        };
+        if let Some(ip) = ips.iter().find(same)
+            && !may_conflict(call)?
+        {
+            return Err(own(ip.addr(), &link.name));
+        }
+    }
+    Ok(())
+}
+
+/// What ADD would refuse is for CHECK something that is not as ADD left it.
+#[must_use]
+pub fn as_drift(error: Error) -> Error {
+    let is_conflict = error.code == codes::CONFLICT;
+    Error { code: if is_conflict { codes::DRIFT } else { error.code }, ..error }
+}
+
+fn own(address: IpAddr, ifname: &str) -> Error {
+    let message = format!("address {address} is the host's own, on link {ifname:?}");
+    Error::new(codes::CONFLICT, message).with_details(format!(
+        "leave it out of the pool (host-local: \"rangeStart\", \"rangeEnd\"), or give the network \
+         \"{KEY}\": true if container and host share it on purpose"
+    ))
+}
+
+/// By which of the host's tables containers are routed to, and by which links.
+#[derive(Debug, Clone, Default)]
+pub struct Routed {
+    /// The links that lead to them.
+    pub links: Vec<u32>,
+    /// The VRF that these links belong to, and its table.
+    pub vrf: Option<(u32, u32)>,
+    /// Each container has a route of its own, and the gateway's address comes without its subnet.
+    pub one_by_one: bool,
+}
+
+impl Routed {
+    /// Each container by a link of its own.
+    #[must_use]
+    pub fn one_by_one(link: u32) -> Self {
+        Routed { links: vec![link], vrf: None, one_by_one: true }
+    }
+
+    /// Looks at the link that has the gateway's address, if it is there already.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    pub fn by(host: &mut RouteSocket, link: Option<&Link>) -> Result<Self, Error> {
+        let links = link.iter().map(|link| link.index).collect();
+        let Some(master) = link.and_then(|link| link.master) else {
+            return Ok(Routed { links, ..Routed::default() });
+        };
+        let master = host.link_by_index(master).map_err(kernel)?;
+        let vrf = master.and_then(|master| Some((master.index, master.vrf_table?)));
+        Ok(Routed { links, vrf, one_by_one: false })
+    }
+
+    /// Where the addresses of what is routed to must differ.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place::Routes(self.vrf.map(|(_, table)| table))
+    }
+
+    /// The entry of the tables that leads to an address.
+    fn to(&self, host: &mut RouteSocket, address: IpAddr) -> Option<Route> {
+        host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address).ok().flatten()
+    }
+}
+
+/// Refuses addresses to which the host's routes cannot lead: the host's own, those of a subnet that the
+/// host itself is in by another link than those, where the gateway's address would be that of
+/// a router or a neighbour, and those of a network that the host reaches by a route.
+///
+/// # Errors
+/// Code 108 naming the address and the link, unless the configuration allows it; code 100 when the
+/// kernel does not answer.
+pub fn refuse_unroutable(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    routed: &Routed,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
+    for ip in ips {
+        let address = ip.address.addr();
+        let Some(route) = routed.to(host, address) else { continue };
+        let refused = match route.kind {
+            RouteKind::Local => Some(local(host, routed, address)?),
+            RouteKind::Unicast => match elsewhere(host, &route, routed, ip)? {
+                None => behind(host, &route, routed, ip)?,
+                refused => refused,
+            },
+            _ => None,
+        };
+        if let Some(error) = refused
+            && !may_conflict(call)?
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Tells of addresses that the host itself has by now, on any link whose routes count (CHECK).
+///
+/// # Errors
+/// Code 104 naming the address and the link, unless the configuration allows it; code 100 when the kernel does
+/// not answer.
+pub fn check_own(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    routed: &Routed,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
+    for ip in ips {
+        let address = ip.address.addr();
+        let is_own = routed.to(host, address).is_some_and(|route| route.kind == RouteKind::Local);
+        if is_own && !may_conflict(call)? {
+            return Err(as_drift(local(host, routed, address)?));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses gateways that the host would take from somebody by having their addresses on a link of `routed`: from the container itself,
+/// from another living attachment in one of the places, or from a router that the host reaches by another link.
+///
+/// # Errors
+/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does not
+/// answer, 105 when it cannot be read who has the address.
+pub fn refuse_gateways(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    index: &Index,
+    routed: &Routed,
+    places: &[Place],
+    ips: &[IpConfig],
+) -> Result<(), Error> {
+    for gateway in ips.iter().filter_map(|ip| ip.gateway) {
+        let mut refused = None;
+        if ips.iter().any(|ip| ip.address.addr() == gateway) {
+            refused = Some(both(gateway));
+        } else if !is_link_local(gateway) {
+            for place in places {
+                refused = refused.or(claimed(call, index, place, gateway)?);
+            }
+            if refused.is_none() {
+                refused = router(host, routed, gateway)?;
+            }
+        }
+        if let Some(error) = refused
+            && !may_conflict(call)?
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn both(address: IpAddr) -> Error {
+    let message = format!("address {address} is the container's and its gateway's");
+    Error::new(codes::CONFLICT, message)
+        .with_details("the host has the gateway's address: leave it out of the container's pool")
+}
+
+/// Says whose a gateway's address is in a place.
+fn claimed(
+    call: &Call<'_>,
+    index: &Index,
+    place: &Place,
+    gateway: IpAddr,
+) -> Result<Option<Error>, Error> {
+    let holders = index.claimed_by(&place.object(gateway)).map_err(|error| file_error(&error))?;
+    let own = call.attachment().hash();
+    let others: Vec<String> = holders.into_iter().filter(|holder| *holder != own).collect();
+    Ok(living(index, &others).first().map(|other| taken(gateway, place, &other.name)))
+}
+
+/// Says what is wrong if a gateway's address is that of a router of the host's own.
+fn router(
+    host: &mut RouteSocket,
+    routed: &Routed,
+    gateway: IpAddr,
+) -> Result<Option<Error>, Error> {
+    let Some(route) = routed.to(host, gateway) else { return Ok(None) };
+    let direct = route.kind == RouteKind::Unicast && route.gateway.is_none();
+    let Some(oif) = route.oif.filter(|oif| direct && !routed.links.contains(oif)) else {
+        return Ok(None);
+    };
+    // Only where a pool and the subnet of another link overlap.
+    let filter = RouteFilter { family: IpFamily::of(gateway), table: None, oif: Some(oif) };
+    let leads = host.routes(filter).map_err(kernel)?;
+    if leads.iter().all(|route| route.gateway != Some(gateway)) {
+        return Ok(None);
+    }
+    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    let message = format!("gateway {gateway} is a router of the host, on link {:?}", link.name);
+    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+        "the host would have its router's address itself: give the network a subnet of its own, or another gateway",
+    )))
+}
+
+/// Whether an address means another neighbour on each link.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// Names the link that has an address of the host.
+fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Error, Error> {
+    let vrf = routed.vrf.map(|(vrf, _)| vrf);
+    let mut name = "lo".to_owned();
+    for one in host.addresses(None).map_err(kernel)? {
+        if one.address.addr() == address
+            && let Some(link) = host.link_by_index(one.ifindex).map_err(kernel)?
+        {
+            name = link.name;
+            // Another VRF may have it too.
+            if vrf.is_none_or(|vrf| link.master == Some(vrf)) {
+                break;
+            }
+        }
+    }
+    Ok(own(address, &name))
+}
+
+/// Says what is wrong if a route of the host's leads to the container's subnet, or to a part of it in which the address is. A route to
+/// more than that is for what no network here has, as a default route is.
+fn behind(
+    host: &mut RouteSocket,
+    route: &Route,
+    routed: &Routed,
+    ip: &IpConfig,
+) -> Result<Option<Error>, Error> {
+    let to = route.destination;
+    let oif = route.oif.or_else(|| route.next_hops.first()?.oif);
+    let Some(oif) = oif.filter(|oif| !routed.links.contains(oif)) else { return Ok(None) };
+    // Those of the host's own subnets are judged by its addresses.
+    let is_own_subnet = route.protocol == Some(RouteProtocol::KERNEL);
+    if is_own_subnet || to.prefix_len() < ip.address.prefix_len() || to.prefix_len() == 0 {
+        return Ok(None);
+    }
+    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
+        return Ok(None);
+    }
+    let by = route.gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default();
+    let message = format!(
+        "address {} is of {to}, to which the host has a route{by} on link {:?}",
+        ip.address.addr(),
+        link.name
+    );
+    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+        "the host would no longer reach what is there, or not the container: give the network a subnet of its own, or remove the route",
+    )))
+}
+
+/// Says what is wrong if the host is in the container's subnet by another link.
+fn elsewhere(
+    host: &mut RouteSocket,
+    route: &Route,
+    routed: &Routed,
+    ip: &IpConfig,
+) -> Result<Option<Error>, Error> {
+    let is_other = |oif: &u32| route.gateway.is_none() && !routed.links.contains(oif);
+    let Some(oif) = route.oif.filter(is_other) else { return Ok(None) };
+    let present = host.addresses(Some(oif)).map_err(kernel)?;
+    let address = ip.address.addr();
+    let is_gateway = |own: &IpNet| ip.gateway == Some(own.addr());
+    let own: Vec<IpNet> = present.iter().map(|own| own.address).collect();
+    // Meant so, and nothing is covered. A bridge would get that address with its subnet, beside the link that has both.
+    if routed.one_by_one && own.iter().any(is_gateway) {
+        return Ok(None);
+    }
+    let covers = |own: &&IpNet| ip.address.prefix_len() <= own.prefix_len() || is_gateway(own);
+    let subnet = own.iter().find(|own| own.contains(&address) && covers(own));
+    let Some(subnet) = subnet else { return Ok(None) };
+    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    // Two networks of ours may have one subnet; equal addresses are refused by their places.
+    if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
+        return Ok(None);
+    }
+    let message = format!(
+        "address {address} is of subnet {}, which is on the host's link {:?}",
+        subnet.trunc(),
+        link.name
+    );
+    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+        "the host would reach neither the containers nor its own neighbours and router: give the \
+         network a subnet of its own, or put containers on that link with macvlan or ipvlan",
+    )))
+}

@@ -1,0 +1,154 @@
+//! Which link in a container is an attachment's, whatever the container has done to it.
+//!
+//! A container may rename its link, take the mark (alias) from it, and give both to a link that it made. It cannot
+//! change the link's number, nor which link of which namespace is behind it. ADD writes those down ([`Identity`]),
+//! and DEL goes by them. The mark is what is left where the record is lost, and where the link has been in another
+//! namespace and came back under another number, as beneath Docker.
+
+use cni::{AttachmentKey, Error};
+use cni_plugin::Call;
+use kernel::route::{Link, RouteSocket};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use state::Index;
+
+use super::shared_object::file_error;
+use super::{drift, kernel_error as kernel, owner};
+
+/// The key under which a record says it, beside the plugin's own facts.
+pub const KEY: &str = "inside";
+
+/// What a link has in its container's namespace, and no container can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Its number.
+    index: u32,
+    /// The number of its peer or parent.
+    peer_index: Option<u32>,
+    /// The namespace of that one, as the container's numbers it.
+    link_netnsid: Option<i32>,
+}
+
+impl Identity {
+    /// Reads it from a link, as the container's namespace shows it.
+    #[must_use]
+    pub fn of(link: &Link) -> Self {
+        Identity { index: link.index, peer_index: link.peer_index, link_netnsid: link.link_netnsid }
+    }
+
+    /// Reads what an attachment's record says.
+    #[must_use]
+    pub fn recorded(facts: &Value) -> Option<Self> {
+        Self::deserialize(&facts[KEY]).ok()
+    }
+
+    /// Says whether a link of the container's namespace is this one.
+    #[must_use]
+    pub fn is(&self, link: &Link) -> bool {
+        *self == Identity::of(link)
+    }
+
+    /// Finds the link, under whatever name.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    pub fn find(&self, inside: &mut RouteSocket) -> Result<Option<Link>, Error> {
+        let found = inside.link_by_index(self.index).map_err(kernel)?;
+        Ok(found.filter(|link| self.is(link)))
+    }
+}
+
+/// Notes in an attachment's record which link it has by now.
+///
+/// # Errors
+/// Code 105.
+pub fn write_down(
+    index: &Index,
+    key: &AttachmentKey,
+    plugin: &str,
+    link: &Link,
+) -> Result<(), Error> {
+    let Some(mut record) = index.get(key, plugin).found else { return Ok(()) };
+    record.data[KEY] =
+        serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
+    index.put(&record).map_err(|error| file_error(&error))
+}
+
+/// The key under which the record of a plugin that changes an interface says its number.
+pub const NUMBER_KEY: &str = "ifindex";
+
+/// Refuses an interface that is another link by now than the one a plugin's record speaks of: what was noted of that one
+/// would be put on this one. In another namespace a link may have another number, so there it is not judged.
+///
+/// # Errors
+/// Code 104 when it is another; 100 when the kernel does not answer.
+pub fn refuse_another(call: &Call<'_>, plugin: &str) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let Some(record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
+    let number = record.data[NUMBER_KEY].as_u64();
+    let recorded = Identity::recorded(&record.data);
+    if number.is_none() && recorded.is_none() {
+        return Ok(());
+    }
+    let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
+    if !record.noted().is_some_and(|noted| noted.is(&netns)) {
+        return Ok(());
+    }
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+    let ifname = call.ifname().as_str();
+    let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };
+    let same = number == Some(link.index.into()) || recorded.is_some_and(|known| known.is(&link));
+    // The plugin that made it may have made it again.
+    if same || record_of_link(&index, call.attachment(), &link) {
+        return Ok(());
+    }
+    let text = format!("interface {ifname:?} is another link than the one that ADD saw");
+    Err(drift(text).with_details("what ADD did to that one is not done to this one"))
+}
+
+fn record_of_link(index: &Index, key: &AttachmentKey, link: &Link) -> bool {
+    let records = index.of_hash(&key.hash()).found;
+    records.iter().filter_map(|record| Identity::recorded(&record.data)).any(|known| known.is(link))
+}
+
+/// What there is in a container.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The attachment's links: the one that was written down, and what has its mark under its name; where there is
+    /// neither, what has its mark under any name.
+    pub ours: Vec<Link>,
+    /// Another link that has the attachment's name.
+    pub other: Option<Link>,
+}
+
+/// Looks for an attachment's links in its container. Only where there are none it reads all that the container has.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn find(
+    inside: &mut RouteSocket,
+    key: &AttachmentKey,
+    recorded: Option<Identity>,
+) -> Result<Found, Error> {
+    let mark = owner::alias(key);
+    // Loopback and hardware, which nobody can delete, have no kind, and are not what a plugin makes.
+    let marked = |link: &Link| link.kind.is_some() && link.alias.as_ref() == Some(&mark);
+    let mut found = Found::default();
+    match inside.link_by_name(key.ifname.as_str()).map_err(kernel)? {
+        Some(link) if marked(&link) || recorded.is_some_and(|recorded| recorded.is(&link)) => {
+            found.ours.push(link);
+        }
+        other => found.other = other,
+    }
+    if let Some(recorded) = recorded
+        && !found.ours.iter().any(|link| recorded.is(link))
+    {
+        found.ours.extend(recorded.find(inside)?);
+    }
+    if found.ours.is_empty() {
+        let links = inside.links().map_err(kernel)?;
+        found.ours.extend(links.into_iter().filter(marked));
+    }
+    Ok(found)
+}

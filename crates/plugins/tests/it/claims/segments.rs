@@ -1,0 +1,347 @@
+//! Which containers meet: each kind of link leads to a segment, and only there addresses must differ.
+
+use serde_json::{Value, json};
+use testkit::real::Ovs;
+use testkit::{Container, Place};
+
+use super::{add, bridge, cable, macvlan, node, one, repair, run, the_second_is_refused};
+use crate::support::{Node, fixed};
+
+fn host_device(name: &str) -> Value {
+    json!({ "type": "host-device", "device": name })
+}
+
+/// A container each of these networks gets the address, and lives.
+#[must_use]
+fn all_get_it(node: &Node, networks: &[Value]) -> Vec<Container> {
+    let mut containers: Vec<Container> = Vec::new();
+    for (keys, number) in networks.iter().zip(1..) {
+        let container = node.container(&format!("apart{number}"));
+        add(node, &container, keys).ok();
+        containers.push(container);
+    }
+    containers
+}
+
+#[test]
+fn a_lent_device_is_where_it_leads() {
+    testkit::require!("root");
+    let node = node("claims-lent", &one("10.1.0.2/24", None));
+    cable(&node, "p0", "192.0.2.1/24");
+    let c1 = node.container("c1");
+    add(&node, &c1, &bridge("br0")).ok();
+    // A port of a bridge, by the other end of its pair; a link that stands on a parent.
+    node.sh("ip link add nic0 type veth peer name nic0x && ip link set nic0x master br0 up && \
+         ip link add mv0 link p0 type macvlan mode bridge");
+    let c2 = node.container("c2");
+    add(&node, &c2, &host_device("nic0")).fails(108, "taken on \"br0\": n/c1/eth0 has it");
+    // It came home as it was.
+    node.sh("ip link show nic0 && ip link set nic0 up");
+    add(&node, &c2, &host_device("mv0")).ok();
+    let c3 = node.container("c3");
+    add(&node, &c3, &macvlan("p0")).fails(108, "taken on \"p0\": n/c2/eth0 has it");
+    run(&node, "DEL", &c2, &host_device("mv0")).call().silent();
+    add(&node, &c3, &macvlan("p0")).ok();
+    fixed::answers(&node, &one("192.0.2.1/24", None));
+    let words = "address 192.0.2.1 is the host's own, on link \"p0\"";
+    add(&node, &c2, &host_device("mv0")).fails(108, words);
+}
+
+/// A name is whose it is by now: a bridge, or a parent, that somebody renamed is what it was, and another that has its name is not.
+#[test]
+fn a_link_that_was_renamed_is_the_segment_that_it_was() {
+    testkit::require!("root");
+    for (made, keys) in [(false, bridge as fn(&str) -> Value), (true, bridge), (true, macvlan)] {
+        let node = node("claims-renamed", &one("10.1.0.2/24", None));
+        let kind = keys("x")["type"].clone();
+        let make = || match kind.as_str() {
+            Some("bridge") if made => {
+                node.sh("ip link add br0 type bridge && ip link set br0 up");
+            }
+            Some("macvlan") => cable(&node, "br0", "192.0.2.1/24"),
+            _ => {}
+        };
+        make();
+        let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| node.container(name));
+        let result = add(&node, &c1, &keys("br0")).ok();
+        node.sh("ip link set br0 down && ip link set br0 name br1 && ip link set br1 up");
+        if node.sh("ip -br link show br0x 2>/dev/null || true").contains("br0x") {
+            node.sh("ip link set br0x name br1x");
+        }
+        make();
+        let words = "is taken on \"br1\": n/c1/eth0 has it";
+        add(&node, &c2, &keys("br1")).fails(108, words);
+        add(&node, &c3, &keys("br0")).ok();
+        add(&node, &c2, &keys("br0")).fails(108, "n/c3/eth0 has it");
+        if kind == "macvlan" {
+            run(&node, "CHECK", &c1, &keys("br1")).prev(&result).call().silent();
+        }
+        run(&node, "DEL", &c1, &keys("br0")).call().silent();
+        add(&node, &c2, &keys("br1")).ok();
+        run(&node, "DEL", &c2, &keys("br1")).call().silent();
+        run(&node, "DEL", &c3, &keys("br0")).call().silent();
+        assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
+    }
+}
+
+/// A bridge that is made again is another link: what its containers hold they hold there.
+#[test]
+fn addresses_are_held_on_a_bridge_that_a_repair_made_again() {
+    testkit::require!("root");
+    let node = node("claims-again", &one("10.1.0.2/24", None));
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let result = add(&node, &c1, &bridge("br0")).ok();
+    node.sh("ip link del br0");
+    let said = repair(&node, &c1, &bridge("br0"), &result);
+    let lines = cni::Repaired::parse(&said.output.stdout).lines;
+    assert!(lines.contains(&"claim of address 10.1.0.2 on br0".to_owned()), "{said:?}");
+    add(&node, &c2, &bridge("br0")).fails(108, "n/c1/eth0 has it");
+    let held = || node.sh(&format!("ls {}/claims | wc -l", node.roots.run.display()));
+    assert_eq!(held().trim(), "1");
+    let said = repair(&node, &c1, &bridge("br0"), &result);
+    assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, Vec::<String>::new());
+    // Where another container has the address by now nobody is put beside it.
+    node.sh("ip link set br0 down && ip link set br0 name br1 && ip link set br1 up");
+    add(&node, &c2, &bridge("br0")).ok();
+    repair(&node, &c1, &bridge("br0"), &result).fails(104, "n/c2/eth0 has it");
+    assert!(node.sh("ip -br link show master br1").contains("veth"));
+    let c3 = node.container("c3");
+    add(&node, &c3, &bridge("br1")).fails(108, "n/c1/eth0 has it");
+    run(&node, "DEL", &c1, &bridge("br0")).call().silent();
+    run(&node, "DEL", &c2, &bridge("br0")).call().silent();
+    assert_eq!(held().trim(), "0");
+}
+
+/// A container may get the very address that the host had on a device.
+#[test]
+fn a_device_is_lent_with_the_address_that_the_host_had_on_it() {
+    testkit::require!("root");
+    let node = node("claims-device", &one("192.0.2.1/24", None));
+    cable(&node, "p0", "192.0.2.1/24");
+    cable(&node, "p1", "198.51.100.1/24");
+    let _all = all_get_it(&node, &[host_device("p0"), host_device("p1")]);
+}
+
+#[test]
+fn a_parent_in_a_container_is_where_that_one_is_met() {
+    testkit::require!("root");
+    let node = node("claims-inside", &one("10.1.0.2/24", None));
+    let (c1, c2, c3) = (node.container("c1"), node.container("c2"), node.container("c3"));
+    let second = |to: &Container, name: &str| {
+        let keys = json!({ "type": "macvlan", "master": "eth0", "linkInContainer": true });
+        run(&node, "ADD", to, &keys).ifname(name).call()
+    };
+    add(&node, &c1, &bridge("br0")).ok();
+    fixed::answers(&node, &one("10.1.0.3/24", None));
+    add(&node, &c2, &bridge("br0")).ok();
+    fixed::answers(&node, &one("10.1.0.2/24", None));
+    second(&c2, "net1").fails(108, "taken on \"br0\": n/c1/eth0 has it");
+    fixed::answers(&node, &one("10.1.0.4/24", None));
+    second(&c2, "net1").ok();
+    // A parent that nobody outside knows of: there the container's own links alone meet.
+    c2.sh("ip link add eth9 type veth peer name eth9x && ip link set eth9 up");
+    c3.sh("ip link add eth9 type veth peer name eth9x && ip link set eth9 up");
+    let keys = json!({ "type": "macvlan", "master": "eth9", "linkInContainer": true });
+    run(&node, "ADD", &c2, &keys).ifname("net2").call().ok();
+    run(&node, "ADD", &c3, &keys).ifname("net2").call().ok();
+    let again = run(&node, "ADD", &c3, &keys).ifname("net3").call();
+    again.fails(108, "taken on \"eth9\" in container c3: n/c3/net2 has it");
+}
+
+/// What leads nowhere, or to a program, meets nobody.
+#[test]
+fn vm_links_that_lead_nowhere_have_equal_addresses() {
+    testkit::require!("root", "tun");
+    let node = node("claims-nowhere", &one("10.1.0.2/24", None));
+    let tap = json!({ "type": "tap" });
+    let _all = all_get_it(&node, &[tap.clone(), tap]);
+}
+
+#[test]
+fn vm_dummies_have_equal_addresses() {
+    testkit::require!("root", "dummy");
+    let node = node("claims-dummies", &one("10.1.0.2/24", None));
+    let dummy = json!({ "type": "dummy" });
+    let _all = all_get_it(&node, &[dummy.clone(), dummy]);
+}
+
+#[test]
+fn a_switch_has_an_address_once_in_a_vlan() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");
+    let node = node("claims-ovs", &one("10.1.0.2/24", None));
+    let ovs = Ovs::start(&node.lab);
+    ovs.add_bridge("br0");
+    let port = |more: Value| {
+        let mut keys = json!({ "type": "ovs", "bridge": "br0", "socket_file": ovs.remote() });
+        keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        keys
+    };
+    let shared = port(json!({ "vlan": 100, "allowAddressConflict": true }));
+    let (c1, c2, c3) = (node.container("c1"), node.container("c2"), node.container("c3"));
+    add(&node, &c1, &port(json!({ "vlan": 100 }))).ok();
+    let words = "taken on VLAN 100 of \"br0\": n/c1/eth0 has it";
+    add(&node, &c2, &port(json!({ "vlan": 100 }))).fails(108, words);
+    add(&node, &c2, &port(json!({ "vlan": 200 }))).ok();
+    add(&node, &c3, &port(json!({}))).ok();
+    run(&node, "DEL", &c1, &port(json!({ "vlan": 100 }))).call().silent();
+    add(&node, &c1, &shared).ok();
+    run(&node, "DEL", &c1, &shared).call().silent();
+    // The host's own link of the bridge is in no VLAN.
+    fixed::answers(&node, &one("10.1.0.9/24", None));
+    node.sh("ip addr add 10.1.0.9/24 dev br0");
+    add(&node, &c1, &port(json!({}))).fails(108, "is the host's own, on link \"br0\"");
+    add(&node, &c1, &port(json!({ "vlan": 100 }))).ok();
+    for (container, keys) in
+        [(&c1, json!({ "vlan": 100 })), (&c2, json!({ "vlan": 200 })), (&c3, json!({}))]
+    {
+        run(&node, "DEL", container, &port(keys)).call().silent();
+    }
+    assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
+}
+
+/// The members of `multi` are attachments of their own.
+#[test]
+fn networks_of_one_container_claim_their_addresses() {
+    testkit::require!("root");
+    let node = node("claims-multi", &one("10.1.0.2/24", None));
+    let member = |name: &str| {
+        let mut config = bridge(name);
+        config["ipam"] = fixed::ipam()["ipam"].clone();
+        json!({ "config": config })
+    };
+    let multi = |networks: &[Value]| json!({ "type": "multi", "networks": networks });
+    let call = |verb: &str, to: &Container, keys: &Value| {
+        node.run("multi", verb).to(to).config(keys.clone()).call()
+    };
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let two = multi(&[member("br0"), member("br1")]);
+    call("ADD", &c1, &two).ok();
+    call("ADD", &c2, &multi(&[member("br2"), member("br1")])).fails(108, "taken on \"br1\"");
+    call("DEL", &c1, &two).silent();
+    call("ADD", &c2, &multi(&[member("br2"), member("br1")])).ok();
+}
+
+fn in_vlan(number: u16) -> Value {
+    let mut keys = bridge("br0");
+    keys["vlan"] = json!(number);
+    keys
+}
+
+#[test]
+fn vm_vlans_of_a_bridge_never_meet() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = node("claims-vlans", &one("10.1.0.2/24", None));
+    let _all = all_get_it(&node, &[bridge("br0"), in_vlan(5), in_vlan(6)]);
+    let c1 = node.container("c1");
+    add(&node, &c1, &in_vlan(5)).fails(108, "taken on VLAN 5 of \"br0\": n/apart2/eth0 has it");
+    // What the host has on the bridge it has in no VLAN, and the other way round.
+    node.sh("ip addr add 10.1.0.7/24 dev br0");
+    fixed::answers(&node, &one("10.1.0.7/24", None));
+    add(&node, &c1, &bridge("br0")).fails(108, "is the host's own, on link \"br0\"");
+    add(&node, &c1, &in_vlan(5)).ok();
+}
+
+#[test]
+fn vm_a_vlans_gateway_is_no_containers_address() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = node("claims-gateways", &one("10.1.0.2/24", Some("10.1.0.1")));
+    let routed = |number: u16| {
+        let mut keys = in_vlan(number);
+        keys["isGateway"] = json!(true);
+        keys
+    };
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&node, &c1, &routed(5)).ok();
+    fixed::answers(&node, &one("10.1.0.1/24", None));
+    for keys in [in_vlan(5), routed(6)] {
+        let words = "address 10.1.0.1 is the host's own, on link \"br0.5\"";
+        add(&node, &c2, &keys).fails(108, words);
+    }
+    // Gateways make two VLANs meet.
+    fixed::answers(&node, &one("10.1.0.2/24", Some("10.1.0.3")));
+    add(&node, &c2, &routed(6)).fails(108, "among those that the host routes to: n/c1/eth0 has it");
+    add(&node, &c2, &in_vlan(6)).ok();
+}
+
+#[test]
+fn vm_a_vlan_on_a_bridge_is_that_vlan_of_the_bridge() {
+    testkit::require!("root", "bridge-vlan-filtering", "vlan");
+    let node = node("claims-vlan", &one("10.1.0.2/24", None));
+    cable(&node, "p0", "192.0.2.1/24");
+    let vlan = |master: &str| json!({ "type": "vlan", "master": master, "vlanId": 5 });
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&node, &c1, &in_vlan(5)).ok();
+    add(&node, &c2, &vlan("br0")).fails(108, "taken on VLAN 5 of \"br0\": n/c1/eth0 has it");
+    add(&node, &c2, &vlan("p0")).ok();
+    // A parent of macvlans that is a VLAN of the host's, whatever it is called.
+    run(&node, "DEL", &c2, &vlan("p0")).call().silent();
+    node.sh("ip link add link br0 name blue type vlan id 5 && ip link set blue up");
+    add(&node, &c2, &macvlan("blue")).fails(108, "taken on VLAN 5 of \"br0\"");
+    let mut shared = macvlan("blue");
+    shared["allowAddressConflict"] = json!(true);
+    fixed::answers(&node, &one("10.1.0.8/24", None));
+    node.sh("ip addr add 10.1.0.8/24 dev blue");
+    let words = "address 10.1.0.8 is the host's own, on link \"blue\"";
+    add(&node, &c2, &macvlan("blue")).fails(108, words);
+    add(&node, &c2, &shared).ok();
+}
+
+#[test]
+fn vm_a_vrf_has_a_table_of_its_own() {
+    testkit::require!("root", "vrf");
+    let node = node("claims-vrf", &one("10.1.0.2/24", Some("10.1.0.1")));
+    let routed = |name: &str| {
+        let mut keys = bridge(name);
+        keys["isGateway"] = json!(true);
+        keys
+    };
+    node.sh("ip link add red type vrf table 10 && ip link set red up && \
+         ip link add blue type vrf table 20 && ip link set blue up && \
+         for pair in br1:red br2:blue br3:red; do \
+             ip link add ${pair%:*} type bridge && ip link set ${pair%:*} master ${pair#*:} up; \
+         done");
+    let _all = the_second_is_refused_in_one_table(&node, &routed);
+    // The host's own address counts in its VRF alone.
+    cable(&node, "p0", "10.1.0.7/32");
+    node.sh("ip link set p0 master red");
+    fixed::answers(&node, &one("10.1.0.7/24", Some("10.1.0.1")));
+    let c9 = node.container("c9");
+    let words = "address 10.1.0.7 is the host's own, on link \"p0\"";
+    add(&node, &c9, &routed("br3")).fails(108, words);
+    add(&node, &c9, &routed("br2")).ok();
+}
+
+/// Three tables have the address, and each of them once.
+fn the_second_is_refused_in_one_table(
+    node: &Node,
+    routed: &dyn Fn(&str) -> Value,
+) -> Vec<Container> {
+    let all = all_get_it(node, &[routed("br0"), routed("br1"), routed("br2")]);
+    let c1 = node.container("c1");
+    let words = "among those that the host routes to by table 10: n/apart2/eth0 has it";
+    add(node, &c1, &routed("br3")).fails(108, words);
+    let ptp = json!({ "type": "ptp" });
+    add(node, &c1, &ptp).fails(108, "among those that the host routes to: n/apart1/eth0 has it");
+    all
+}
+
+/// A VLAN of a bridge, by each of the two plugins that can lead there.
+#[test]
+fn vm_one_vlan_has_an_address_once() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = node("claims-one-vlan", &one("10.1.0.2/24", None));
+    the_second_is_refused(&node, &in_vlan(5), &in_vlan(5));
+}
+
+/// The link of a VLAN that carries the gateway would have the uplink's subnet too.
+#[test]
+fn vm_a_vlans_gateway_is_not_the_uplinks_own_address() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = node("claims-vlan-uplink", &one("192.0.2.7/24", Some("192.0.2.10")));
+    cable(&node, "up0", "192.0.2.10/24");
+    let c1 = node.container("c1");
+    let mut routed = in_vlan(5);
+    routed["isGateway"] = json!(true);
+    add(&node, &c1, &routed).fails(108, "which is on the host's link \"up0\"");
+    add(&node, &c1, &in_vlan(5)).ok();
+}

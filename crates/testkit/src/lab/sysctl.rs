@@ -1,0 +1,89 @@
+//! The network sysctls of a new namespace.
+//!
+//! The kernel copies IPv4's `conf/all` and `conf/default` of the machine's own namespace into every new one, and IPv6's too
+//! where `net.core.devconf_inherit_init_net` says so (linux net/ipv4/devinet.c `devinet_init_net`, net/ipv6/addrconf.c
+//! `addrconf_init_net`). A machine that runs Docker or Kubernetes forwards, so a lab there would forward as well. A fresh
+//! host has what the kernel was compiled with.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// A key below `conf/INTERFACE`, with its values in `all`, `default` and `lo`.
+type Key = (&'static str, [&'static str; 3]);
+
+/// The devices of a new namespace. `all` first: some of its keys change the others.
+const DEVICES: [&str; 3] = ["all", "default", "lo"];
+
+const IPV4: [Key; 24] = [
+    ("forwarding", ["0"; 3]),
+    ("accept_local", ["0"; 3]),
+    ("accept_redirects", ["1"; 3]),
+    ("accept_source_route", ["0", "1", "1"]),
+    ("arp_accept", ["0"; 3]),
+    ("arp_announce", ["0"; 3]),
+    ("arp_filter", ["0"; 3]),
+    ("arp_ignore", ["0"; 3]),
+    ("arp_notify", ["0"; 3]),
+    ("bootp_relay", ["0"; 3]),
+    ("drop_gratuitous_arp", ["0"; 3]),
+    ("drop_unicast_in_l2_multicast", ["0"; 3]),
+    ("force_igmp_version", ["0"; 3]),
+    ("ignore_routes_with_linkdown", ["0"; 3]),
+    ("log_martians", ["0"; 3]),
+    ("promote_secondaries", ["0"; 3]),
+    ("proxy_arp", ["0"; 3]),
+    ("proxy_arp_pvlan", ["0"; 3]),
+    ("route_localnet", ["0"; 3]),
+    ("rp_filter", ["0"; 3]),
+    ("secure_redirects", ["1"; 3]),
+    ("send_redirects", ["1"; 3]),
+    ("shared_media", ["1"; 3]),
+    ("src_valid_mark", ["0"; 3]),
+];
+
+const IPV6: [Key; 16] = [
+    ("forwarding", ["0"; 3]),
+    ("disable_ipv6", ["0"; 3]),
+    ("accept_dad", ["0", "1", "-1"]),
+    ("accept_ra", ["1"; 3]),
+    ("accept_ra_defrtr", ["1"; 3]),
+    ("accept_ra_pinfo", ["1"; 3]),
+    ("accept_redirects", ["1"; 3]),
+    ("accept_source_route", ["0"; 3]),
+    ("addr_gen_mode", ["0"; 3]),
+    ("autoconf", ["1"; 3]),
+    ("dad_transmits", ["1"; 3]),
+    ("drop_unicast_in_l2_multicast", ["0"; 3]),
+    ("ignore_routes_with_linkdown", ["0"; 3]),
+    ("keep_addr_on_down", ["0"; 3]),
+    ("proxy_ndp", ["0"; 3]),
+    ("use_tempaddr", ["0", "0", "-1"]),
+];
+
+/// Gives the calling thread's network namespace, a new one, what the kernel was compiled with.
+///
+/// # Errors
+/// With the key that could not be read or written.
+pub(super) fn reset() -> Result<(), (String, io::Error)> {
+    for (family, keys) in [("ipv4", &IPV4[..]), ("ipv6", &IPV6[..])] {
+        let conf = Path::new("/proc/sys/net").join(family).join("conf");
+        for (key, values) in keys {
+            for (device, value) in DEVICES.into_iter().zip(values) {
+                let path = conf.join(device).join(key);
+                set(&path, value).map_err(|error| (format!("set {}", path.display()), error))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a value where another is. A key that this kernel does not have needs none.
+fn set(path: &Path, value: &str) -> io::Result<()> {
+    match fs::read_to_string(path) {
+        Ok(now) if now.trim_end() == value => Ok(()),
+        Ok(_) => fs::write(path, value),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,316 @@
+//! A page of documentation, read for the commands that it shows, so that a test can type them.
+//!
+//! * A fence ```` ```console ```` is a session: a line that begins with `# ` (root) or `$ ` is typed, what follows is what it
+//!   prints. A line that ends in `\` goes on in the next, and a here-document is the command's. In what is shown, `…` stands
+//!   for any text, and alone on a line for any lines.
+//! * A comment in front of a fence says what the page's reader does not need to see: `<!-- file: PATH -->` that the fence is
+//!   that file, `<!-- before every block -->` that it is typed first in each session, which then is on a host of its own,
+//!   `<!-- not run: REASON -->` that the session cannot be typed in a laboratory,
+//!   `<!-- not run (WORDS): REASON -->` that those of its commands cannot that begin with these words, `<!-- full (WORDS): REASON -->`
+//!   that they are typed with `--full` alone, and `<!-- given: COMMAND -->` how the machine comes into the state that the page speaks of.
+//! * A command in any other fence is a mistake of the page.
+
+/// Programs whose commands belong into a session.
+const PROGRAMS: [&str; 16] = [
+    "netwright",
+    "netwrightd",
+    "docker",
+    "podman",
+    "ctr",
+    "nerdctl",
+    "kubectl",
+    "nft",
+    "ip",
+    "systemctl",
+    "journalctl",
+    "ovs-vsctl",
+    "firewall-cmd",
+    "nmcli",
+    "cargo",
+    "cp",
+];
+
+/// What a page has for whoever follows it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// In the page's order.
+    pub steps: Vec<Step>,
+    /// Typed first in every session, if each is on a host of its own.
+    pub before_every_block: Option<String>,
+    /// What is wrong with the page itself.
+    pub mistakes: Vec<String>,
+}
+
+/// One fence.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A file, to be written as it is shown.
+    File {
+        /// Where it goes.
+        path: String,
+        /// What is in it.
+        text: String,
+    },
+    /// A command that the page does not show: the page's reader has such a machine, or has not.
+    Given(String),
+    /// A session.
+    Session(Vec<Typed>),
+}
+
+/// One command of a session.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Typed {
+    /// The line of the page.
+    pub line: usize,
+    /// What is typed, with what continues it.
+    pub command: String,
+    /// What the page shows under it.
+    pub shown: Vec<String>,
+    /// Why it cannot be typed in a laboratory.
+    pub not_run: Option<String>,
+    /// Why it is typed with `--full` alone.
+    pub full: Option<String>,
+}
+
+impl Page {
+    /// Reads a page of Markdown.
+    #[must_use]
+    pub fn read(markdown: &str) -> Self {
+        let mut page = Page::default();
+        let mut comments: Vec<&str> = Vec::new();
+        let mut lines = markdown.lines().enumerate();
+        while let Some((number, line)) = lines.next() {
+            let text = line.trim_start();
+            let Some(kind) = text.strip_prefix("```") else {
+                if let Some(comment) = comment(text) {
+                    comments.push(comment);
+                } else if !text.is_empty() {
+                    comments.clear();
+                }
+                continue;
+            };
+            let indent = line.len() - text.len();
+            let content: Vec<(usize, &str)> = lines
+                .by_ref()
+                .take_while(|(_, line)| line.trim() != "```")
+                .map(|(number, line)| (number + 1, line.get(indent..).unwrap_or_default()))
+                .collect();
+            page.fence(number + 1, kind, &content, &comments);
+            comments.clear();
+        }
+        page
+    }
+
+    /// All commands, in their order.
+    pub fn commands(&self) -> impl Iterator<Item = &Typed> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Session(typed) => typed.as_slice(),
+            Step::File { .. } | Step::Given(_) => &[],
+        })
+    }
+
+    fn fence(&mut self, line: usize, kind: &str, content: &[(usize, &str)], comments: &[&str]) {
+        let given = comments.iter().filter_map(|comment| comment.strip_prefix("given: "));
+        self.steps.extend(given.map(|command| Step::Given(command.to_owned())));
+        let text = || content.iter().map(|(_, line)| format!("{line}\n")).collect::<String>();
+        if let Some(path) = comments.iter().find_map(|comment| comment.strip_prefix("file: ")) {
+            self.steps.push(Step::File { path: path.to_owned(), text: text() });
+        } else if comments.contains(&"before every block") {
+            self.before_every_block = Some(text());
+        } else if kind == "console" {
+            let mut session = session(content);
+            if session.is_empty() {
+                self.mistakes.push(format!("line {line}: a session without a command"));
+            }
+            for comment in comments {
+                self.except(&mut session, comment, line);
+            }
+            self.steps.push(Step::Session(session));
+        } else {
+            let commands = content.iter().filter(|(_, line)| is_command(line));
+            self.mistakes.extend(commands.map(|(line, text)| {
+                format!("line {line}: put it into a console block: {}", text.trim())
+            }));
+        }
+    }
+
+    /// Reads `not run: REASON`, `not run (WORDS): REASON` and the same with `full`.
+    fn except(&mut self, session: &mut [Typed], comment: &str, line: usize) {
+        let full = comment.strip_prefix("full");
+        let Some(rest) = full.or_else(|| comment.strip_prefix("not run")) else { return };
+        let (words, reason) = match rest.strip_prefix(" (") {
+            Some(rest) => rest.split_once("): ").unwrap_or_default(),
+            None => ("", rest.strip_prefix(": ").unwrap_or_default()),
+        };
+        let meant = session.iter_mut().filter(|typed| typed.command.starts_with(words));
+        let meant: Vec<&mut Typed> = meant.collect();
+        if reason.is_empty() || meant.is_empty() {
+            let what = "no command is meant, or no reason is given";
+            self.mistakes.push(format!("line {line}: {what}: {comment}"));
+        }
+        for typed in meant {
+            let kept = if full.is_some() { &mut typed.full } else { &mut typed.not_run };
+            *kept = Some(reason.to_owned());
+        }
+    }
+}
+
+/// What a comment on a line of its own says.
+fn comment(line: &str) -> Option<&str> {
+    Some(line.trim_end().strip_prefix("<!-- ")?.strip_suffix(" -->")?.trim())
+}
+
+fn session(content: &[(usize, &str)]) -> Vec<Typed> {
+    let mut session: Vec<Typed> = Vec::new();
+    let mut lines = content.iter();
+    while let Some((number, line)) = lines.next() {
+        let Some(command) = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ ")) else {
+            if let Some(last) = session.last_mut() {
+                last.shown.push((*line).to_owned());
+            }
+            continue;
+        };
+        let mut command = command.to_owned();
+        while command.ends_with('\\') {
+            let Some((_, next)) = lines.next() else { break };
+            command = format!("{command}\n{next}");
+        }
+        if let Some(end) = here_document(&command) {
+            for (_, next) in lines.by_ref() {
+                command = format!("{command}\n{next}");
+                if *next == end {
+                    break;
+                }
+            }
+        }
+        session.push(Typed {
+            line: *number,
+            command,
+            shown: Vec::new(),
+            not_run: None,
+            full: None,
+        });
+    }
+    session
+}
+
+/// The word that ends a command's here-document.
+fn here_document(command: &str) -> Option<String> {
+    let (_, rest) = command.split_once("<<")?;
+    let word = rest.trim_start_matches('-').trim_start();
+    if word.starts_with('<') {
+        return None;
+    }
+    let word = word.split([' ', '\n', ';', '|', '>']).next().unwrap_or_default();
+    Some(word.trim_matches(['\'', '"']).to_owned())
+}
+
+/// Whether a line of another fence is a command.
+fn is_command(line: &str) -> bool {
+    let text = line.trim_start();
+    let text = text.strip_prefix("# ").or_else(|| text.strip_prefix("$ ")).unwrap_or(text);
+    let mut words = text.split_whitespace();
+    let first = words.find(|word| !word.contains('=')).unwrap_or_default();
+    let first = first.rsplit('/').next().unwrap_or_default();
+    PROGRAMS.contains(&first) && words.next().is_some()
+}
+
+/// Whether a command printed what a page shows: `…` is any text, alone on a line any lines, and nothing shown is not compared.
+#[must_use]
+pub fn is_as_shown(shown: &[String], printed: &str) -> bool {
+    let printed: Vec<&str> = printed.lines().collect();
+    shown.is_empty() || lines_match(shown, &printed)
+}
+
+fn lines_match(shown: &[String], printed: &[&str]) -> bool {
+    let Some((first, rest)) = shown.split_first() else { return printed.is_empty() };
+    if first.trim() == "…" {
+        return (0..=printed.len()).any(|after| lines_match(rest, &printed[after..]));
+    }
+    printed.split_first().is_some_and(|(line, others)| {
+        let parts: Vec<&str> = first.trim_end().split('…').collect();
+        text_matches(&parts, line.trim_end()) && lines_match(rest, others)
+    })
+}
+
+/// Whether a line consists of these parts, with anything between them.
+fn text_matches(parts: &[&str], line: &str) -> bool {
+    let Some((first, rest)) = parts.split_first() else { return line.is_empty() };
+    let Some(after) = line.strip_prefix(first) else { return false };
+    if rest.is_empty() {
+        return after.is_empty();
+    }
+    (0..=after.len())
+        .filter(|&at| after.is_char_boundary(at))
+        .any(|at| text_matches(rest, &after[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Page, Step, is_as_shown};
+
+    fn commands(markdown: &str) -> Vec<(String, Vec<String>, Option<String>)> {
+        let page = Page::read(markdown);
+        assert_eq!(page.mistakes, Vec::<String>::new());
+        page.commands()
+            .map(|typed| (typed.command.clone(), typed.shown.clone(), typed.not_run.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn a_session_has_commands_and_what_they_print() {
+        let read =
+            commands("```console\n# a \\\n  b\nsaid\n$ cat <<'E'\n# one\nE\n# c <<<x\n```\n");
+        let typed: Vec<&str> = read.iter().map(|(command, ..)| command.as_str()).collect();
+        assert_eq!(typed, ["a \\\n  b", "cat <<'E'\n# one\nE", "c <<<x"]);
+        assert_eq!(read[0].1, ["said"]);
+    }
+
+    #[test]
+    fn a_comment_says_what_is_not_run_and_why() {
+        let read = commands("<!-- not run (b): it is long -->\n\n```console\n# a\n# b c\n```\n");
+        assert_eq!(read[0].2, None);
+        assert_eq!(read[1].2.as_deref(), Some("it is long"));
+        for wrong in ["not run (x): y", "not run:", "not run: "] {
+            let page = Page::read(&format!("<!-- {wrong} -->\n```console\n# a\n```\n"));
+            assert_eq!(page.mistakes.len(), 1, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_comment_says_what_is_typed_with_full_and_what_is_given() {
+        let page =
+            Page::read("<!-- given: c -->\n<!-- full (b): long -->\n```console\n# a\n# b\n```\n");
+        assert_eq!(page.steps[0], Step::Given("c".to_owned()));
+        let full: Vec<Option<&str>> = page.commands().map(|typed| typed.full.as_deref()).collect();
+        assert_eq!(full, [None, Some("long")]);
+    }
+
+    #[test]
+    fn a_comment_says_that_a_fence_is_a_file() {
+        let page = Page::read("<!-- file: /etc/x -->\n```json\n{\n}\n```\n");
+        let file = Step::File { path: "/etc/x".to_owned(), text: "{\n}\n".to_owned() };
+        assert_eq!(page.steps, [file]);
+    }
+
+    #[test]
+    fn a_command_elsewhere_is_a_mistake() {
+        let mistakes = |fence: &str| Page::read(fence).mistakes.len();
+        assert_eq!(mistakes("```\ndocker run x\n```\n"), 1);
+        assert_eq!(mistakes("```sh\nA=1 target/dist/netwright list\n```\n"), 1);
+        assert_eq!(mistakes("```text\nUsage: netwright list\n```\n"), 0);
+        assert_eq!(mistakes("```console\nnothing\n```\n"), 1);
+    }
+
+    #[test]
+    fn an_ellipsis_is_anything() {
+        let shown = |lines: &[&str], printed: &str| {
+            let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
+            is_as_shown(&lines, printed)
+        };
+        assert!(shown(&[], "anything\n"));
+        assert!(shown(&["a"], "a\n") && !shown(&["a"], "a\nb\n") && !shown(&["a"], ""));
+        assert!(shown(&["…", "b"], "a\nb\n") && shown(&["…", "b"], "b\n"));
+        assert!(shown(&["a … c"], "a b c\n") && !shown(&["a … c"], "a b d\n"));
+    }
+}

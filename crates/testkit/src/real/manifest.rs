@@ -1,0 +1,133 @@
+//! A container of a Kubernetes manifest, as a kubelet hands it to a runtime.
+//!
+//! What a manifest may say beside is refused, so that nothing it says goes unheard. `resources` are passed over: executables
+//! that are built for tests are larger.
+
+use serde_json::Value;
+
+use super::proto::Message;
+
+/// `NamespaceMode` of CRI v1: a container's own namespace, and the host's.
+pub(super) const CONTAINER: u64 = 1;
+pub(super) const NODE: u64 = 2;
+
+/// A container of a pod's template, read for CRI.
+#[derive(Debug, Clone)]
+pub struct Manifest {
+    pub(super) name: String,
+    pub(super) config: Message,
+    /// Paths of the host that the kubelet makes.
+    pub(super) to_make: Vec<String>,
+}
+
+impl Manifest {
+    /// Reads a container of a pod's `spec`. `node` is the name that `spec.nodeName` has.
+    ///
+    /// # Panics
+    /// When it says something that is not understood here.
+    #[must_use]
+    pub fn read(spec: &Value, container: &Value, node: &str) -> Self {
+        let name = text(&container["name"]);
+        let image = Message::default().text(1, &text(&container["image"]));
+        let metadata = Message::default().text(1, &name);
+        let mut config = Message::default().message(1, &metadata).message(2, &image);
+        let mut to_make = Vec::new();
+        let mut security = Value::Null;
+        for (key, value) in object(container) {
+            match key.as_str() {
+                "name" | "image" | "resources" => {}
+                "command" => {
+                    config = list(value).fold(config, |all, word| all.text(3, &text(word)));
+                }
+                "args" => config = list(value).fold(config, |all, word| all.text(4, &text(word))),
+                "env" => {
+                    for one in list(value) {
+                        let value = match one.pointer("/valueFrom/fieldRef/fieldPath") {
+                            None => text(&one["value"]),
+                            Some(field) if field == "spec.nodeName" => node.to_owned(),
+                            Some(field) => panic!("{name}: the field {field} is not known here"),
+                        };
+                        config = config.entry(6, &text(&one["name"]), &value);
+                    }
+                }
+                "volumeMounts" => {
+                    for mount in list(value) {
+                        let volumes = list(&spec["volumes"]);
+                        let mut mounted = volumes.filter(|one| one["name"] == mount["name"]);
+                        let volume = mounted.next().unwrap_or_else(|| panic!("{name}: no {mount}"));
+                        let path = text(&volume["hostPath"]["path"]);
+                        match volume["hostPath"]["type"].as_str() {
+                            Some("DirectoryOrCreate") => to_make.push(path.clone()),
+                            Some("Directory" | "File") => {}
+                            other => panic!("{name}: a hostPath of type {other:?}"),
+                        }
+                        config = config.message(7, &mounted_at(mount, &path));
+                    }
+                }
+                "securityContext" => security = value.clone(),
+                other => panic!("{name}: the key {other} is not known here"),
+            }
+        }
+        let linux = Message::default().message(2, &context(&name, &security));
+        Manifest { name, config: config.message(15, &linux), to_make }
+    }
+}
+
+/// `Mount` of CRI v1.
+fn mounted_at(mount: &Value, path: &str) -> Message {
+    let known = ["name", "mountPath", "readOnly", "mountPropagation"];
+    assert!(object(mount).all(|(key, _)| known.contains(&key.as_str())), "{mount}");
+    let propagation = match mount["mountPropagation"].as_str() {
+        None | Some("None") => 0,
+        Some("HostToContainer") => 1,
+        Some("Bidirectional") => 2,
+        Some(other) => panic!("mountPropagation {other}"),
+    };
+    Message::default()
+        .text(1, &text(&mount["mountPath"]))
+        .text(2, path)
+        .number(3, (mount["readOnly"] == true).into())
+        .number(5, propagation)
+}
+
+/// `LinuxContainerSecurityContext` of CRI v1.
+fn context(name: &str, security: &Value) -> Message {
+    let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
+    let mut context = Message::default().message(3, &namespaces);
+    let mut seccomp = 1;
+    for (key, value) in object(security) {
+        match key.as_str() {
+            "readOnlyRootFilesystem" => context = context.number(7, (*value == true).into()),
+            "allowPrivilegeEscalation" => context = context.number(11, (*value == false).into()),
+            "privileged" => context = context.number(2, (*value == true).into()),
+            "runAsUser" => {
+                let user = value.as_u64().unwrap_or_else(|| panic!("{name}: {value} is no user"));
+                context = context.message(5, &Message::default().number(1, user));
+            }
+            "capabilities" => {
+                let mut all = Message::default();
+                all = list(&value["add"]).fold(all, |all, one| all.text(1, &text(one)));
+                all = list(&value["drop"]).fold(all, |all, one| all.text(2, &text(one)));
+                context = context.message(1, &all);
+            }
+            "seccompProfile" => {
+                assert_eq!(value["type"], "RuntimeDefault", "{name}: {value}");
+                seccomp = 0;
+            }
+            other => panic!("{name}: the key {other} of securityContext is not known here"),
+        }
+    }
+    context.message(15, &Message::default().number(1, seccomp))
+}
+
+fn object(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+}

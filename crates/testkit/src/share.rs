@@ -1,0 +1,73 @@
+//! How much of what a test could try a run with `--full` tries.
+//!
+//! A test that strikes at every one of thousands of moments takes hours. In every run it strikes at a few of them; with
+//! `--full` at a share, spread evenly over all there are, and in another round at others: the day's number is the round, which
+//! `cargo xtask` tells. As many rounds as the share goes into the whole, and one more, try all. With [`EVERY_VARIABLE`] one run does.
+
+use std::env;
+
+/// Set when a run with `--full` is to try all that there is.
+pub const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
+
+/// The round, a number.
+pub const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
+
+/// How many strikes a call or a command gets with `--full`. There are 258 calls, with some 1,100 moments and errors each, and a
+/// strike takes a twentieth to a tenth of a second of a processor: with 64 of each they take some twenty minutes of two.
+pub const STRIKES: usize = 64;
+
+/// Chooses which of these a run with `--full` tries: `share` of them at most, or every one where the variable says so.
+#[must_use]
+pub fn of_this_round<T>(all: Vec<T>, share: usize) -> Vec<T> {
+    if env::var_os(EVERY_VARIABLE).is_some() {
+        return all;
+    }
+    let round = env::var(ROUND_VARIABLE).ok().and_then(|round| round.parse().ok());
+    let chosen = spread(all.len(), share, round.unwrap_or_default());
+    let mut chosen = chosen.into_iter().peekable();
+    let numbered = all.into_iter().enumerate();
+    numbered.filter(|(number, _)| chosen.next_if_eq(number).is_some()).map(|(_, one)| one).collect()
+}
+
+/// One of each stretch of the whole, in each stretch at another place: neighbours are often alike in one way or another.
+fn spread(all: usize, share: usize, round: usize) -> Vec<usize> {
+    let mut stretch = all.div_ceil(share.max(1)).max(1);
+    // Runs that are a week apart go through all places too.
+    if stretch.is_multiple_of(7) {
+        stretch += 1;
+    }
+    let stretches = 0..all.div_ceil(stretch);
+    let places = stretches.map(|number| number * stretch + (round + number) % stretch);
+    places.filter(|place| *place < all).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::spread;
+
+    #[test]
+    fn rounds_together_try_all_and_none_more_than_its_share() {
+        for (all, share) in
+            [(445_usize, 100), (700, 100), (100, 100), (99, 100), (5, 100), (0, 100), (13, 1)]
+        {
+            for apart in [1, 7] {
+                let mut tried = BTreeSet::new();
+                for round in 0..all.div_ceil(share) + 1 {
+                    let chosen = spread(all, share, 20_779 + apart * round);
+                    assert!(chosen.len() <= share, "{all} {share}: {chosen:?}");
+                    tried.extend(chosen);
+                }
+                assert_eq!(tried.len(), all, "{all}, {share} of them every {apart} days");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_is_spread_over_the_whole() {
+        assert_eq!(spread(12, 4, 0), [0, 4, 8, 9]);
+        assert_eq!(spread(12, 4, 1), [1, 5, 6, 10]);
+        assert_eq!(spread(3, 4, 5), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the package.
+
+mod smoke;

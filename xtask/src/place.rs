@@ -1,0 +1,141 @@
+//! The checkout at the same place, wherever it is.
+//!
+//! People have their checkouts below `/tmp`, `/opt` and `/var`, which labs and the virtual machine cover with file systems of
+//! their own, in folders with spaces in their names, at which compilers' flags and tests' scripts are split, and they move them,
+//! while executables have paths of the time they were built in them. So tests run where none of this is so: in a mount
+//! namespace in which a folder of the machine that is empty shows the checkout. Nothing of the machine changes, and nothing
+//! of it is hidden, since that folder is empty.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{CHECKOUT, TARGET, root, target_dir};
+
+/// Folders that every Debian system has and few use. No lab covers one.
+const FOLDERS: [&str; 3] = ["/srv", "/media", "/boot"];
+
+/// Mounts and goes there: the folder, the checkout, cargo's target directory, and the program with its arguments.
+const SCRIPT: &str = r#"
+set -e
+mount -t tmpfs -o mode=0755 tmpfs "$1"
+mkdir "$1/netwright" "$1/target"
+mount --rbind "$2" "$1/netwright"
+mkdir -p "$3"
+mount --rbind "$3" "$1/target"
+cd "$1/netwright"
+shift 3
+exec "$@"
+"#;
+
+/// Where something is, and where it is shown.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    folder: PathBuf,
+    checkout: PathBuf,
+    target: PathBuf,
+}
+
+/// Begins this program again with the checkout at its place, unless it is there, or this is not root.
+///
+/// # Errors
+/// When the program cannot be started; mounts that fail end it with their own words.
+pub(crate) fn enter() -> Result<(), String> {
+    if std::env::var_os(CHECKOUT).is_some() || !is_root() {
+        return Ok(());
+    }
+    let Some(folder) = FOLDERS.into_iter().map(Path::new).find(|folder| is_empty(folder)) else {
+        println!("{} have something in them: the checkout stays where it is", FOLDERS.join(", "));
+        return Ok(());
+    };
+    let place = Place { folder: folder.to_owned(), checkout: root(), target: target_dir() };
+    let own = std::env::current_exe().map_err(|error| format!("find this program: {error}"))?;
+    let error = place.command(&own).args(std::env::args_os().skip(1)).exec();
+    Err(format!("unshare (util-linux): {error}"))
+}
+
+impl Place {
+    /// A program that runs in it.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"]);
+        command.args([&self.folder, &self.checkout, &self.target]).arg(self.shown(program));
+        command.env("CARGO_MANIFEST_DIR", self.shown(&self.checkout.join("xtask")));
+        command.env("CARGO_TARGET_DIR", self.folder.join("target"));
+        command.env(CHECKOUT, &self.checkout).env(TARGET, &self.target);
+        command
+    }
+
+    /// Where a path of the checkout or of what is built is shown.
+    fn shown(&self, path: &Path) -> OsString {
+        let parts = [(&self.target, "target"), (&self.checkout, "netwright")];
+        let shown = parts.into_iter().find_map(|(real, name)| {
+            Some(self.folder.join(name).join(path.strip_prefix(real).ok()?))
+        });
+        shown.unwrap_or_else(|| path.to_owned()).into_os_string()
+    }
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"))
+}
+
+/// Whether it is a folder with nothing in it.
+fn is_empty(folder: &Path) -> bool {
+    let real = folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    real && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Path, Place, fs, is_root};
+
+    /// In a mount namespace of its own: `/srv` may be in use, by this very run.
+    #[test]
+    fn a_checkout_anywhere_is_shown_at_one_place() {
+        if !is_root() {
+            println!("SKIP place::a_checkout_anywhere_is_shown_at_one_place: needs root");
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("netwright place {}", std::process::id()));
+        let [folder, checkout, target] =
+            ["folder", "a checkout", "built here"].map(|name| base.join(name));
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&checkout).unwrap();
+        fs::write(checkout.join("Cargo.lock"), "").unwrap();
+        let place = Place { folder: folder.clone(), checkout, target: target.clone() };
+        let output = place
+            .command(Path::new("/bin/sh"))
+            .args([
+                "-c",
+                "pwd; ls; echo made >\"$CARGO_TARGET_DIR/here\"; echo \"$NETWRIGHT_TARGET\"",
+            ])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let inside = format!("{}/netwright\nCargo.lock\n{}\n", folder.display(), target.display());
+        assert_eq!(said, inside, "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(fs::read(target.join("here")).unwrap(), b"made\n");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the machine's folder is as it was");
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn paths_are_named_as_they_are_shown() {
+        let place = Place {
+            folder: "/srv".into(),
+            checkout: "/tmp/nw ci".into(),
+            target: "/tmp/nw ci/target".into(),
+        };
+        for (path, shown) in [
+            ("/tmp/nw ci/target/debug/xtask", "/srv/target/debug/xtask"),
+            ("/tmp/nw ci/xtask", "/srv/netwright/xtask"),
+            ("/usr/bin/sh", "/usr/bin/sh"),
+        ] {
+            assert_eq!(place.shown(Path::new(path)), shown);
+        }
+    }
+}
