@@ -7,6 +7,7 @@ use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
 use kernel::route::RouteSocket;
 use kernel::sysctl::{Sysctl, SysctlError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use state::{FileError, Index, LockError, Release};
 
@@ -67,8 +68,11 @@ impl Leaving {
     }
 }
 
-/// In a switch's note: which attachment switched it on, by its hash, as long as no other has held it.
+/// In a switch's note: which attachment switched it on, by its hash.
 const BY: &str = "by";
+
+/// In a switch's note: which other attachment has held it, an [`Other`]; `true` once there were several.
+const OTHER: &str = "other";
 
 /// In a switch's note: the interfaces that forwarded by themselves while the switch was off. Whoever writes it sets every
 /// interface's own (linux net/ipv4/devinet.c `inet_forward_change`, net/ipv6/addrconf.c `addrconf_forward_change`).
@@ -76,6 +80,21 @@ const ALONE: &str = "alone";
 
 /// In a switch's note: whether all that held it asked for [`AtTheEnd::PutBack`].
 const PUT_BACK: &str = "putBack";
+
+/// The only attachment that has held a switch beside the one that switched it on, and what its hold changed in the note: an
+/// ADD that is undone leaves the note as it found it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Other {
+    hash: String,
+    put_back: bool,
+}
+
+impl Other {
+    fn of(note: &Value) -> Option<Self> {
+        Other::deserialize(&note[OTHER]).ok()
+    }
+}
 
 /// A switch of the host that attachments need on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,10 +160,15 @@ impl HostSwitch {
             let made = json!({ "was": "0", PUT_BACK: put_back, BY: hash, ALONE: alone });
             index.note(&object, &made).map_err(|error| file_error(&error))?;
         } else if let Some(mut made) = note {
-            let is_anothers = made[BY].as_str().is_some_and(|by| by != hash);
-            if is_anothers || (!put_back && made[PUT_BACK] == true) {
-                made[PUT_BACK] = json!(put_back && made[PUT_BACK] == true);
-                made[BY] = json!(made[BY].as_str().filter(|_| !is_anothers));
+            let before = made.clone();
+            let is_first = made[BY].as_str() == Some(&hash);
+            let other = Other::of(&made);
+            if !is_first && other.as_ref().is_none_or(|other| other.hash != hash) {
+                let one = Other { hash, put_back: made[PUT_BACK] == true };
+                made[OTHER] = if made[OTHER].is_null() { json!(one) } else { json!(true) };
+            }
+            made[PUT_BACK] = json!(put_back && made[PUT_BACK] == true);
+            if made != before {
                 index.note(&object, &made).map_err(|error| file_error(&error))?;
             }
         }
@@ -200,12 +224,31 @@ impl HostSwitch {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let released = index.release(&object, key).map_err(|error| file_error(&error))?;
+        if leaving == Leaving::Undone {
+            self.forget_other(index, key)?;
+        }
         // Held by nobody, and yet with a note: an ADD was killed between the two.
-        if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
+        if released == Release::Held {
             return Ok(());
         }
-        let is_own = |note: &Value| note[BY].as_str() == Some(key.hash().as_str());
+        let is_own = |note: &Value| note[BY].as_str() == Some(&key.hash()) && note[OTHER].is_null();
         self.settle(index, &|note| leaving == Leaving::Undone && is_own(note))
+    }
+
+    /// Takes out of the note what the hold of an attachment changed there whose ADD is undone.
+    fn forget_other(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+        let object = self.object();
+        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
+        let Some(mut note) = note else { return Ok(()) };
+        let Some(other) = Other::of(&note).filter(|other| other.hash == key.hash()) else {
+            return Ok(());
+        };
+        note[PUT_BACK] = json!(other.put_back);
+        if let Some(fields) = note.as_object_mut() {
+            fields.remove(OTHER);
+        }
+        index.note(&object, &note).map_err(|error| file_error(&error))
     }
 
     /// Settles it if nobody holds it: an ADD was killed between switching it on and its hold on it.

@@ -142,7 +142,7 @@ fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     // Nothing of the move is left in it.
     let data = index.get(&key, "vrf").found.unwrap().data;
     assert_eq!(data["vrf"], "blue");
-    assert!(data.as_object().unwrap().keys().eq(["mac", "table", "vrf"]), "{data}");
+    assert!(data.as_object().unwrap().keys().eq(["ifindex", "mac", "table", "vrf"]), "{data}");
     killed();
     run(&node, "DEL", &c1, &prev, json!({})).call().silent();
     assert_eq!(vrfs(&c1), []);

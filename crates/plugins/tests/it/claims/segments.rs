@@ -318,8 +318,13 @@ fn the_second_is_refused_in_one_table(
 ) -> Vec<Container> {
     let all = all_get_it(node, &[routed("br0"), routed("br1"), routed("br2")]);
     let c1 = node.container("c1");
+    // Of the whole subnet br1 is told, which nothing says to be a network of ours.
+    let words = "is of subnet 10.1.0.0/24, which is on the host's link \"br1\"";
+    add(node, &c1, &routed("br3")).fails(108, words);
+    fixed::answers(node, &one("10.1.0.2/25", Some("10.1.0.126")));
     let words = "among those that the host routes to by table 10: n/apart2/eth0 has it";
     add(node, &c1, &routed("br3")).fails(108, words);
+    fixed::answers(node, &one("10.1.0.2/24", Some("10.1.0.1")));
     let ptp = json!({ "type": "ptp" });
     add(node, &c1, &ptp).fails(108, "among those that the host routes to: n/apart1/eth0 has it");
     all
