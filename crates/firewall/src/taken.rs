@@ -294,7 +294,8 @@ mod tests {
         let sshd = taken("0.0.0.0:22", held("sshd", false));
         assert_eq!(sshd.to_string(), "host port 22/tcp is held by program \"sshd\" (process 812)");
         assert!(sshd.is_strangers() && !sshd.is_on_behalf());
-        for ours in [held("conmon", false), held("anybody", true)] {
+        let on_behalf = ON_BEHALF.iter().map(|name| held(name, false));
+        for ours in on_behalf.chain([held("anybody", true)]) {
             let ours = taken("0.0.0.0:22", ours);
             assert!(ours.is_on_behalf() && !ours.is_strangers());
         }

@@ -185,7 +185,8 @@ fn the_daemon_is_placed_when_it_is_there() {
     assert!(said.stderr.contains("the plugin dhcp has no daemon"), "{said:#?}");
     std::fs::write(alone.0.path().join("netwrightd"), "ours").unwrap();
     for _ in 0..2 {
-        install_from(&alone, &scratch, &args).succeeded();
+        let said = install_from(&alone, &scratch, &args).succeeded();
+        assert!(said.stdout.contains(" and netwrightd in "), "{said:#?}");
         assert_eq!(std::fs::read_to_string(bin.join("netwrightd")).unwrap(), "ours");
     }
     let said = uninstall(&scratch, &lab, &[]).succeeded();

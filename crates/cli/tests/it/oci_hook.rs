@@ -83,6 +83,26 @@ fn a_mistyped_annotation_is_refused() {
     hook(&lab, &["poststop"], &stopped).succeeded();
 }
 
+/// The container does not start without the address that its annotation asks for.
+#[test]
+fn an_address_that_no_plugin_takes_is_refused() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-oci-asked");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let list = r#"{"cniVersion": "1.1.0", "name": "plain", "plugins": [{"type": "bridge", "bridge": "br1"}]}"#;
+    std::fs::write(lab.path("/etc/cni/net.d/plain.conflist"), list).unwrap();
+    let before = Snapshot::take(&lab);
+    let mut c1 = lab.container("c1");
+    let annotations = json!({"dev.netwright.networks": "netwright,plain:ip=10.4.0.9"});
+    let said = hook(&lab, &["createRuntime"], &creating(c1.pid(), &annotations)).failed(1);
+    let told = "network \"plain\": the address 10.4.0.9 was asked for, and none was given";
+    assert!(said.stderr.contains(told), "{said:#?}");
+    assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
+    drop(c1);
+    crate::support::call_in(&lab, &["gc", "--all"]).succeeded();
+    assert_as_before(&before, &lab);
+}
+
 #[test]
 fn a_failed_attachment_takes_those_before_it_along() {
     testkit::require!("root");

@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use expect_test::expect;
 use serde_json::{Value, json};
+use testkit::{Lab, Place as _};
 
-use crate::support::Scratch;
+use crate::support::{Scratch, call_in};
 
 #[test]
 fn errors_are_text_on_standard_error_or_an_object_on_standard_output() {
@@ -164,6 +165,26 @@ fn ports_are_shown_however_a_runtime_spells_them_and_if_a_plugin_takes_them() {
 }
 
 /// As Go writes bytes into JSON (RFC 4648 §4).
+/// A record is a JSON document on the disk; a person reads a line for each value.
+#[test]
+fn a_record_is_shown_a_line_a_value() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-output-record");
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    let text = call_in(&lab, &["inspect", "c1"]).succeeded().stdout;
+    assert!(!text.contains('{'), "{text}");
+    let json = call_in(&lab, &["inspect", "c1", "-o", "json"]).succeeded().json();
+    let records = json["attachments"][0]["records"].as_object().unwrap();
+    let values = records.values().flat_map(|record| record.as_object().unwrap());
+    let words: Vec<_> =
+        values.filter_map(|(key, value)| Some(format!("  {key}: {}\n", value.as_str()?))).collect();
+    assert!(!words.is_empty(), "{json}");
+    for line in words {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let of_three = |three: &[u8]| {

@@ -482,9 +482,17 @@ fn a_server_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     let changed = BRIDGE.replace("\"type\":\"bridge\"", "\"type\":\"bridge\",\"mtu\":1342");
     let by = json!({"spec": {"config": changed}});
     cluster.api.change("network-attachment-definitions", "ns", "a", &by);
+    let since = std::time::Instant::now();
     wait_for("the loss to be noticed", || {
         daemon.service.log().contains("nothing is heard; what is known is used on").then_some(())
     });
+    let noticed = since.elapsed();
     cluster.lab.sh("nft delete table inet cut");
+    let since = std::time::Instant::now();
     wait_for("the change", || mtu().then_some(()));
+    eprintln!(
+        "MEASURED an API server gone without a word: noticed after {:.1} s (wanted 30), heard again {:.1} s after its return",
+        noticed.as_secs_f64(),
+        since.elapsed().as_secs_f64()
+    );
 }

@@ -3,6 +3,18 @@
 use testkit::{Lab, Place as _};
 
 #[test]
+fn a_service_that_does_not_exist_is_named() {
+    let said = std::process::Command::new(env!("CARGO_BIN_EXE_netwrightd"))
+        .args(["multnet", "-help"])
+        .output()
+        .unwrap();
+    assert_eq!(said.status.code(), Some(2));
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert!(text.starts_with("netwrightd has no service \"multnet\"\nUsage: "), "{text}");
+    assert_eq!(said.stdout, b"");
+}
+
+#[test]
 fn what_nobody_can_read_is_not_said() {
     testkit::require!("root");
     let lab = Lab::new("daemon-output");

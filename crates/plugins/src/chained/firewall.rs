@@ -78,7 +78,7 @@ impl Plugin for FirewallPlugin {
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let wanted = want(call, &config, &result)?;
+        let wanted = want(call, &config, &result, Facts::read(&index, key).as_ref())?;
         let mut differences = Vec::new();
         if !wanted.plan.is_empty() {
             differences = Firewall::open(&index)
@@ -172,8 +172,8 @@ impl FirewallPlugin {
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let wanted = want(call, &config, &result)?;
         let before = Facts::read(&index, key);
+        let wanted = want(call, &config, &result, before.as_ref())?;
         wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
         if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
             if before.is_some() {

@@ -386,6 +386,30 @@ mod tests {
         assert_eq!(notes, [""; 0]);
     }
 
+    /// As k3s 1.31 and RKE2 write them for the containerd within them; no program of that name is in a folder of programs.
+    #[test]
+    fn the_containerd_within_k3s_and_rke2_is_found() {
+        for name in ["k3s", "rke2"] {
+            let own = format!("/var/lib/rancher/{name}");
+            let file = format!("{own}/agent/etc/containerd/config.toml");
+            let config = format!(
+                "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"{own}/data/cni\"\n  \
+                 conf_dir = \"{own}/agent/etc/cni/net.d\"\n"
+            );
+            let root = Root::new(&[(&file, &config)]);
+            let all = root.find(&[]);
+            assert_eq!(all.unknown, [""; 0]);
+            let names: Vec<_> = all.found.iter().map(|one| one.name).collect();
+            assert_eq!(names, [name]);
+            let dir = PathBuf::from(format!("{own}/data/cni"));
+            assert_eq!(all.folders(&|dir| root.has(dir)), [dir.as_path()]);
+            assert_eq!(all.found[0].conf_dir, Path::new(&format!("{own}/agent/etc/cni/net.d")));
+            let (used, notes) = all.tell(std::slice::from_ref(&dir), &|dir| root.plugins(dir));
+            assert_eq!(used, [format!("{name} ({file})")]);
+            assert_eq!(notes, [""; 0]);
+        }
+    }
+
     #[test]
     fn without_a_runtime_it_is_where_most_look() {
         let root = Root::new(&[]);

@@ -14,6 +14,7 @@ use state::Index;
 
 use super::config::{Backend, Config};
 use super::facts::{Accepted, Facts};
+use crate::shared::drift;
 use crate::shared::filter::{filter_error, firewalld_error};
 
 /// Lists the addresses of a result, whatever interface they are on, as the reference does.
@@ -21,8 +22,13 @@ pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.addr()).collect()
 }
 
-/// Decides what the attachment wants. Looks, changes nothing.
-pub(super) fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Result<Facts, Error> {
+/// Decides what the attachment wants. Looks, changes nothing. `before` is what an earlier ADD of it noted.
+pub(super) fn want(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    before: Option<&Facts>,
+) -> Result<Facts, Error> {
     let addresses = addresses(result);
     let mut facts = Facts { iptables: config.backend == Backend::Iptables, ..Facts::default() };
     if config.policy != IngressPolicy::Open {
@@ -57,6 +63,12 @@ pub(super) fn want(call: &Call<'_>, config: &Config, result: &AddResult) -> Resu
             Blocker::Firewalld if config.backend == Backend::Firewalld => {}
             Blocker::Firewalld if config.backend == Backend::Auto && is_running(call)? => {
                 zone_accepts = true;
+            }
+            Blocker::Firewalld if before.is_some_and(|before| !before.sources.is_empty()) => {
+                let text = format!(
+                    "{blocker}, and it is not running: whether it lets the container through cannot be asked"
+                );
+                return Err(drift(text).with_details("start firewalld, or remove its rules"));
             }
             other => call.warn(format_args!(
                 "{other}: the container may not reach beyond the host; {}",

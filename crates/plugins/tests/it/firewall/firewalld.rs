@@ -199,6 +199,27 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
+/// It was killed, and its rules drop what no zone forwards: what it lets through is not to be asked of a daemon that is not there.
+#[test]
+fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let mut on = Guarded::new("fwdkilled");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    host.run("ADD", &c1, &prev, json!({})).call().ok();
+    host.run("CHECK", &c1, &prev, json!({})).call().silent();
+    host.node.sh("kill -KILL $(cat /run/firewalld.pid)");
+    on.daemon.take().unwrap().child().wait().unwrap();
+    let host = &on.host;
+    let check = || host.run("CHECK", &c1, &prev, json!({}));
+    check().call().fails(104, "firewalld rejects what no zone forwards, and it is not running");
+    // A repair does not put up with it either.
+    let repair = || check().config(json!({ "netwright/repair": true })).call();
+    repair().fails(104, "it is not running");
+    check().call().fails(104, "it is not running");
+    host.run("DEL", &c1, &prev, json!({})).call().silent();
+}
+
 /// CVE-2025-54388, CVE-2025-54410: a reload took isolation away and nobody put it back. Ours stays; what firewalld forgets, the
 /// container's way out, a repair puts back. Where somebody else has the address by now it stays with him.
 #[test]
