@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
 
+use kernel::Errno;
 use kernel::netlink::NetlinkError;
 use kernel::route::{Change, Route, RouteKind, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::{Sysctl, SysctlError};
@@ -52,16 +53,21 @@ impl Switches for HostSwitches {
                 sysctl.write("1").map_err(|error| failed(&sysctl, error))
             }
             Shared::Loopback6(ifname) => {
-                // Not worth an ADD: the reference does not forward from ::1 at all.
-                if let Ok(Some(route)) = loopback_route(ifname)
-                    && let Ok(mut netlink) = RouteSocket::open()
-                {
-                    note(index, shared, &json!({ "route": STAND_IN6 }))?;
-                    if let Err(error) = netlink.apply_one(&Change::ReplaceRoute(route)) {
+                let refused = |error| FirewallError::Switch {
+                    what: loopback_route_on(ifname),
+                    source: Box::new(error),
+                };
+                let Some(route) = loopback_route(ifname)? else { return Ok(()) };
+                let mut netlink = RouteSocket::open().map_err(refused)?;
+                note(index, shared, &json!({ "route": STAND_IN6 }))?;
+                match netlink.apply_one(&Change::ReplaceRoute(route)) {
+                    // Where IPv6 is off that is not worth an ADD: the reference does not forward from ::1 at all.
+                    Err(error) if is_a_refusal(&error) => {
                         tracing::warn!(ifname, %error, "no forwarding from ::1");
+                        Ok(())
                     }
+                    made => made.map_err(refused),
                 }
-                Ok(())
             }
             _ => Ok(()),
         }
@@ -132,6 +138,11 @@ impl Switches for HostSwitches {
             _ => None,
         }
     }
+}
+
+/// Whether the kernel refused a change for what it is. Without memory for it nothing is known.
+fn is_a_refusal(error: &NetlinkError) -> bool {
+    error.errno().is_some_and(|errno| ![Errno::NOMEM, Errno::NOBUFS].contains(&errno))
 }
 
 fn delete(route: Route) -> Result<(), NetlinkError> {

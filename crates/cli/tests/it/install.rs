@@ -186,7 +186,7 @@ fn the_daemon_is_placed_when_it_is_there() {
     std::fs::write(alone.0.path().join("netwrightd"), "ours").unwrap();
     for _ in 0..2 {
         let said = install_from(&alone, &scratch, &args).succeeded();
-        assert!(said.stdout.contains(" and netwrightd in "), "{said:#?}");
+        assert!(said.stderr.contains(" and netwrightd in "), "{said:#?}");
         assert_eq!(std::fs::read_to_string(bin.join("netwrightd")).unwrap(), "ours");
     }
     let said = uninstall(&scratch, &lab, &[]).succeeded();

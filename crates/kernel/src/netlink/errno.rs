@@ -15,6 +15,8 @@ impl Errno {
     pub const SRCH: Self = Self(3);
     /// EAGAIN.
     pub const AGAIN: Self = Self(11);
+    /// ENOMEM.
+    pub const NOMEM: Self = Self(12);
     /// EBUSY.
     pub const BUSY: Self = Self(16);
     /// EEXIST.
@@ -35,6 +37,8 @@ impl Errno {
     pub const ADDRINUSE: Self = Self(98);
     /// EADDRNOTAVAIL: no such address.
     pub const ADDRNOTAVAIL: Self = Self(99);
+    /// ENOBUFS.
+    pub const NOBUFS: Self = Self(105);
     /// EHOSTUNREACH: an unreachable route.
     pub const HOSTUNREACH: Self = Self(113);
     /// ERESTART (85), which nf_tables uses for "another generation than the one required".
