@@ -18,8 +18,8 @@ use kernel::sysctl::{Sysctl, SysctlError};
 use super::repair::Repair;
 use super::{drift, kernel_error as kernel};
 
-/// How long the kernel may take to give a link that got its carrier a link-local address: it does so at once.
-const LINK_LOCAL_PATIENCE: Duration = Duration::from_millis(200);
+/// How long the kernel may take to give a link that got its carrier a link-local address: it does so at once, on a machine that has time.
+const LINK_LOCAL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The pause between looks.
 const LINK_LOCAL_PAUSE: Duration = Duration::from_millis(1);
