@@ -22,7 +22,7 @@ pub(crate) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted
 
 /// How long VERSION waits for its input. Callers write it as soon as we run; who writes nothing and leaves standard input
 /// open gets an answer that names the newest version.
-const VERSION_PATIENCE: Duration = Duration::from_millis(200);
+const VERSION_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Answers one call and returns the exit code.
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
@@ -63,7 +63,7 @@ struct UntilSilent {
 
 impl UntilSilent {
     fn new() -> Self {
-        UntilSilent { deadline: Instant::now() + VERSION_PATIENCE }
+        UntilSilent { deadline: Instant::now() + VERSION_TIMEOUT }
     }
 }
 

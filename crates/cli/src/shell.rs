@@ -60,7 +60,7 @@ pub(crate) trait Report: Serialize {
 }
 
 /// How long something may take before it is mentioned.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Shell {
     pub(crate) fn new(stdio: Stdio) -> Self {
@@ -175,7 +175,7 @@ impl Shell {
         let thread = std::thread::spawn(move || {
             let began = Instant::now();
             let mut shown = false;
-            while stopped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 shown = true;
                 write(&errors, &format!("\r{what} ({} s)", began.elapsed().as_secs()));
             }
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(errors.text(), "", "it took no time");
         let shell = shell(&output, &errors, true, false);
         let waiting = shell.waiting("attaching");
-        let end = Instant::now() + PATIENCE * 20;
+        let end = Instant::now() + TIMEOUT * 20;
         while errors.text().is_empty() && Instant::now() < end {
             std::thread::yield_now();
         }

@@ -22,10 +22,10 @@ const LINGER: Duration = Duration::from_millis(200);
 
 /// How long a busy executable (one that is being written, `ETXTBSY`) is tried again: the reference gives an
 /// installer six tries a second apart.
-const BUSY_PATIENCE: Duration = Duration::from_secs(6);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The pause between such tries.
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The variables of [`cni::CallEnv`] beside trace context.
 const PROTOCOL_VARIABLES: [&str; 7] = [
@@ -105,10 +105,10 @@ impl Exec {
                 Ok(child) => return Ok(child),
                 Err(error)
                     if error.kind() == io::ErrorKind::ExecutableFileBusy
-                        && started.elapsed() < BUSY_PATIENCE
+                        && started.elapsed() < BUSY_TIMEOUT
                         && deadline.is_none_or(|deadline| Instant::now() < deadline) =>
                 {
-                    std::thread::sleep(BUSY_PAUSE);
+                    std::thread::sleep(BUSY_RETRY_DELAY);
                 }
                 Err(source) => {
                     return Err(InvokeError::Start { executable: executable.to_owned(), source });

@@ -10,7 +10,7 @@ use crate::{Call, codes};
 
 /// How long a delegate may take where the caller named no deadline: what the kubelet gives a whole sandbox.
 /// Later nobody waits for the answer any more.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// How long the DEL after a failed ADD may take at least, though the time for the ADD is used up.
 const CLEANUP_TIME: Duration = Duration::from_secs(10);
@@ -152,7 +152,7 @@ impl Delegate<'_> {
     }
 
     fn deadline(&self) -> Instant {
-        self.call.context.deadline.unwrap_or_else(|| Instant::now() + PATIENCE)
+        self.call.context.deadline.unwrap_or_else(|| Instant::now() + TIMEOUT)
     }
 
     fn run(&self, command: Command, deadline: Instant) -> Result<Vec<u8>, Failure> {

@@ -16,7 +16,7 @@ use cni_invoke::Executor;
 pub use {cni, cni_invoke, state};
 
 pub use call::Call;
-pub use delegate::{Delegate, PATIENCE};
+pub use delegate::{Delegate, TIMEOUT};
 pub use respond::{examine, respond};
 pub use serve::{Serve, answer, serve};
 

@@ -15,7 +15,7 @@ use rustix::net::{
 use crate::case::{OrBroken as _, Outcome};
 
 /// How long a connection may take: address resolution and a lost first packet included.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(1);
@@ -141,9 +141,9 @@ fn echo(kind: u8) -> Vec<u8> {
     message
 }
 
-/// Tries until it works or patience is over.
+/// Tries until it works or timeout is over.
 fn attempt(from: &Netns, once: impl Fn() -> io::Result<()>) -> Outcome<Result<(), String>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     within(from, || {
         loop {
             match once() {

@@ -14,12 +14,12 @@ use crate::hostport;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
-use crate::switch::{HostSwitches, Switches};
+use crate::host_sysctl::{HostSysctls, SharedSysctls};
 use crate::tables::{Change, Found, FoundValue, Tables};
 
 /// How long the lock may be waited for. It is held for the time of one transaction, which is milliseconds; only
 /// hundreds at once or somebody stuck make it longer.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lock's name in the index.
 const LOCK: &str = "firewall";
@@ -46,7 +46,7 @@ pub struct Firewall<'a> {
     _lock: Option<Lock>,
     index: &'a Index,
     tables: Box<dyn Tables + 'a>,
-    switches: Box<dyn Switches + 'a>,
+    switches: Box<dyn SharedSysctls + 'a>,
     passed_over: bool,
     outlived: Vec<AttachmentKey>,
 }
@@ -69,12 +69,12 @@ impl<'a> Firewall<'a> {
     /// [`FirewallError::Lock`], [`FirewallError::Open`].
     pub fn open(index: &'a Index) -> Result<Self, FirewallError> {
         let tables = NftTables::open()?;
-        let lock = index.lock(LOCK, LOCK_PATIENCE).map_err(FirewallError::Lock)?;
+        let lock = index.lock(LOCK, LOCK_TIMEOUT).map_err(FirewallError::Lock)?;
         Ok(Firewall {
             _lock: Some(lock),
             index,
             tables: Box::new(tables),
-            switches: Box::new(HostSwitches),
+            switches: Box::new(HostSysctls),
             passed_over: false,
             outlived: Vec::new(),
         })

@@ -134,9 +134,9 @@ impl Tables for Fake {
 }
 
 #[derive(Debug)]
-struct FakeSwitches(Rc<World>);
+struct FakeSysctls(Rc<World>);
 
-impl Switches for FakeSwitches {
+impl SharedSysctls for FakeSysctls {
     fn on(&mut self, _: &Index, shared: &Shared) -> Result<(), FirewallError> {
         self.0.step()?;
         let mut switched = self.0.switched.borrow_mut();
@@ -176,7 +176,7 @@ impl Bench {
             _lock: None,
             index: &self.index,
             tables: Box::new(Fake(Rc::clone(&self.world))),
-            switches: Box::new(FakeSwitches(Rc::clone(&self.world))),
+            switches: Box::new(FakeSysctls(Rc::clone(&self.world))),
             passed_over: false,
             outlived: Vec::new(),
         }

@@ -29,7 +29,7 @@ pub const BUILT: bool = cfg!(feature = "firewalld");
 pub const TRUSTED: &str = "trusted";
 
 /// How long a conversation with firewalld may take. It does one thing at a time, and a reload takes it seconds.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An address of documentation, to ask a zone about: what is in a zone does not matter, only whether there is one.
 const NOBODY: &str = "192.0.2.1/32";
@@ -64,10 +64,10 @@ pub enum FirewalldError {
     #[error("speak to firewalld over the system's message bus")]
     Bus(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No answer came.
-    #[error("firewalld has not answered after {} ms", patience.as_millis())]
+    #[error("firewalld has not answered after {} ms", timeout.as_millis())]
     Late {
         /// How long was waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// It did not put an address into a zone.
     #[error("failed to add the address {} to {} zone: {message}", Family::host(at.address), at.zone)]
@@ -184,15 +184,15 @@ impl Method {
 #[derive(Debug, Clone)]
 pub struct Firewalld {
     bus: Option<String>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Firewalld {
     /// Takes the bus's address, as `DBUS_SYSTEM_BUS_ADDRESS` has it; where it always is when there is none. Nothing
     /// is opened yet.
     #[must_use]
-    pub fn new(bus: Option<&str>, patience: Duration) -> Self {
-        Firewalld { bus: bus.map(str::to_owned), patience }
+    pub fn new(bus: Option<&str>, timeout: Duration) -> Self {
+        Firewalld { bus: bus.map(str::to_owned), timeout }
     }
 
     /// Says whether it runs.
@@ -345,18 +345,18 @@ impl Firewalld {
         method: Method,
         questions: &[(String, String)],
     ) -> Result<Vec<Answer>, FirewalldError> {
-        bus::ask(self.bus.clone(), self.patience, method, questions.to_vec())
+        bus::ask(self.bus.clone(), self.timeout, method, questions.to_vec())
     }
 
     #[cfg(not(feature = "firewalld"))]
     fn ask_all(&self, _: Method, _: &[(String, String)]) -> Result<Vec<Answer>, FirewalldError> {
-        let _ = (&self.bus, self.patience);
+        let _ = (&self.bus, self.timeout);
         Err(FirewalldError::NotBuilt)
     }
 }
 
 fn lock(index: &Index) -> Result<state::Lock, FirewalldError> {
-    index.lock("firewalld", crate::LOCK_PATIENCE).map_err(FirewalldError::Lock)
+    index.lock("firewalld", crate::LOCK_TIMEOUT).map_err(FirewalldError::Lock)
 }
 
 /// Says whether a message begins with one of firewalld's codes.
@@ -395,7 +395,7 @@ mod tests {
     fn a_missing_bus_is_a_missing_firewalld() {
         let dir = tempfile::tempdir().unwrap();
         let bus = format!("unix:path={}/none", dir.path().display());
-        let firewalld = Firewalld::new(Some(&bus), PATIENCE);
+        let firewalld = Firewalld::new(Some(&bus), TIMEOUT);
         assert!(!firewalld.is_running().unwrap());
         assert!(
             firewalld.remove(&[Source { zone: "z".into(), address: [10, 1, 0, 2].into() }]).is_ok()
@@ -417,7 +417,7 @@ mod tests {
     #[cfg(feature = "firewalld")]
     #[test]
     fn a_wrong_address_is_told() {
-        let firewalld = Firewalld::new(Some("nonsense"), PATIENCE);
+        let firewalld = Firewalld::new(Some("nonsense"), TIMEOUT);
         assert!(matches!(firewalld.is_running(), Err(FirewalldError::Bus(_))));
     }
 }

@@ -40,11 +40,11 @@ mod plan;
 pub mod policy;
 pub mod reference;
 pub mod spoof;
-mod switch;
+mod host_sysctl;
 pub mod tables;
 pub mod taken;
 
-pub use engine::{Collected, Firewall, LOCK_PATIENCE, is_live};
+pub use engine::{Collected, Firewall, LOCK_TIMEOUT, is_live};
 pub use error::FirewallError;
 pub use nft::usable;
 pub use plan::{Concern, Plan, Shared};

@@ -24,7 +24,7 @@ use crate::file::{self, Durability, FileError};
 use crate::lock::{self, Lock, LockError};
 
 /// How long another process may take to write the same file: it writes some kilobytes and flushes them.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Replaces a file that other programs may watch, in one step: they notice, and see the old content or the new.
 ///
@@ -77,7 +77,7 @@ fn claim(temporary: &Path) -> Result<Lock, FileError> {
     let failed = |source| FileError::Create { path: temporary.to_owned(), source };
     let busy = |source| FileError::Busy { path: temporary.to_owned(), source };
     let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let file = OpenOptions::new()
             .read(true)
@@ -92,7 +92,7 @@ fn claim(temporary: &Path) -> Result<Lock, FileError> {
         }
         // It has got its name, or was removed, before we had the lock. A stream of writers must not keep us for ever.
         if left.is_zero() {
-            let waited = PATIENCE;
+            let waited = TIMEOUT;
             return Err(busy(LockError::Busy { path: temporary.to_owned(), holder: None, waited }));
         }
     }

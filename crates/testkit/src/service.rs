@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// The pause between looks at what is waited for.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A program whose standard error goes to a file. It is killed when this is dropped; if the test fails, its log is shown.
 #[derive(Debug)]
@@ -109,13 +109,13 @@ impl Drop for Service {
 /// When it takes too long.
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        thread::sleep(PAUSE);
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -21,7 +21,7 @@ const FEW_BLOCKS: u128 = 500;
 /// How often a node that wants an empty block of another one looks whether it is free, and the
 /// pause between two looks. Others look for wants every two seconds (`upkeep`).
 const LOOKS: u32 = 6;
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const LOOK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often they are listed, when others were quicker.
 const LISTS: u32 = 50;
 /// How often a space's record is written, when others were quicker.
@@ -170,7 +170,7 @@ impl Node {
                 self.want(space, range.subnet()).map_err(|error| away(&error))?;
             }
             looks += 1;
-            self.clock.pause(LOOK_PAUSE);
+            self.clock.pause(LOOK_POLL_INTERVAL);
         }
         let text = format!("other nodes took every block of {} that was free", range.subnet());
         Err(Refusal::for_now(text))

@@ -22,7 +22,7 @@ const WATCH: Duration = Duration::from_secs(10);
 /// time for them.
 const CLAIM_TIME: Duration = Duration::from_secs(25);
 /// The pause between two looks at that, and how many an ADD waits for: less than a plugin waits.
-const CLAIM_PAUSE: Duration = Duration::from_secs(1);
+const CLAIM_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const CLAIM_LOOKS: u32 = 40;
 /// How long no blocks are taken after the store was put back: each node looks at its record three
 /// times meanwhile.
@@ -64,7 +64,7 @@ impl Node {
             if renewed.is_ok() || self.lock().claimed.is_none() {
                 break;
             }
-            self.clock.pause(CLAIM_PAUSE);
+            self.clock.pause(CLAIM_POLL_INTERVAL);
             renewed = self.renew();
         }
         renewed.map_err(|error| match error {

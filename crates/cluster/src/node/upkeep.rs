@@ -185,9 +185,9 @@ impl Node {
                     return true;
                 }
                 let short = table.is_scarce(id, nodes) || table.is_wanted(id, now);
-                let patience =
+                let timeout =
                     if short { GRACE.min(self.settings.idle) } else { self.settings.idle };
-                table.is_empty(block) && patience <= now.saturating_sub(block.empty_since)
+                table.is_empty(block) && timeout <= now.saturating_sub(block.empty_since)
             });
             let surplus: Vec<BlockId> = of.map(|(id, _)| id.clone()).collect();
             for id in &surplus {

@@ -22,7 +22,7 @@ const CHILD: &str = "NWT_RUNTIME_CHILD";
 const LENGTH: usize = 10_000;
 
 /// How long the child may take to write something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A plugin that costs nothing: the time goes into the cache.
 #[derive(Debug)]
@@ -84,9 +84,9 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
         // What a reader sees is what would be left if the writer died now. It dies after some writes, and a little later.
         let mut writes = std::collections::BTreeSet::new();
         let mut death = None;
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while death.is_none_or(|death| Instant::now() < death) {
-            assert!(Instant::now() < patience, "cycle {cycle}: the child writes nothing");
+            assert!(Instant::now() < deadline, "cycle {cycle}: the child writes nothing");
             for id in ["c0", "c1", "c2"] {
                 let Ok(mut file) = File::open(results.join(format!("net-{id}-eth0"))) else {
                     continue;

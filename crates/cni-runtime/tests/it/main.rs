@@ -48,7 +48,7 @@
 //! | result version fix-up | `add::result_version_fix_up` |
 //! | failure texts | `add::failure_texts` |
 //! | stderr forwarding | `add::stderr_forwarding` |
-//! | ETXTBSY retry | `add::etxtbsy_retry`; the end of the patience is tested in `cni-invoke` |
+//! | ETXTBSY retry | `add::etxtbsy_retry`; the end of the timeout is tested in `cni-invoke` |
 //! | cancellation | `add::cancellation` |
 
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
-use super::start::words;
+use super::setup::words;
 
 /// The same in each request: who looks into an audit log finds us there.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
@@ -30,12 +30,12 @@ pub(super) enum ConnectError {
     Client(String),
 }
 
-/// Takes the configuration of a file, or what a pod finds; asks nothing yet. A connection may take `patience` to be there.
+/// Takes the configuration of a file, or what a pod finds; asks nothing yet. A connection may take `timeout` to be there.
 ///
 /// With `retry` the client repeats by itself what was answered by nobody: not for writes of which it matters whether they happened.
 pub(super) async fn client(
     kubeconfig: Option<&Path>,
-    patience: Duration,
+    timeout: Duration,
     retry: bool,
 ) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
@@ -51,7 +51,7 @@ pub(super) async fn client(
         // The token's file is read again as it is renewed.
         None => Config::incluster().map_err(|error| ConnectError::InCluster(words(&error)))?,
     };
-    config.connect_timeout = Some(patience);
+    config.connect_timeout = Some(timeout);
     config.disable_compression = true;
     config.default_retry = retry;
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
@@ -64,7 +64,7 @@ pub(super) async fn client(
 /// at which distance until it is given up: a watch hears nothing for minutes, and its server may be
 /// gone without a word.
 const SILENCE: Duration = Duration::from_secs(8);
-const PROBE_PAUSE: Duration = Duration::from_secs(4);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 const PROBES: u32 = 3;
 /// How long what was sent may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
@@ -80,7 +80,7 @@ pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(SILENCE));
-    tcp.set_keepalive_interval(Some(PROBE_PAUSE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(PROBES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     if config.cluster_url.scheme_str() == Some("http") {

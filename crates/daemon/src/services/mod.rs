@@ -6,15 +6,15 @@ pub(crate) mod dhcp;
 pub(crate) mod docker;
 pub(crate) mod ipam;
 mod kubernetes;
-mod left;
+mod inbox;
 mod listen;
 pub(crate) mod multinet;
-mod node;
+mod runtimes;
 mod ovs;
 mod ready;
 pub(crate) mod repair;
-mod start;
-mod talk;
+mod setup;
+mod line_server;
 
 /// A service could not start, or not go on.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use state::Durability;
 use crate::clock;
 
 /// The pause before the first time, and behind each time: a small part of what STATUS bears.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const PAUSE: Duration = Duration::from_secs(5);
+const FIRST_DELAY: Duration = Duration::from_millis(250);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The file in which a daemon says so. What is said last stays: the next daemon, or nobody, is to come.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ impl ReadyFile {
 /// Says it for ever, while `is_ready` says so.
 pub(super) async fn run(socket: PathBuf, is_ready: impl Fn() -> bool + Send + 'static) {
     let mut file = ReadyFile::of(&socket);
-    let mut pause = FIRST_PAUSE;
+    let mut pause = FIRST_DELAY;
     loop {
         if is_ready() {
             file.say();
-            pause = PAUSE;
+            pause = INTERVAL;
         }
         tokio::time::sleep(pause).await;
     }

@@ -15,7 +15,7 @@ use testkit::{Container, Place};
 use crate::support::{Node, Run};
 
 /// How long anything that is waited for may take: short leases are renewed after seconds.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A host whose bridge `br0` has 192.0.2.1/24 on it.
 #[derive(Debug)]
@@ -393,7 +393,7 @@ impl Drop for Daemon {
 /// Waits until something is so.
 #[track_caller]
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(5));

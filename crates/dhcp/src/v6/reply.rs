@@ -11,7 +11,7 @@ use crate::{Ignored, Now, Received};
 const HIGHEST: u8 = 255;
 
 /// Before a server that knows nothing of the lease and does not want to is asked to renew it again; REN_TIMEOUT.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
+const MIN_RENEW_DELAY: Duration = Duration::from_secs(10);
 
 impl Client {
     /// A UDP payload came to port 546. Anything may be in it: what is not for this client, or not an answer to
@@ -136,7 +136,7 @@ impl Client {
         match (code, self.held.is_some()) {
             (Status::NOT_ON_LINK, true) => self.lose(LostReason::Refused, wait, now),
             // What is held is used for the time it has.
-            (_, true) => self.resume_later(wait.max(SHORTEST_PAUSE), now),
+            (_, true) => self.resume_later(wait.max(MIN_RENEW_DELAY), now),
             (_, false) => self.restart(wait, now),
         }
         Ok(())

@@ -29,7 +29,7 @@ const BUS_PATH: &str = "/org/freedesktop/DBus";
 /// given up is left to itself: it ends when the other side does, or with the process.
 pub(super) fn ask(
     address: Option<String>,
-    patience: Duration,
+    timeout: Duration,
     method: Method,
     questions: Vec<(String, String)>,
 ) -> Result<Vec<Answer>, FirewalldError> {
@@ -37,7 +37,7 @@ pub(super) fn ask(
     let conversation = move || {
         let outcome = zbus::block_on(async {
             let address = address.as_deref().unwrap_or(SYSTEM_BUS);
-            let connection = Builder::address(address).method_timeout(patience).build().await?;
+            let connection = Builder::address(address).method_timeout(timeout).build().await?;
             converse(&connection, method, &questions).await
         });
         // Nobody listens any more when it was late.
@@ -47,10 +47,10 @@ pub(super) fn ask(
         .name("d-bus".to_owned())
         .spawn(conversation)
         .map_err(|error| FirewalldError::Bus(Box::new(error)))?;
-    match answered.recv_timeout(patience) {
+    match answered.recv_timeout(timeout) {
         Ok(Ok(answers)) => Ok(answers),
-        Ok(Err(error)) => Err(failed(error, patience)),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { patience }),
+        Ok(Err(error)) => Err(failed(error, timeout)),
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { timeout }),
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Err(FirewalldError::Bus("the conversation broke off".into()))
         }
@@ -85,7 +85,7 @@ fn absent() -> Error {
     std::io::Error::from(ErrorKind::NotFound).into()
 }
 
-fn failed(error: Error, patience: Duration) -> FirewalldError {
+fn failed(error: Error, timeout: Duration) -> FirewalldError {
     let kind = match &error {
         Error::InputOutput(error) => Some(error.kind()),
         Error::Connection(error, _) => Some(error.kind()),
@@ -96,7 +96,7 @@ fn failed(error: Error, patience: Duration) -> FirewalldError {
     };
     match kind {
         Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => FirewalldError::Absent,
-        Some(ErrorKind::TimedOut) => FirewalldError::Late { patience },
+        Some(ErrorKind::TimedOut) => FirewalldError::Late { timeout },
         _ => FirewalldError::Bus(Box::new(error)),
     }
 }

@@ -12,7 +12,7 @@ use crate::iptables::{Family, Observed, Restore};
 /// How long `iptables` waits for its lock, in seconds: others hold it for one change at a time.
 const LOCK_WAIT_S: &str = "10";
 /// How long a program may run: the wait for the lock and then some.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Where the programs are when `PATH` does not say: administrators' folders are often missing from it.
 const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 
@@ -44,7 +44,7 @@ pub enum IptablesError {
         source: io::Error,
     },
     /// It did not end in time and was killed.
-    #[error("run {command:?}: not finished after {} s", PATIENCE.as_secs())]
+    #[error("run {command:?}: not finished after {} s", TIMEOUT.as_secs())]
     Late {
         /// The command line.
         command: String,
@@ -154,7 +154,7 @@ fn run(program: &str, args: &[&str], stdin: Option<&str>) -> Result<String, Ipta
                 let _ = pipe.write_all(text.as_bytes());
             }
         });
-        let late = ended.recv_timeout(PATIENCE).is_err();
+        let late = ended.recv_timeout(TIMEOUT).is_err();
         if late {
             // Fails when it has just ended.
             let _ = child.kill();

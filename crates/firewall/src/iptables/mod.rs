@@ -77,7 +77,7 @@ pub enum ChangeError {
 /// Keeps others of ours from looking at the shared chains while we change them: two who both miss a rule would both
 /// make it.
 fn lock(index: &Index) -> Result<Lock, ChangeError> {
-    index.lock("iptables", crate::LOCK_PATIENCE).map_err(ChangeError::Lock)
+    index.lock("iptables", crate::LOCK_TIMEOUT).map_err(ChangeError::Lock)
 }
 
 /// Says whether `iptables` and its table can be used, in at least one family.

@@ -166,20 +166,20 @@ fn one(seed: u64, harm: Harm, dice: &mut Dice, tally: &mut Tally) {
     told.iter_mut().for_each(|of_one| of_one.retain(|address| !is_lost(address)));
     // One goes. What the others have stays theirs.
     let gone = dice.below(LIVING.len());
-    match store.lock(PATIENCE) {
+    match store.lock(TIMEOUT) {
         Ok(Some(locked)) => drop(locked.release(&owner(LIVING[gone]))),
         Ok(None) => found("the folder is gone".to_owned()),
         // A lock that is a folder or leads nowhere is not to be had, and says so.
         Err(_) if name == "lock" => {
             fs::remove_dir(&files[which]).or_else(|_| fs::remove_file(&files[which])).unwrap();
-            let locked = store.lock(PATIENCE).unwrap().unwrap();
+            let locked = store.lock(TIMEOUT).unwrap().unwrap();
             locked.release(&owner(LIVING[gone])).unwrap();
         }
         Err(error) => found(format!("no lock: {error}")),
     }
     let mut given = Vec::new();
     for number in 0..9 {
-        let locked = store.lock_or_create(PATIENCE).unwrap();
+        let locked = store.lock_or_create(TIMEOUT).unwrap();
         match locked.allocate(&sets, &[], &owner(&format!("new{number}"))) {
             Ok(assigned) => given.extend(addresses(&assigned)),
             Err(_) => break,
@@ -198,7 +198,7 @@ fn one(seed: u64, harm: Harm, dice: &mut Dice, tally: &mut Tally) {
         found(format!("given twice: {given:?}"));
     }
     // All are gone: GC, and everything is there again.
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let collected = locked.collect(|_| false).unwrap();
     if !collected.failed.is_empty() {
         found(format!("not collected: {:?}", collected.failed));

@@ -30,7 +30,7 @@ fn die() {
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
     // The signal is on its way.
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(TIMEOUT);
 }
 
 /// What a child process does. Without its variable, as in an ordinary run, nothing.
@@ -55,7 +55,7 @@ fn the_child() {
             if verb == "allocate" {
                 allocate(&store, &sets, "c1");
             } else {
-                store.lock(PATIENCE).unwrap().unwrap().release(&owner("c1")).unwrap();
+                store.lock(TIMEOUT).unwrap().unwrap().release(&owner("c1")).unwrap();
             }
         }
         ["busy"] => {
@@ -63,7 +63,7 @@ fn the_child() {
             for turn in 0_u64.. {
                 allocate(&store, &sets, "c1");
                 allocate(&store, &sets, &format!("x{}", turn % 20));
-                let locked = store.lock(PATIENCE).unwrap().unwrap();
+                let locked = store.lock(TIMEOUT).unwrap().unwrap();
                 locked.release(&owner("c1")).unwrap();
                 locked.release(&owner(&format!("x{}", turn % 20))).unwrap();
             }

@@ -38,7 +38,7 @@ impl Place {
     }
 
     fn release(&self, id: &str) -> Vec<IpAddr> {
-        let mut released = self.store.lock(PATIENCE).unwrap().unwrap().release(&owner(id)).unwrap();
+        let mut released = self.store.lock(TIMEOUT).unwrap().unwrap().release(&owner(id)).unwrap();
         released.sort();
         released
     }
@@ -68,7 +68,7 @@ impl Place {
     /// The address for which a second one is refused.
     #[track_caller]
     fn duplicate(&self, id: &str) -> String {
-        let locked = self.store.lock_or_create(PATIENCE).unwrap();
+        let locked = self.store.lock_or_create(TIMEOUT).unwrap();
         match locked.allocate(&self.sets, &[], &owner(id)) {
             Err(AllocateError::Plan(PlanError::Set {
                 source: SetError::Duplicate { address, .. },
@@ -90,7 +90,7 @@ fn it_comes_with_the_first_address_and_goes_with_the_last() {
     let index = fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
     assert_eq!(mode(&index), 0o600);
     assert!(!index.starts_with(store.directory()), "the reference reads all that is in the folder");
-    let locked = store.lock(PATIENCE).unwrap().unwrap();
+    let locked = store.lock(TIMEOUT).unwrap().unwrap();
     locked.release(&owner("c1")).unwrap();
     assert!(!directory.exists());
     // GC ends with the same.
@@ -235,7 +235,7 @@ fn what_it_cannot_tell_of_is_found_by_reading() {
 #[test]
 fn interfaces_and_old_files_of_a_container_are_told_apart() {
     let place = Place::new();
-    let locked = place.store.lock_or_create(PATIENCE).unwrap();
+    let locked = place.store.lock_or_create(TIMEOUT).unwrap();
     let second = Owner::new("c1", "eth1");
     let got = locked.allocate(&place.sets, &[], &second).unwrap();
     assert_eq!(addresses(&got), ["192.0.2.11", "2001:db8::b"]);
@@ -255,7 +255,7 @@ fn a_range_that_is_full_or_nearly_is_told_at_once() {
     for number in 0..61 {
         allocate(&store, &sets, &format!("c{number}"));
     }
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let error = locked.allocate(&sets, &[], &owner("x")).unwrap_err();
     let AllocateError::Plan(PlanError::Set {
         source: SetError::Exhausted { used, capacity, .. },
@@ -275,7 +275,7 @@ fn a_range_that_is_full_or_nearly_is_told_at_once() {
 fn it_grows_and_forgets_nothing() {
     let (_dir, store) = temporary();
     let sets = sets(&["10.0.0.0/16", "2001:db8::/64"]);
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     for number in 0..600 {
         locked.allocate(&sets, &[], &owner(&format!("c{number}"))).unwrap();
         if number % 3 == 0 {
@@ -325,7 +325,7 @@ fn one_who_waited_for_our_lock_writes_within_the_same_tick() {
     let place = Place::new();
     let folder = place.store.directory().to_owned();
     for turn in 0..40 {
-        let locked = place.store.lock_or_create(PATIENCE).unwrap();
+        let locked = place.store.lock_or_create(TIMEOUT).unwrap();
         let script = format!("printf 'go{turn}\\r\\neth0' >192.0.2.{}", 150 + turn);
         let mut other = Command::new("flock")
             .args(["lock", "sh", "-c", &script])

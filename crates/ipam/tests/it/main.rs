@@ -19,7 +19,7 @@ use ipam::{Assignment, Holder, Owner, RangeSets, RangeSpec, Store};
 use tempfile::TempDir;
 
 /// Longer than any test holds a lock, shorter than anyone waits for a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The store of one network, with its index in a directory beside all networks'.
 pub(crate) fn store_in(dir: &Path) -> Store {
@@ -55,7 +55,7 @@ pub(crate) fn addresses(assigned: &[Assignment]) -> Vec<String> {
 }
 
 pub(crate) fn allocate(store: &Store, sets: &RangeSets, id: &str) -> Vec<String> {
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     addresses(&locked.allocate(sets, &[], &owner(id)).unwrap())
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn assert_recovers(store: &Store, sets: &RangeSets) {
             "{reservation:?}"
         );
     }
-    // Nobody holds the lock any more, so no patience is needed.
+    // Nobody holds the lock any more, so no timeout is needed.
     let locked = store.lock_or_create(Duration::ZERO).unwrap();
     let collected = locked.collect(|_| false).unwrap();
     assert!(collected.failed.is_empty(), "{collected:?}");

@@ -29,7 +29,7 @@ fn fifty_threads_get_different_addresses() {
 
 #[track_caller]
 fn release(store: &Store, id: &str, count: usize) {
-    let locked = store.lock(PATIENCE).unwrap().unwrap();
+    let locked = store.lock(TIMEOUT).unwrap().unwrap();
     assert_eq!(locked.release(&owner(id)).unwrap().len(), count, "{id}");
 }
 

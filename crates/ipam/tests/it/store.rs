@@ -30,7 +30,7 @@ fn a_file_system_without_nameless_files_will_do() {
     let (dir, store) = temporary();
     let store = store.with_named_temporaries();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/29"]), "c1"), ["192.0.2.2"]);
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let taken = locked.allocate(&sets(&["192.0.2.0/29"]), &[ip("192.0.2.2")], &owner("c2"));
     assert!(matches!(
         taken,
@@ -68,7 +68,7 @@ fn a_failure_in_the_middle_releases_this_calls_addresses_and_no_other() {
     allocate(&store, &sets(&["203.0.113.0/24"]), "c1");
     // The second set's note cannot be written.
     fs::create_dir_all(store.directory().join("last_reserved_ip.1/in-use")).unwrap();
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let two = sets(&["192.0.2.0/24", "198.51.100.0/24"]);
     let error = locked.allocate(&two, &[], &owner("c1")).unwrap_err();
     assert!(matches!(error, AllocateError::Store(_)), "{error:?}");
@@ -79,7 +79,7 @@ fn a_failure_in_the_middle_releases_this_calls_addresses_and_no_other() {
 #[test]
 fn a_request_that_cannot_be_met_writes_nothing() {
     let (_dir, store) = temporary();
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let asked = [ip("192.0.2.9"), ip("10.0.0.1")];
     locked.allocate(&sets(&["192.0.2.0/24", "198.51.100.0/24"]), &asked, &owner("c1")).unwrap_err();
     let names: Vec<_> =
@@ -90,19 +90,19 @@ fn a_request_that_cannot_be_met_writes_nothing() {
 #[test]
 fn reading_makes_no_folder() {
     let (_dir, store) = temporary();
-    assert!(store.lock(PATIENCE).unwrap().is_none());
+    assert!(store.lock(TIMEOUT).unwrap().is_none());
     assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0]);
     assert!(store.reservations().unwrap().is_empty());
     assert!(!store.directory().exists());
     fs::create_dir(store.directory().parent().unwrap()).unwrap();
     fs::write(store.directory(), "a file").unwrap();
-    assert!(store.addresses().is_err() && store.lock(PATIENCE).is_err());
+    assert!(store.addresses().is_err() && store.lock(TIMEOUT).is_err());
 }
 
 #[test]
 fn release_finds_every_file_of_the_owner() {
     let (_dir, store) = temporary();
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let write = |file: &str, content: &str| {
         let path = store.directory().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn release_finds_every_file_of_the_owner() {
 fn an_id_that_looks_like_an_address_releases_no_note() {
     let (_dir, store) = temporary();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/24"]), "c1"), ["192.0.2.2"]);
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     // The content of last_reserved_ip.0 is the ID of this container, as an old-format file's would be.
     locked.release(&owner("192.0.2.2")).unwrap();
     assert!(store.directory().join("last_reserved_ip.0").exists());
@@ -141,7 +141,7 @@ fn an_id_that_looks_like_an_address_releases_no_note() {
 #[test]
 fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     let (dir, store) = temporary();
-    drop(store.lock_or_create(PATIENCE).unwrap());
+    drop(store.lock_or_create(TIMEOUT).unwrap());
     let path = |file: &str| store.directory().join(file);
     fs::write(path("192.0.2.2"), "c1\r\n\0").unwrap();
     fs::write(path("192.0.2.3"), b"c1\0\0").unwrap();
@@ -150,7 +150,7 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     symlink(dir.path().join("absent"), path("192.0.2.6")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, path("192.0.2.7"), rustix::fs::Mode::RUSR).unwrap();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/28"]), "c1"), ["192.0.2.8"]);
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     assert_eq!(locked.release(&owner("c9")).unwrap(), [] as [IpAddr; 0]);
     let collected = locked.collect(|holder| *holder != ipam::Holder::Unknown).unwrap();
     assert_eq!(collected.removed.len(), 5);
@@ -164,7 +164,7 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
 #[test]
 fn an_empty_file_under_an_address_does_not_keep_it_from_being_given() {
     let (_dir, store) = temporary();
-    drop(store.lock_or_create(PATIENCE).unwrap());
+    drop(store.lock_or_create(TIMEOUT).unwrap());
     fs::write(store.directory().join("192.0.2.2"), "").unwrap();
     fs::write(store.directory().join("192.0.2.3"), b"\0\0\0\0\0\0\0\0").unwrap();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/28"]), "c1"), ["192.0.2.2"]);
@@ -174,7 +174,7 @@ fn an_empty_file_under_an_address_does_not_keep_it_from_being_given() {
 #[test]
 fn no_reservation_is_written_that_could_not_be_read_again() {
     let (_dir, store) = temporary();
-    let locked = store.lock_or_create(PATIENCE).unwrap();
+    let locked = store.lock_or_create(TIMEOUT).unwrap();
     let long = owner(&"x".repeat(4000));
     locked.allocate(&sets(&["192.0.2.0/29"]), &[], &long).unwrap();
     assert_eq!(locked.release(&long).unwrap(), [ip("192.0.2.2")]);

@@ -8,7 +8,7 @@ use kernel::route::{Change, LinkSet, OperState, RouteSocket};
 
 use crate::guard::{fresh_netns, in_netns, sh, veth_to};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pair with 192.0.2.1 here and 192.0.2.2 there; returns the far namespace and both numbers.
 fn pair() -> (Netns, u32, u32) {
@@ -27,7 +27,7 @@ fn pair() -> (Netns, u32, u32) {
 }
 
 fn wait_until_up(route: &mut RouteSocket, ifindex: u32) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while route.link_by_index(ifindex).unwrap().unwrap().oper_state != OperState::Up {
         assert!(Instant::now() < deadline, "link {ifindex} does not come up");
         std::thread::yield_now();
@@ -37,7 +37,7 @@ fn wait_until_up(route: &mut RouteSocket, ifindex: u32) {
 /// Waits for the next frame.
 fn next(socket: &PacketSocket) -> (Vec<u8>, bool) {
     let mut buffer = vec![0; MAX_FRAME];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(frame) = socket.receive(&mut buffer).unwrap() {
             return (frame.octets.to_vec(), frame.checksum_missing);

@@ -77,7 +77,7 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call)?;
+        let _no_repair = repair::lock_out_repair(call)?;
         remove::del(call)
     }
 

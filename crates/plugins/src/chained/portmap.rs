@@ -59,7 +59,7 @@ impl Plugin for Portmap {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call)?;
+        let _no_repair = repair::lock_out_repair(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);

@@ -105,7 +105,7 @@ impl Plugin for Tuning {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::keep_off(call)?;
+        let _no_repair = repair::lock_out_repair(call)?;
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
         // Where ADD put it, whatever the configuration says now.

@@ -7,7 +7,7 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Addressing, Made, SingleLink, Sites};
+use super::single::{Addressing, Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu;
@@ -52,7 +52,7 @@ impl SingleLink for Dummy {
     const KINDS: &'static [&'static str] = &["dummy"];
     type Raw = Raw;
     type Config = Config;
-    type Seen = ();
+    type Observed = ();
 
     /// `mtu` and `mac`, and `runtimeConfig.mac` before that, are beyond the reference.
     fn config(call: &Call<'_>) -> Result<Config, Error> {
@@ -66,18 +66,18 @@ impl SingleLink for Dummy {
         Ok(Addressing::RequiredIpam("dummy interface requires an IPAM configuration"))
     }
 
-    fn observe(_call: &Call<'_>, _config: &Config, _sites: &mut Sites) -> Result<(), Error> {
+    fn observe(_call: &Call<'_>, _config: &Config, _sites: &mut Namespaces) -> Result<(), Error> {
         Ok(())
     }
 
-    fn make(call: &Call<'_>, config: &Config, (): &(), sites: &mut Sites) -> Result<Made, Error> {
+    fn make(call: &Call<'_>, config: &Config, (): &(), namespaces: &mut Namespaces) -> Result<Made, Error> {
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,
             alias: Some(owner::alias(call.attachment())),
             ..NewLink::new(call.ifname().as_str(), LinkKind::Dummy)
         };
-        let made = sites.inside.create_link(&new);
+        let made = namespaces.inside.create_link(&new);
         made.map(Made::link).map_err(|error| {
             let missing = error.errno() == Some(kernel::Errno::OPNOTSUPP);
             let error = kernel(error).context("failed to create dummy");
@@ -94,7 +94,7 @@ impl SingleLink for Dummy {
         _call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        _sites: &mut Sites,
+        _sites: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the dummy link is gone".to_owned())) };
         let name = &link.name;

@@ -23,10 +23,10 @@ use serde::Deserialize as _;
 use state::Index;
 
 pub use config::{Config, Raw};
-pub use find::{Found, Seen};
+pub use find::{Found, Observed};
 use home::Facts;
 
-use super::single::{Made, SingleLink, Sites};
+use super::single::{Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::{attachment, drift, kernel_error as kernel};
 
@@ -43,19 +43,19 @@ impl SingleLink for HostDevice {
     const KINDS: &'static [&'static str] = &[];
     type Raw = Raw;
     type Config = Config;
-    type Seen = Seen;
+    type Observed = Observed;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         Config::read(call)
     }
 
     /// Takes the device over from an attachment whose namespace is gone: it is brought home first.
-    fn observe(call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Seen, Error> {
-        let seen = find::look(config, &mut sites.host);
+    fn observe(call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Observed, Error> {
+        let seen = find::look(config, &mut namespaces.host);
         let suspicious = match &seen {
             // What has an alias that could be our mark may have come back from a container as something else.
-            Ok(Seen::Link(found)) => home::original_name(&found.link).is_some(),
-            Ok(Seen::UserSpace { .. }) => false,
+            Ok(Observed::Link(found)) => home::original_name(&found.link).is_some(),
+            Ok(Observed::UserSpace { .. }) => false,
             Err(_) => true,
         };
         let holder = if suspicious { find::holder(config) } else { None };
@@ -63,24 +63,24 @@ impl SingleLink for HostDevice {
             Some(holder) if !holder.alive && !holder.facts.user_space => {
                 home::bring(call, &holder.attachment, None, Some(&holder.facts))?;
                 attachment::forget(&config.index, &holder.attachment, Self::NAME)?;
-                find::look(config, &mut sites.host)
+                find::look(config, &mut namespaces.host)
             }
-            None if seen.is_err() && home::bring_late(call, config, &mut sites.host)? => {
-                find::look(config, &mut sites.host)
+            None if seen.is_err() && home::bring_late(call, config, &mut namespaces.host)? => {
+                find::look(config, &mut namespaces.host)
             }
             _ => seen,
         }
     }
 
-    fn facts(config: &Config, seen: &Seen) -> serde_json::Value {
+    fn facts(config: &Config, seen: &Observed) -> serde_json::Value {
         let facts = Facts::new(config, seen);
         serde_json::to_value(facts).expect("facts have string keys only")
     }
 
-    fn device(seen: &Seen) -> Option<&Link> {
+    fn device(seen: &Observed) -> Option<&Link> {
         match seen {
-            Seen::Link(found) => Some(&found.link),
-            Seen::UserSpace { .. } => None,
+            Observed::Link(found) => Some(&found.link),
+            Observed::UserSpace { .. } => None,
         }
     }
 
@@ -89,12 +89,12 @@ impl SingleLink for HostDevice {
     fn make(
         call: &Call<'_>,
         config: &Config,
-        seen: &Seen,
-        sites: &mut Sites,
+        seen: &Observed,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error> {
         let found = match seen {
-            Seen::Link(found) => found,
-            Seen::UserSpace { pci_id } => {
+            Observed::Link(found) => found,
+            Observed::UserSpace { pci_id } => {
                 if let Some(object) = user_space::object_of(config) {
                     user_space::take(call, config, &object)?;
                 }
@@ -103,16 +103,16 @@ impl SingleLink for HostDevice {
         };
         let ifname = call.ifname().as_str();
         let set = LinkSet {
-            netns: Some(sites.netns.clone()),
+            netns: Some(namespaces.netns.clone()),
             name: Some(ifname.to_owned()),
             alias: Some(found.link.name.clone()),
             ..LinkSet::default()
         };
-        let moved = sites.host.apply_one(&Change::SetLink { ifindex: found.link.index, set });
+        let moved = namespaces.host.apply_one(&Change::SetLink { ifindex: found.link.index, set });
         moved.map_err(|error| {
             kernel(error).context(format_args!("failed to move link {:?}", found.link.name))
         })?;
-        let link = sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(|| {
+        let link = namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(|| {
             Error::new(
                 codes::KERNEL,
                 format!(
@@ -150,7 +150,7 @@ impl SingleLink for HostDevice {
         call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        _sites: &mut Sites,
+        _sites: &mut Namespaces,
     ) -> Result<(), Error> {
         let ifname = call.ifname().as_str();
         let user_space =

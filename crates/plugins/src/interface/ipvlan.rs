@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{self, Addressing, Made, SingleLink, Sites};
+use super::single::{self, Addressing, Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
@@ -67,7 +67,7 @@ impl SingleLink for Ipvlan {
     const KINDS: &'static [&'static str] = &["ipvlan"];
     type Raw = Raw;
     type Config = Config;
-    type Seen = Link;
+    type Observed = Link;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         let raw: Raw = call.read_config()?;
@@ -99,8 +99,8 @@ impl SingleLink for Ipvlan {
         })
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Link, Error> {
-        let parent = config.parent.find(config.parent.socket(sites))?;
+    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+        let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)
     }
@@ -113,14 +113,14 @@ impl SingleLink for Ipvlan {
         call: &Call<'_>,
         config: &Config,
         parent: &Link,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error> {
         let options = IpvlanOptions { mode: config.mode, reach: Some(config.reach) };
         let new = NewLink {
             mtu: config.mtu,
-            ..config.parent.new_link(call, LinkKind::Ipvlan(options), parent, sites)
+            ..config.parent.new_link(call, LinkKind::Ipvlan(options), parent, namespaces)
         };
-        let socket = config.parent.socket(sites);
+        let socket = config.parent.socket(namespaces);
         let mut create = || {
             socket.create_link(&new).map_err(|error| {
                 let busy = error.errno() == Some(Errno::BUSY);
@@ -167,12 +167,12 @@ impl SingleLink for Ipvlan {
         call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the ipvlan link is gone".to_owned())) };
         // Which parent the chain had, only what was written down can tell.
         if !config.unnamed || on_parent::read_facts(call, Self::NAME).is_some() {
-            config.parent.verify(call, Self::NAME, link, sites)?;
+            config.parent.verify(call, Self::NAME, link, namespaces)?;
         }
         if link.ipvlan_mode != Some(config.mode) {
             return Err(drift(format!(

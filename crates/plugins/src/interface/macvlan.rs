@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Parent};
-use super::single::{Made, SingleLink, Sites};
+use super::single::{Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
@@ -72,7 +72,7 @@ impl SingleLink for Macvlan {
     const KINDS: &'static [&'static str] = &["macvlan"];
     type Raw = Raw;
     type Config = Config;
-    type Seen = Link;
+    type Observed = Link;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
     fn config(call: &Call<'_>) -> Result<Config, Error> {
@@ -94,8 +94,8 @@ impl SingleLink for Macvlan {
         })
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Link, Error> {
-        let parent = config.parent.find(config.parent.socket(sites))?;
+    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+        let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)
     }
@@ -108,16 +108,16 @@ impl SingleLink for Macvlan {
         call: &Call<'_>,
         config: &Config,
         parent: &Link,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error> {
         let options =
             MacvlanOptions { mode: config.mode, broadcast_queue_len: config.broadcast_queue_len };
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,
-            ..config.parent.new_link(call, LinkKind::Macvlan(options), parent, sites)
+            ..config.parent.new_link(call, LinkKind::Macvlan(options), parent, namespaces)
         };
-        let socket = config.parent.socket(sites);
+        let socket = config.parent.socket(namespaces);
         let mut link = socket.create_link(&new).map_err(|error| {
             let hint = hint(error.errno(), config.mode, parent, socket);
             kernel(error).context("failed to create macvlan").with_details(hint)
@@ -127,7 +127,7 @@ impl SingleLink for Macvlan {
             // address becomes the parent's too until the link goes.
             let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
             let change = Change::SetLink { ifindex: link.index, set };
-            sites.inside.apply_one(&change).map_err(kernel)?;
+            namespaces.inside.apply_one(&change).map_err(kernel)?;
             link.mac = Some(mac);
         }
         Ok(Made::link(link))
@@ -141,10 +141,10 @@ impl SingleLink for Macvlan {
         call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the macvlan link is gone".to_owned())) };
-        config.parent.verify(call, Self::NAME, link, sites)?;
+        config.parent.verify(call, Self::NAME, link, namespaces)?;
         if link.macvlan_mode != Some(config.mode) {
             return Err(drift(format!(
                 "interface {:?} has macvlan mode {}, the configuration asks for {}",

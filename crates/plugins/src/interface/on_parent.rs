@@ -9,7 +9,7 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
-use super::single::Sites;
+use super::single::Namespaces;
 use crate::shared::parent::{RawParent, Selector, check_mtu};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
@@ -57,8 +57,8 @@ impl Parent {
     }
 
     /// Returns the socket of the namespace the parent is in.
-    pub fn socket<'s>(&self, sites: &'s mut Sites) -> &'s mut RouteSocket {
-        if self.in_container { &mut sites.inside } else { &mut sites.host }
+    pub fn socket<'s>(&self, namespaces: &'s mut Namespaces) -> &'s mut RouteSocket {
+        if self.in_container { &mut namespaces.inside } else { &mut namespaces.host }
     }
 
     /// Finds the parent.
@@ -95,12 +95,12 @@ impl Parent {
         call: &Call<'_>,
         kind: LinkKind,
         parent: &Link,
-        sites: &Sites,
+        namespaces: &Namespaces,
     ) -> NewLink {
         NewLink {
             parent: Some(parent.index),
             alias: Some(owner::alias(call.attachment())),
-            netns: (!self.in_container).then(|| sites.netns.clone()),
+            netns: (!self.in_container).then(|| namespaces.netns.clone()),
             ..NewLink::new(call.ifname().as_str(), kind)
         }
     }
@@ -115,13 +115,13 @@ impl Parent {
         call: &Call<'_>,
         plugin: &str,
         link: &Link,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let facts = read_facts(call, plugin);
         let (name, index) = match (&self.selector, facts) {
             (Selector::Name(_), _) | (_, None) => {
                 let parent = self
-                    .find(self.socket(sites))
+                    .find(self.socket(namespaces))
                     .map_err(|error| Error { code: codes::DRIFT, ..error })?;
                 (parent.name, parent.index)
             }

@@ -37,7 +37,7 @@ const POSITION: usize = 0;
 
 /// The host's side and the container's.
 #[derive(Debug)]
-pub struct Sites {
+pub struct Namespaces {
     /// The container's namespace.
     pub netns: Netns,
     /// A socket in the namespace the plugin was called in.
@@ -46,7 +46,7 @@ pub struct Sites {
     pub inside: RouteSocket,
 }
 
-impl Sites {
+impl Namespaces {
     /// Opens both sides.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Sites {
     pub fn open(netns: Netns) -> Result<Self, Error> {
         let host = RouteSocket::open().map_err(kernel)?;
         let inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-        Ok(Sites { netns, host, inside })
+        Ok(Namespaces { netns, host, inside })
     }
 }
 
@@ -98,7 +98,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     /// What the configuration asks for, checked.
     type Config: Debug;
     /// What was looked up before anything was changed.
-    type Seen: Debug;
+    type Observed: Debug;
 
     /// Reads and checks the configuration of ADD, CHECK and STATUS. Looks at nothing else.
     ///
@@ -122,17 +122,17 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn observe(
         call: &Call<'_>,
         config: &Self::Config,
-        sites: &mut Sites,
-    ) -> Result<Self::Seen, Error>;
+        namespaces: &mut Namespaces,
+    ) -> Result<Self::Observed, Error>;
 
     /// Returns what shall be written down beside the namespace.
-    fn facts(config: &Self::Config, seen: &Self::Seen) -> serde_json::Value {
+    fn facts(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
         let _ = (config, seen);
         serde_json::Value::Null
     }
 
     /// The link as it was on the host, if it is a device that was lent.
-    fn device(seen: &Self::Seen) -> Option<&Link> {
+    fn device(seen: &Self::Observed) -> Option<&Link> {
         let _ = seen;
         None
     }
@@ -144,8 +144,8 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn make(
         call: &Call<'_>,
         config: &Self::Config,
-        seen: &Self::Seen,
-        sites: &mut Sites,
+        seen: &Self::Observed,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error>;
 
     /// How the interface is configured.
@@ -176,7 +176,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         call: &Call<'_>,
         config: &Self::Config,
         link: Option<&Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error>;
 
     /// Refuses what stands in the way of every ADD on this host ([`Plugin::fits_host`]). What is missing may come.
@@ -229,8 +229,8 @@ impl<T: SingleLink> Plugin for Single<T> {
                 no_prefix_routes: false,
             };
             let result = call.require_prev_result("Required prevResult missing")?;
-            let mut sites = Sites::open(call.open_netns()?)?;
-            let (netns, inside) = (&sites.netns, &mut sites.inside);
+            let mut namespaces = Namespaces::open(call.open_netns()?)?;
+            let (netns, inside) = (&namespaces.netns, &mut namespaces.inside);
             let same = identity::refuse_another(call, T::NAME);
             if repair.look("leave what is not ADD's", same).is_some() {
                 repair::container_side(call, netns, inside, &result, wanted, repair)?;
@@ -309,17 +309,17 @@ fn read<T: SingleLink>(call: &Call<'_>) -> Result<(T::Config, Addressing), Error
 
 fn add<T: SingleLink>(call: &Call<'_>) -> Result<AddResult, Error> {
     let (config, addressing) = read::<T>(call)?;
-    let mut sites = Sites::open(call.open_netns()?)?;
-    attachment::refuse_existing(&sites.inside, call.ifname().as_str(), || {
+    let mut namespaces = Namespaces::open(call.open_netns()?)?;
+    attachment::refuse_existing(&namespaces.inside, call.ifname().as_str(), || {
         format!(
             "failed to create {}: interface {:?} already exists",
             T::NAME,
             call.ifname().as_str()
         )
     })?;
-    let seen = T::observe(call, &config, &mut sites)?;
+    let seen = T::observe(call, &config, &mut namespaces)?;
     let mut undo = Undo::new();
-    let attached = attach::<T>(call, &config, addressing, &seen, &mut sites, &mut undo);
+    let attached = attach::<T>(call, &config, addressing, &seen, &mut namespaces, &mut undo);
     attached.map_err(|error| undo.run(error))
 }
 
@@ -327,23 +327,23 @@ fn attach<'a, T: SingleLink>(
     call: &'a Call<'_>,
     config: &T::Config,
     addressing: Addressing,
-    seen: &T::Seen,
-    sites: &mut Sites,
+    seen: &T::Observed,
+    namespaces: &mut Namespaces,
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {
     let index = Index::new(call.roots());
     let mut facts = T::facts(config, seen);
-    attachment::write_down(call, &index, T::NAME, &facts, &sites.netns)?;
-    let netns = sites.netns.clone();
+    attachment::write_down(call, &index, T::NAME, &facts, &namespaces.netns)?;
+    let netns = namespaces.netns.clone();
     undo.record("remove what was made", move || {
         remove::<T>(call, call.attachment(), Some(&netns), &Census::new())
     });
-    let made = T::make(call, config, seen, sites)?;
+    let made = T::make(call, config, seen, namespaces)?;
     // Hardware has no kind: it is told by what no container can give a link.
     if let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) {
         facts[identity::KEY] =
             serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
-        attachment::write_down(call, &index, T::NAME, &facts, &sites.netns)?;
+        attachment::write_down(call, &index, T::NAME, &facts, &namespaces.netns)?;
     }
     let mut result = match (addressing, call.ipam()) {
         (Addressing::Previous(result), _) => *result,
@@ -354,11 +354,11 @@ fn attach<'a, T: SingleLink>(
         ip.interface = Some(POSITION);
     }
     if let Some(link) = &made.link {
-        claim_addresses::<T>(call, &index, facts, link.index, T::device(seen), sites, &result)?;
+        claim_addresses::<T>(call, &index, facts, link.index, T::device(seen), namespaces, &result)?;
     }
     let interface = match &made.link {
         Some(link) => {
-            configure(call, sites, link.index, &result, T::options(config))?;
+            configure(call, namespaces, link.index, &result, T::options(config))?;
             reported(call, link, made.pci_id)
         }
         None => Interface {
@@ -383,7 +383,7 @@ fn claim_addresses<T: SingleLink>(
     mut facts: serde_json::Value,
     ifindex: u32,
     device: Option<&Link>,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     result: &AddResult,
 ) -> Result<(), Error> {
     let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
@@ -391,15 +391,15 @@ fn claim_addresses<T: SingleLink>(
         return Ok(());
     }
     // As it is seen from where it is now.
-    let Some(link) = sites.inside.link_by_index(ifindex).map_err(kernel)? else { return Ok(()) };
-    let (host, inside) = (&mut sites.host, &mut sites.inside);
+    let Some(link) = namespaces.inside.link_by_index(ifindex).map_err(kernel)? else { return Ok(()) };
+    let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
     let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
         return Ok(());
     };
     claim::refuse_addresses_of(call, host, &met.host, &ips)?;
     let places = [Place::Segment(met.segment)];
     facts[claim::CLAIMS] = claim::objects(&places, &ips).into();
-    attachment::write_down(call, index, T::NAME, &facts, &sites.netns)?;
+    attachment::write_down(call, index, T::NAME, &facts, &namespaces.netns)?;
     claim::take(call, index, &places, &ips)
 }
 
@@ -407,13 +407,13 @@ fn claim_addresses<T: SingleLink>(
 fn check_claims<T: SingleLink>(
     call: &Call<'_>,
     link: &Link,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     ips: &[&IpConfig],
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let facts = index.get(call.attachment(), T::NAME).found.map(|record| record.data);
     claim::check(call, &index, &facts.as_ref().map(claim::recorded).unwrap_or_default())?;
-    let (host, inside) = (&mut sites.host, &mut sites.inside);
+    let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
     let met = claim::follow(call.attachment(), link, None, host, inside)?;
     let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let own = met.map(|met| met.host).unwrap_or_default();
@@ -434,14 +434,14 @@ fn reported(call: &Call<'_>, link: &Link, pci_id: String) -> Interface {
 /// Brings the link up with its addresses and routes; one without addresses merely comes up.
 fn configure(
     call: &Call<'_>,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     ifindex: u32,
     result: &AddResult,
     options: Options,
 ) -> Result<(), Error> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
-    let (inside, ifname) = (&mut sites.inside, call.ifname().as_str());
-    container::configure(inside, &sites.netns, ifindex, ifname, &ips, &result.routes, options)?;
+    let (inside, ifname) = (&mut namespaces.inside, call.ifname().as_str());
+    container::configure(inside, &namespaces.netns, ifindex, ifname, &ips, &result.routes, options)?;
     if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 
@@ -521,13 +521,13 @@ fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {
         ipam.check()?;
     }
     let result = call.require_prev_result("Required prevResult missing")?;
-    let mut sites = Sites::open(call.open_netns()?)?;
+    let mut namespaces = Namespaces::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
     let reported = container::reported_interface(call, &result)?;
-    let Some(link) = sites.inside.link_by_name(ifname).map_err(kernel)? else {
+    let Some(link) = namespaces.inside.link_by_name(ifname).map_err(kernel)? else {
         if reported.mac.is_empty() {
             // A device that the kernel does not show as a link never had one.
-            return T::verify(call, &config, None, &mut sites);
+            return T::verify(call, &config, None, &mut namespaces);
         }
         return Err(drift(format!("interface {ifname:?} is gone from the container")));
     };
@@ -536,9 +536,9 @@ fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {
     }
     container::same_mac(reported, &link)?;
     container::require_up(&link)?;
-    T::verify(call, &config, Some(&link), &mut sites)?;
+    T::verify(call, &config, Some(&link), &mut namespaces)?;
     identity::refuse_another(call, T::NAME)?;
     let ips: Vec<_> = result.container_ips(ifname).collect();
-    container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)?;
-    check_claims::<T>(call, &link, &mut sites, &ips)
+    container::check(&mut namespaces.inside, link.index, ifname, &ips, &result.routes)?;
+    check_claims::<T>(call, &link, &mut namespaces, &ips)
 }

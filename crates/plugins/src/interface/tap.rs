@@ -14,7 +14,7 @@ use kernel::tun::{self, NewTap};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Made, SingleLink, Sites};
+use super::single::{Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu_in;
@@ -74,7 +74,7 @@ impl SingleLink for Tap {
     type Raw = Raw;
     type Config = Config;
     /// The bridge in the container.
-    type Seen = Option<Link>;
+    type Observed = Option<Link>;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
     fn config(call: &Call<'_>) -> Result<Config, Error> {
@@ -101,17 +101,17 @@ impl SingleLink for Tap {
     fn observe(
         _call: &Call<'_>,
         config: &Config,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<Option<Link>, Error> {
         usable(config)?;
-        config.bridge.as_ref().map(|name| bridge(name, &mut sites.inside)).transpose()
+        config.bridge.as_ref().map(|name| bridge(name, &mut namespaces.inside)).transpose()
     }
 
     fn make(
         call: &Call<'_>,
         config: &Config,
         bridge: &Option<Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error> {
         let ifname = call.ifname().as_str();
         let tap = NewTap {
@@ -122,12 +122,12 @@ impl SingleLink for Tap {
             group: config.group,
         };
         match &config.selinux_context {
-            Some(context) => selinux::create_tap(&sites.netns, &tap, context)?,
-            None => tun::create_tap(&sites.netns, &tap).map_err(|error| {
+            Some(context) => selinux::create_tap(&namespaces.netns, &tap, context)?,
+            None => tun::create_tap(&namespaces.netns, &tap).map_err(|error| {
                 Error::from_chain(codes::KERNEL, &error).context("failed to create tap")
             })?,
         }
-        let inside = &mut sites.inside;
+        let inside = &mut namespaces.inside;
         let gone = || Error::new(codes::KERNEL, format!("failed to refetch tap {ifname:?}"));
         let made = inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
         let set = LinkSet {
@@ -154,7 +154,7 @@ impl SingleLink for Tap {
         _call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the tap is gone".to_owned())) };
         let name = &link.name;
@@ -184,7 +184,7 @@ impl SingleLink for Tap {
             return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));
         }
         if let Some(wanted) = &config.bridge {
-            let bridge = bridge(wanted, &mut sites.inside).map_err(|error| drift(error.msg))?;
+            let bridge = bridge(wanted, &mut namespaces.inside).map_err(|error| drift(error.msg))?;
             if link.master != Some(bridge.index) {
                 return Err(drift(format!("interface {name:?} is not a port of {wanted:?}")));
             }

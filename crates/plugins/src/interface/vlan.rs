@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use state::Index;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{Addressing, Made, SingleLink, Sites};
+use super::single::{Addressing, Made, SingleLink, Namespaces};
 use crate::shared::container::Options;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
@@ -65,7 +65,7 @@ impl SingleLink for Vlan {
     const KINDS: &'static [&'static str] = &["vlan"];
     type Raw = Raw;
     type Config = Config;
-    type Seen = Link;
+    type Observed = Link;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         Config::check(&call.read_config()?)
@@ -75,8 +75,8 @@ impl SingleLink for Vlan {
         Ok(Addressing::RequiredIpam("no plugin name provided"))
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, sites: &mut Sites) -> Result<Link, Error> {
-        config.find_parent(config.parent.socket(sites))
+    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+        config.find_parent(config.parent.socket(namespaces))
     }
 
     fn facts(config: &Config, parent: &Link) -> serde_json::Value {
@@ -87,14 +87,14 @@ impl SingleLink for Vlan {
         call: &Call<'_>,
         config: &Config,
         parent: &Link,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<Made, Error> {
         let options = VlanOptions { id: config.id, protocol: config.protocol };
         let new = NewLink {
             mtu: config.mtu,
-            ..config.parent.new_link(call, LinkKind::Vlan(options), parent, sites)
+            ..config.parent.new_link(call, LinkKind::Vlan(options), parent, namespaces)
         };
-        let socket = config.parent.socket(sites);
+        let socket = config.parent.socket(namespaces);
         let made = socket.create_link(&new).map_err(|error| {
             if error.is_exists() {
                 taken(call, config, parent, socket)
@@ -118,10 +118,10 @@ impl SingleLink for Vlan {
         call: &Call<'_>,
         config: &Config,
         link: Option<&Link>,
-        sites: &mut Sites,
+        namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the vlan link is gone".to_owned())) };
-        config.parent.verify(call, Self::NAME, link, sites)?;
+        config.parent.verify(call, Self::NAME, link, namespaces)?;
         let found = link.vlan.map(|vlan| (vlan.id, vlan.protocol));
         if found != Some((config.id, config.protocol.number())) {
             let found = found.map_or("none".to_owned(), |(id, protocol)| {

@@ -34,13 +34,13 @@ use crate::shared::daemon;
 
 /// How long ADD waits for a lease when the caller names no deadline: the daemon gives up first, after its
 /// `-resendtimeout` (208 seconds unless it was told otherwise).
-const LEASE_PATIENCE: Duration = Duration::from_secs(600);
+const LEASE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long ADD waits for a daemon that is being replaced, which is back within seconds.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the daemon may take for what needs no server.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The plugin `dhcp`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,10 +63,10 @@ impl Plugin for Dhcp {
             pid_ns: kernel::living::own_pid_ns(),
             client: config.client,
         };
-        let start = if daemon::was_ready(&config.socket) { START_PATIENCE } else { Duration::ZERO };
+        let start = if daemon::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
         let acquire = Ask::Acquire(Box::new(acquire));
-        let patience = patience(call, LEASE_PATIENCE);
-        match client::ask_when_there(&config.socket, &acquire, start, patience)
+        let timeout = timeout(call, LEASE_TIMEOUT);
+        match client::ask_when_there(&config.socket, &acquire, start, timeout)
             .map_err(|error| error.to_cni())?
         {
             Answer::Lease(result) => read_result(&result),
@@ -95,7 +95,7 @@ impl Plugin for Dhcp {
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let inspect = Ask::Inspect { attachment: call.attachment().clone() };
-        let lease = match ask(call, &config.socket, &inspect, ANSWER_PATIENCE)? {
+        let lease = match ask(call, &config.socket, &inspect, ANSWER_TIMEOUT)? {
             Answer::Lease(result) => read_result(&result)?,
             Answer::Unknown => {
                 return Err(Error::new(
@@ -121,7 +121,7 @@ impl Plugin for Dhcp {
             network: call.network().clone(),
             valid: call.valid_attachments().to_vec(),
         };
-        let answer = match client::ask(&socket, &collect, patience(call, ANSWER_PATIENCE)) {
+        let answer = match client::ask(&socket, &collect, timeout(call, ANSWER_TIMEOUT)) {
             // No daemon has run since the machine started: there is nothing to collect.
             Err(error) if error.is_daemon_down() && !todo::folder(&socket).is_dir() => {
                 return Ok(());
@@ -143,7 +143,7 @@ impl Plugin for Dhcp {
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
-        match client::ask(&config.socket, &Ask::Status, patience(call, ANSWER_PATIENCE)) {
+        match client::ask(&config.socket, &Ask::Status, timeout(call, ANSWER_TIMEOUT)) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(error)) => Err(unavailable(error.into_error())),
             Ok(other) => Err(unavailable(unexpected(&other))),
@@ -174,7 +174,7 @@ enum ReleaseError {
 fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     let ask = Ask::Release { attachment: call.attachment().clone() };
     let answer =
-        client::ask(socket, &ask, patience(call, ANSWER_PATIENCE)).map_err(ReleaseError::Ask)?;
+        client::ask(socket, &ask, timeout(call, ANSWER_TIMEOUT)).map_err(ReleaseError::Ask)?;
     match answer {
         // A lease that nobody knows is one that is gone.
         Answer::Done | Answer::Unknown => Ok(()),
@@ -186,10 +186,10 @@ fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
 }
 
 fn ask(call: &Call<'_>, socket: &Path, ask: &Ask, most: Duration) -> Result<Answer, Error> {
-    client::ask(socket, ask, patience(call, most)).map_err(|error| error.to_cni())
+    client::ask(socket, ask, timeout(call, most)).map_err(|error| error.to_cni())
 }
 
-fn patience(call: &Call<'_>, most: Duration) -> Duration {
+fn timeout(call: &Call<'_>, most: Duration) -> Duration {
     match call.context().deadline {
         Some(deadline) => most.min(deadline.saturating_duration_since(Instant::now())),
         None => most,

@@ -32,7 +32,7 @@ use config::HostLocal as Config;
 
 /// How long a network's lock may be waited for. It is held for less than a millisecond by us, and for up to half
 /// a second by the reference; whoever holds it longer is stuck.
-const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The plugin `host-local`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,7 +51,7 @@ impl Plugin for HostLocal {
             None => cni::Dns::default(),
         };
         let store = store(call, &config.data_dir).with_origin(stale::origin(call));
-        let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
+        let locked = store.lock_or_create(timeout(call)).map_err(|error| store_error(&error))?;
         let owner = Owner::from(call.attachment());
         let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
         // Perhaps for want of a DEL: after a power cut there is none.
@@ -68,7 +68,7 @@ impl Plugin for HostLocal {
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let store = store(call, &config::data_dir(call)?);
-        let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
+        let Some(locked) = store.lock(timeout(call)).map_err(|error| store_error(&error))? else {
             return Ok(());
         };
         locked.release(&Owner::from(call.attachment())).map_err(|error| store_error(&error))?;
@@ -145,7 +145,7 @@ impl Plugin for HostLocal {
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let locked = store.lock_or_create(patience(call)).map_err(|error| store_error(&error))?;
+        let locked = store.lock_or_create(timeout(call)).map_err(|error| store_error(&error))?;
         let mut lines = Vec::new();
         for address in missing {
             if locked.restore(&owner, address).map_err(|error| store_error(&error))? {
@@ -157,7 +157,7 @@ impl Plugin for HostLocal {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let store = store(call, &config::data_dir(call)?);
-        let Some(locked) = store.lock(patience(call)).map_err(|error| store_error(&error))? else {
+        let Some(locked) = store.lock(timeout(call)).map_err(|error| store_error(&error))? else {
             return Ok(());
         };
         let valid = call.valid_attachments();
@@ -264,10 +264,10 @@ fn store(call: &Call<'_>, data_dir: &Path) -> Store {
 const ENLARGE: &str = "enlarge the range, or release what no container has any more (netwright gc)";
 
 /// Returns how long this call may wait for the lock.
-fn patience(call: &Call<'_>) -> Duration {
+fn timeout(call: &Call<'_>) -> Duration {
     match call.context().deadline {
-        Some(deadline) => LOCK_PATIENCE.min(deadline.saturating_duration_since(Instant::now())),
-        None => LOCK_PATIENCE,
+        Some(deadline) => LOCK_TIMEOUT.min(deadline.saturating_duration_since(Instant::now())),
+        None => LOCK_TIMEOUT,
     }
 }
 

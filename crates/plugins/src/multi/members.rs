@@ -15,9 +15,9 @@ use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
-use crate::shared::attachment::{self, ADD_PATIENCE, Stale};
+use crate::shared::attachment::{self, ADD_TIMEOUT, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::repair::DEL_PATIENCE;
+use crate::shared::repair::DEL_TIMEOUT;
 use crate::shared::shared_object::lock_error;
 use crate::shared::{drift, kernel_error};
 
@@ -100,17 +100,17 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// Code 11 when another is at it too long, 105 when the lock cannot be asked for.
-    pub(crate) fn keep_off(&self) -> Result<AttachmentLock, Error> {
+    pub(crate) fn lock_out_repair(&self) -> Result<AttachmentLock, Error> {
         let index = Index::new(self.call.roots());
-        index.begin_group(&self.outer, ADD_PATIENCE).map_err(|error| lock_error(&error))
+        index.begin_group(&self.outer, ADD_TIMEOUT).map_err(|error| lock_error(&error))
     }
 
     /// Does the same for DEL, which comes to its end all the same, unless it is for a container that was gone.
     ///
     /// # Errors
     /// Code 11 when that one has come back ([`cni::GONE`]), or may be about to.
-    pub(crate) fn keep_off_for_del(&self) -> Result<Option<AttachmentLock>, Error> {
-        let begun = Index::new(self.call.roots()).begin_group(&self.outer, DEL_PATIENCE);
+    pub(crate) fn lock_out_repair_for_del(&self) -> Result<Option<AttachmentLock>, Error> {
+        let begun = Index::new(self.call.roots()).begin_group(&self.outer, DEL_TIMEOUT);
         let lock = match begun {
             Ok(lock) => Some(lock),
             Err(error) if error.is_busy() && self.call.common().gone.is_some() => {
@@ -140,7 +140,7 @@ impl<'c> Container<'c> {
         stale.collect_under(
             index,
             self.plugin,
-            &|patience| index.begin_group(&self.outer, patience),
+            &|timeout| index.begin_group(&self.outer, timeout),
             remove,
         )
     }

@@ -68,7 +68,7 @@ impl Plugin for Multi {
         let config = Config::of(call, is_taken)?;
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
-        let _lock = container.keep_off()?;
+        let _lock = container.lock_out_repair()?;
         container.refuse_existing(&index, &netns, |record| {
             // Of a container of that name that is gone.
             let mut failures = Failures::new();
@@ -103,7 +103,7 @@ impl Plugin for Multi {
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
-        let _lock = container.keep_off_for_del()?;
+        let _lock = container.lock_out_repair_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
         // The runtime knows best where the container is, and that it is gone.

@@ -30,7 +30,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let index = Index::new(call.roots());
     let container = Container::new(call, NAME, call.attachment(), config.plugin_path.clone());
     let begin = || {
-        let lock = container.keep_off()?;
+        let lock = container.lock_out_repair()?;
         container.refuse_existing(&index, &netns, |record| {
             // Of a container of that name that is gone.
             let mut failures = Failures::new();

@@ -11,13 +11,13 @@ use npwg::wire::{self, Answer, Refusal, Request, WireError};
 use crate::shared::daemon::{self, ExchangeError};
 
 /// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long an answer is waited for that decides what is done: the API server may be slow, and kubelet waits for minutes.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
-const TELL_PATIENCE: Duration = Duration::from_secs(1);
+const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Says why the daemon gave no answer that counts.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ impl Daemon {
     /// # Errors
     /// [`AskError`].
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, AskError> {
-        self.exchange(request, START_PATIENCE, ANSWER_PATIENCE)
+        self.exchange(request, START_TIMEOUT, ANSWER_TIMEOUT)
     }
 
     /// Asks a daemon that is there.
@@ -81,7 +81,7 @@ impl Daemon {
     /// # Errors
     /// [`AskError`].
     pub(super) fn ask_now(&self, request: &Request) -> Result<Answer, AskError> {
-        self.exchange(request, Duration::ZERO, TELL_PATIENCE)
+        self.exchange(request, Duration::ZERO, TELL_TIMEOUT)
     }
 
     /// Says whether it is missing for a moment only: nobody answers now, and a daemon could do its work a moment ago.
@@ -94,7 +94,7 @@ impl Daemon {
     /// # Errors
     /// Why the daemon will not have it so.
     pub(super) fn report(&self, request: &Request) -> Result<(), Refusal> {
-        match self.exchange(request, Duration::ZERO, ANSWER_PATIENCE) {
+        match self.exchange(request, Duration::ZERO, ANSWER_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
             Ok(Answer::Refused(refusal)) => Err(refusal),
             Ok(Answer::Plan(_)) | Err(_) => {
@@ -126,12 +126,12 @@ impl Daemon {
         &self,
         request: &Request,
         start: Duration,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, AskError> {
         let socket = || self.0.socket.clone();
         let line = wire::write_request(request)
             .map_err(|source| AskError::Unsaid { socket: socket(), source })?;
-        let line = self.0.exchange(&line, start, patience).map_err(AskError::Exchange)?;
+        let line = self.0.exchange(&line, start, timeout).map_err(AskError::Exchange)?;
         let answer = wire::read_answer(&line)
             .map_err(|source| AskError::Wire { socket: socket(), source })?;
         match (request, &answer) {

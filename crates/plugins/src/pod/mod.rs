@@ -45,7 +45,7 @@ pub const NAME: &str = "netwright-multi";
 pub const ALIASES: [&str; 2] = ["multus", "multus-shim"];
 
 /// How long the file is waited for that says that the default network is ready (Multus).
-const READINESS_PATIENCE: Duration = Duration::from_secs(45);
+const READINESS_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The plugin.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Plugin for NetwrightMulti {
         let mut failures = Failures::new();
         let container = container(call, config.as_ref(), call.attachment());
         // Who attaches the pod now does not hold up its end for ever.
-        let _lock = container.keep_off_for_del()?;
+        let _lock = container.lock_out_repair_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
         // The runtime knows best where the container is, and that it is gone.
         let netns = Some(call.env().netns.as_str());
@@ -196,7 +196,7 @@ fn container<'c>(
 
 fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Error> {
     let Some(file) = &config.readiness else { return Ok(()) };
-    let end = Instant::now() + READINESS_PATIENCE;
+    let end = Instant::now() + READINESS_TIMEOUT;
     let end = call.context().deadline.map_or(end, |deadline| deadline.min(end));
     wait::until(file, end, || file.exists().then_some(())).ok_or_else(|| {
         let text = format!("the default network is not ready: no {}", file.display());

@@ -30,7 +30,7 @@ pub(super) fn add(
         || Error::new(code::UNKNOWN_CONTAINER, format!("{} is not attached", call.attachment()));
     let outer = recorded(call, &index).ok_or_else(unknown)?.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = container.keep_off()?;
+    let _lock = container.lock_out_repair()?;
     // Again, since nobody changes it now.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
     let before: Facts = read(&record)?;
@@ -97,7 +97,7 @@ pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), 
     let Some(record) = recorded(call, &index) else { return Ok(()) };
     let outer = record.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = container.keep_off()?;
+    let _lock = container.lock_out_repair()?;
     let Some(mut record) = index.get(&outer, NAME).found else { return Ok(()) };
     let mut facts = read(&record)?;
     let Some(place) = facts.members.iter().position(|fact| fact.ifname.as_str() == ifname) else {

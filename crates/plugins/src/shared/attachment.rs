@@ -47,7 +47,7 @@ pub fn add_addresses<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddR
 }
 
 /// How long an ADD waits for a DEL, a repair or another ADD of the same attachment, which take milliseconds.
-pub const ADD_PATIENCE: Duration = Duration::from_secs(30);
+pub const ADD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs ADD under the attachment's lock, which DEL, repair and collection take too. What is called within a CHECK that
 /// repairs has the lock already.
@@ -62,7 +62,7 @@ pub fn add_alone(
         return add();
     }
     let index = Index::new(call.roots());
-    let lock = match index.begin_attachment(call.attachment(), ADD_PATIENCE) {
+    let lock = match index.begin_attachment(call.attachment(), ADD_TIMEOUT) {
         Ok(lock) => lock,
         Err(error) if error.is_busy() => return Err(lock_error(&error)),
         // Where nothing can be written ADD says so itself, once it has found nothing wrong with its configuration.
@@ -76,7 +76,7 @@ pub fn add_alone(
 }
 
 /// How long GC waits for an ADD, a DEL or a repair of an attachment, which take milliseconds.
-const GC_PATIENCE: Duration = Duration::from_secs(2);
+const GC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An attachment that GC's list does not name, as it was when GC looked.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,7 +119,7 @@ impl Stale {
         self.collect_under(
             index,
             plugin,
-            &|patience| index.begin_attachment(&self.key, patience),
+            &|timeout| index.begin_attachment(&self.key, timeout),
             remove,
         )
     }
@@ -135,7 +135,7 @@ impl Stale {
         begin: &dyn Fn(Duration) -> Result<AttachmentLock, LockError>,
         remove: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let begin = |patience| match begin(patience) {
+        let begin = |timeout| match begin(timeout) {
             Ok(lock) => Ok(Some(lock)),
             Err(error) if error.is_busy() => Err(error),
             // Where nothing can be written nobody adds.
@@ -143,7 +143,7 @@ impl Stale {
         };
         let (_lock, waited) = match begin(Duration::ZERO) {
             Ok(lock) => (lock, false),
-            Err(_) => (begin(GC_PATIENCE).map_err(|error| lock_error(&error))?, true),
+            Err(_) => (begin(GC_TIMEOUT).map_err(|error| lock_error(&error))?, true),
         };
         let now = index.get(&self.key, plugin).found;
         if now.is_some() && (waited || now != self.record) {
@@ -192,7 +192,7 @@ fn del_with(
     open: impl FnOnce() -> Result<Option<Netns>, Error>,
     remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let _no_repair = super::repair::keep_off(call)?;
+    let _no_repair = super::repair::lock_out_repair(call)?;
     let mut failures = Failures::new();
     let netns = failures.note("open the container's namespace", open()).flatten();
     // Who was not there for an ADD has given nothing, and nobody is to wait for it to come.

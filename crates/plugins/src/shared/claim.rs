@@ -31,7 +31,7 @@ pub use place::{Met, Place, Segment, follow, vlan_link};
 use super::attachment::may_live;
 use super::failures::Failures;
 use super::repair::Repair;
-use super::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use super::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use super::{drift, kernel_error as kernel};
 
 /// The key with which an address may be shared on purpose.
@@ -102,7 +102,7 @@ fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> R
 const TRIES: u32 = 8;
 
 /// How long the holder of a claim may be busy before others are told to try again.
-const HOLDER_PATIENCE: Duration = Duration::from_secs(2);
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn changes_hands(object: impl Display) -> Error {
     Error::new(code::TRY_AGAIN_LATER, format!("address {object} changes hands"))
@@ -123,10 +123,10 @@ fn join(
 
 fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<bool, Error> {
     // Another call that finds the same waits here, and then finds what this one made of it.
-    let lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     // Who has it alone lets go of it without that lock.
     let alone = match from {
-        [alone] => index.lock_hash(alone, HOLDER_PATIENCE).map_err(|error| lock_error(&error)),
+        [alone] => index.lock_hash(alone, HOLDER_TIMEOUT).map_err(|error| lock_error(&error)),
         _ => Ok(None),
     };
     let passed = alone

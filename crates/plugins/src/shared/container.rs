@@ -18,17 +18,17 @@ use super::{drift, kernel_error as kernel};
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one of random
 /// delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
-const DAD_PATIENCE: Duration = Duration::from_secs(5);
+const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause between looks at an address under detection; detection takes a second or more.
-const DAD_PAUSE: Duration = Duration::from_millis(20);
+const DAD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where an interface's switches are, below `/proc/sys`.
 const OF_LINKS: &str = "net/ipv6/conf";
 
 /// A switch of the container's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Switch {
+pub struct SysctlSetting {
     /// The key below `/proc/sys`, parts separated by slashes.
     pub key: String,
     /// The value.
@@ -47,9 +47,9 @@ pub struct Options {
 
 /// Returns the switches for an interface with these addresses.
 #[must_use]
-pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch> {
-    let best_effort = |key: String, value| Switch { key, value, required: false };
-    let required = |key: String, value| Switch { key, value, required: true };
+pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<SysctlSetting> {
+    let best_effort = |key: String, value| SysctlSetting { key, value, required: false };
+    let required = |key: String, value| SysctlSetting { key, value, required: true };
     let mut switches = Vec::new();
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         switches.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
@@ -70,7 +70,7 @@ pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Switch
 ///
 /// # Errors
 /// Code 100 when a required one cannot be written.
-pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
+pub fn write_switches(netns: &Netns, switches: &[SysctlSetting]) -> Result<(), Error> {
     if switches.is_empty() {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub fn write_switches(netns: &Netns, switches: &[Switch]) -> Result<(), Error> {
     })
 }
 
-fn write_switch(folder: &Folder, switch: &Switch) -> Result<(), SysctlError> {
+fn write_switch(folder: &Folder, switch: &SysctlSetting) -> Result<(), SysctlError> {
     let key = Sysctl::parse(&switch.key)?;
     if switch.required {
         return folder.write_if_different(&key, switch.value).map(drop);
@@ -217,7 +217,7 @@ fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
 /// # Errors
 /// Code 108 when another host holds an address; code 11 when detection does not end.
 pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
-    let deadline = Instant::now() + DAD_PATIENCE;
+    let deadline = Instant::now() + DAD_TIMEOUT;
     loop {
         let addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
         if let Some(duplicate) = addresses.iter().find(|address| address.dad_failed()) {
@@ -237,10 +237,10 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
         if deadline < Instant::now() {
             return Err(Error::new(
                 code::TRY_AGAIN_LATER,
-                format!("addresses of {ifname:?} are still tentative after {DAD_PATIENCE:?}"),
+                format!("addresses of {ifname:?} are still tentative after {DAD_TIMEOUT:?}"),
             ));
         }
-        std::thread::sleep(DAD_PAUSE);
+        std::thread::sleep(DAD_POLL_INTERVAL);
     }
 }
 

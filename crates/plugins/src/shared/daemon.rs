@@ -34,12 +34,12 @@ pub(crate) enum ExchangeError {
         source: io::Error,
     },
     /// It keeps silent.
-    #[error("no answer on {socket:?} within {patience:?}")]
+    #[error("no answer on {socket:?} within {timeout:?}")]
     Slow {
         /// Where it is.
         socket: PathBuf,
         /// How long it was waited for.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The connection broke.
     #[error("no answer on {socket:?}")]
@@ -68,7 +68,7 @@ impl Daemon {
     }
 
     /// Sends a line and returns the line that comes back, or more than the longest one. A daemon that is not there is waited for as long as
-    /// `start`, an answer as long as `patience`; both end some time before the call's deadline.
+    /// `start`, an answer as long as `timeout`; both end some time before the call's deadline.
     ///
     /// # Errors
     /// [`ExchangeError`].
@@ -76,18 +76,18 @@ impl Daemon {
         &self,
         line: &[u8],
         start: Duration,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<u8>, ExchangeError> {
         let socket = || self.socket.clone();
         let started = Instant::now();
         let last = self.deadline.map(|end| end.checked_sub(RESERVE).unwrap_or(started));
-        let end = |from: Instant, patience| {
-            last.map_or(from + patience, |last| last.min(from + patience))
+        let end = |from: Instant, timeout| {
+            last.map_or(from + timeout, |last| last.min(from + timeout))
         };
         let mut refused = None;
         let connected =
             wait::until(&self.socket, end(started, start), || {
-                match socket::connect_unix(&self.socket, end(started, patience)) {
+                match socket::connect_unix(&self.socket, end(started, timeout)) {
                     Err(error) if is_absent(&error) => {
                         refused = Some(error);
                         None
@@ -97,7 +97,7 @@ impl Daemon {
             });
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                ExchangeError::Slow { socket: socket(), patience }
+                ExchangeError::Slow { socket: socket(), timeout }
             }
             _ => ExchangeError::Broken { socket: socket(), source },
         };
@@ -108,7 +108,7 @@ impl Daemon {
                 return Err(ExchangeError::Absent { socket: socket(), source });
             }
         };
-        let deadline = end(Instant::now(), patience);
+        let deadline = end(Instant::now(), timeout);
         let mut rest = line;
         while !rest.is_empty() {
             socket::limit(&stream, Timeout::Send, deadline).map_err(failed)?;
@@ -120,7 +120,7 @@ impl Daemon {
         let mut buffer = [0; 16 * 1024];
         while !answer.contains(&b'\n') && answer.len() <= self.longest {
             if deadline < Instant::now() {
-                return Err(ExchangeError::Slow { socket: socket(), patience });
+                return Err(ExchangeError::Slow { socket: socket(), timeout });
             }
             socket::limit(&stream, Timeout::Recv, deadline).map_err(failed)?;
             match recv(&stream, &mut buffer[..], RecvFlags::empty()) {

@@ -7,12 +7,12 @@ use state::Index;
 
 use super::drift;
 use super::failures::Failures;
-use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, HostSwitch, Leaving};
+use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, SharedSysctl, Leaving};
 
-const SWITCHES: [(HostSwitch, bool, &str); 2] =
+const SWITCHES: [(SharedSysctl, bool, &str); 2] =
     [(FORWARD_V4, true, "IPv4"), (FORWARD_V6, false, "IPv6")];
 
-fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (HostSwitch, &'static str)> {
+fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (SharedSysctl, &'static str)> {
     let has = |v4| ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
     let switches = SWITCHES.into_iter().filter(move |(_, v4, _)| has(*v4));
     switches.map(|(switch, _, family)| (switch, family))
@@ -21,7 +21,7 @@ fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (HostSwitch, &'static str)> 
 /// Switches it on for each family of the addresses, and holds it for the attachment.
 ///
 /// # Errors
-/// As [`HostSwitch::hold`].
+/// As [`SharedSysctl::hold`].
 pub fn hold(
     index: &Index,
     key: &AttachmentKey,
@@ -40,7 +40,7 @@ pub fn at_the_end(restore: bool) -> AtTheEnd {
 /// Verifies that the host forwards what comes from the addresses and goes to them.
 ///
 /// # Errors
-/// Code 104 when it does not; as [`HostSwitch::is_on`].
+/// Code 104 when it does not; as [`SharedSysctl::is_on`].
 pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
     for (switch, family) in needed(ips) {
         if !switch.is_on()? {
@@ -50,7 +50,7 @@ pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets go of it for an attachment; what becomes of it then says [`HostSwitch::release`]. An ADD that is undone has changed nothing
+/// Lets go of it for an attachment; what becomes of it then says [`SharedSysctl::release`]. An ADD that is undone has changed nothing
 /// in the end, unless others have come to hold it meanwhile.
 pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     for (switch, ..) in SWITCHES {

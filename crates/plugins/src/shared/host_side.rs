@@ -19,10 +19,10 @@ use super::repair::Repair;
 use super::{drift, kernel_error as kernel};
 
 /// How long the kernel may take to give a link that got its carrier a link-local address: it does so at once, on a machine that has time.
-const LINK_LOCAL_PATIENCE: Duration = Duration::from_secs(1);
+const LINK_LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause between looks.
-const LINK_LOCAL_PAUSE: Duration = Duration::from_millis(1);
+const LINK_LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Where the switches are, below `/proc/sys`.
 const SWITCHES: &str = "net/ipv6/conf";
@@ -36,7 +36,7 @@ const PREFIX_ROUTE_V6: u32 = 256;
 
 /// What a link lacks of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lack {
+pub enum MissingIpv6 {
     /// All of it.
     Switched,
     /// A link-local address, which is its own affair again once it makes one.
@@ -45,11 +45,11 @@ pub enum Lack {
     LinkLocalYet,
 }
 
-impl Lack {
+impl MissingIpv6 {
     fn told(self, ifname: &str) -> String {
         match self {
-            Lack::Switched => format!("IPv6 is switched off on link {ifname:?}"),
-            Lack::LinkLocal | Lack::LinkLocalYet => {
+            MissingIpv6::Switched => format!("IPv6 is switched off on link {ifname:?}"),
+            MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet => {
                 format!("link-local IPv6 address is gone from {ifname:?}")
             }
         }
@@ -60,26 +60,26 @@ impl Lack {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn lack_of_ipv6(
+pub fn missing_ipv6(
     host: &mut RouteSocket,
     ifname: &str,
     ips: &[IpConfig],
-) -> Result<Option<Lack>, Error> {
+) -> Result<Option<MissingIpv6>, Error> {
     if ips.iter().all(|ip| ip.address.addr().is_ipv4()) {
         return Ok(None);
     }
-    let deadline = Instant::now() + LINK_LOCAL_PATIENCE;
+    let deadline = Instant::now() + LINK_LOCAL_TIMEOUT;
     loop {
         let Some(link) = host.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
         let lack = lack(host, &link)?;
-        if lack != Some(Lack::LinkLocalYet) || deadline < Instant::now() {
+        if lack != Some(MissingIpv6::LinkLocalYet) || deadline < Instant::now() {
             return Ok(lack);
         }
-        std::thread::sleep(LINK_LOCAL_PAUSE);
+        std::thread::sleep(LINK_LOCAL_POLL_INTERVAL);
     }
 }
 
-fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<Lack>, Error> {
+fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Error> {
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
     let is_link_local = |address: IpAddr| match address {
         IpAddr::V4(_) => false,
@@ -92,15 +92,15 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<Lack>, Error> {
         switch(ifname, name).and_then(|switch| switch.read()).is_ok_and(|found| found == value)
     };
     Ok(if is(&link.name, "disable_ipv6", "1") {
-        Some(Lack::Switched)
+        Some(MissingIpv6::Switched)
     } else if is("default", "addr_gen_mode", NO_ADDRESS) {
         // It never made one.
         None
     } else if link.no_own_ipv6 {
-        Some(Lack::LinkLocal)
+        Some(MissingIpv6::LinkLocal)
     } else {
         // Without a carrier it makes none.
-        matches!(link.oper_state, OperState::Up | OperState::Unknown).then_some(Lack::LinkLocalYet)
+        matches!(link.oper_state, OperState::Up | OperState::Unknown).then_some(MissingIpv6::LinkLocalYet)
     })
 }
 
@@ -112,7 +112,7 @@ fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
 ///
 /// # Errors
 /// Code 104 if something is.
-pub fn must_not_lack(lack: Option<Lack>, ifname: &str) -> Result<(), Error> {
+pub fn require_ipv6(lack: Option<MissingIpv6>, ifname: &str) -> Result<(), Error> {
     lack.map_or(Ok(()), |lack| Err(drift(lack.told(ifname))))
 }
 
@@ -126,13 +126,13 @@ pub fn put_ipv6_back(
     ips: &[IpConfig],
     repair: &mut Repair,
 ) -> Result<(), Error> {
-    let mut lack = lack_of_ipv6(host, ifname, ips)?;
-    if lack == Some(Lack::Switched) {
+    let mut lack = missing_ipv6(host, ifname, ips)?;
+    if lack == Some(MissingIpv6::Switched) {
         let done = switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0"));
-        repair.note(Lack::Switched.told(ifname), refused(done));
-        lack = lack_of_ipv6(host, ifname, ips)?;
+        repair.note(MissingIpv6::Switched.told(ifname), refused(done));
+        lack = missing_ipv6(host, ifname, ips)?;
     }
-    if let Some(lack @ (Lack::LinkLocal | Lack::LinkLocalYet)) = lack {
+    if let Some(lack @ (MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet)) = lack {
         repair.note(lack.told(ifname), have_link_local_made(host, ifname));
     }
     Ok(())
@@ -167,7 +167,7 @@ fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {
 
 /// A subnet that is to be behind a link of ours, with the gateway's address there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
+pub struct SubnetRoute {
     /// The gateway's address with the subnet's prefix length.
     pub gateway: IpNet,
     /// A container's address.
@@ -178,7 +178,7 @@ pub struct Way {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Astray {
     /// No route by the link leads there.
-    pub missing: Vec<Way>,
+    pub missing: Vec<SubnetRoute>,
     /// A route by the link does, and another covers it.
     pub covered: Vec<Covered>,
 }
@@ -295,12 +295,12 @@ fn by_another(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result<Astray, Error> {
+pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[SubnetRoute]) -> Result<Astray, Error> {
     let mut found = Astray::default();
     for v4 in [true, false] {
         // The addresses' own subnets: an address alone has no route of its own.
         let wanted = ways.iter().filter(|way| way.to.is_ipv4() == v4);
-        let mut wanted: Vec<Way> =
+        let mut wanted: Vec<SubnetRoute> =
             wanted.filter(|way| way.gateway.contains(&way.to)).copied().collect();
         // One question, whatever the number of routes. Rules of the host's may lead elsewhere what it sends itself.
         wanted.retain(|way| {
@@ -331,13 +331,13 @@ pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[Way]) -> Result<Astra
 
 /// Names a route to a subnet, for messages.
 #[must_use]
-pub fn way_name(way: &Way, ifname: &str) -> String {
+pub fn route_name(way: &SubnetRoute, ifname: &str) -> String {
     format!("the host's route to {} by {ifname:?}", way.gateway.trunc())
 }
 
 /// Returns the route to a subnet, as the kernel makes it with the gateway's address.
 #[must_use]
-pub fn way_back(way: &Way, ifindex: u32) -> Change {
+pub fn restore_route(way: &SubnetRoute, ifindex: u32) -> Change {
     let v4 = way.to.is_ipv4();
     Change::AddRoute(Route {
         oif: Some(ifindex),

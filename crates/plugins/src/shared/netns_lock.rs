@@ -8,9 +8,9 @@ use cni_plugin::codes;
 use kernel::netns::Netns;
 
 /// How long the lock may be waited for. It is held for milliseconds; whoever holds it longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between looks.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The lock of a namespace, held until it is dropped.
 ///
@@ -29,7 +29,7 @@ pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
     };
     let fd = netns.as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     let file = File::from(fd);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(NetnsLock(file)),
@@ -37,10 +37,10 @@ pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
             Err(TryLockError::WouldBlock) if deadline < Instant::now() => {
                 return Err(Error::new(
                     code::TRY_AGAIN_LATER,
-                    format!("lock netns {netns}: another call holds it since {PATIENCE:?}"),
+                    format!("lock netns {netns}: another call holds it since {TIMEOUT:?}"),
                 ));
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

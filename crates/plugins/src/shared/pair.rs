@@ -23,10 +23,10 @@ use super::{advertisements, container, drift, owner, rules, shared_object};
 const VETH_QUEUES: u32 = 1;
 
 /// How long the kernel may take to notice a carrier: it looks once a second, and may be busy.
-const CARRIER_PATIENCE: Duration = Duration::from_millis(2550);
+const CARRIER_TIMEOUT: Duration = Duration::from_millis(2550);
 
 /// The pause between looks; noticing takes a fraction of a millisecond.
-const CARRIER_PAUSE: Duration = Duration::from_micros(200);
+const CARRIER_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// What may differ between pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,13 +145,13 @@ pub fn make(
 /// # Errors
 /// Code 100 when the kernel does not answer.
 pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Error> {
-    let deadline = Instant::now() + CARRIER_PATIENCE;
+    let deadline = Instant::now() + CARRIER_TIMEOUT;
     while let Some(link) = socket.link_by_index(ifindex).map_err(kernel)? {
         let ready = matches!(link.oper_state, OperState::Up | OperState::Unknown);
         if ready || deadline < Instant::now() {
             break;
         }
-        std::thread::sleep(CARRIER_PAUSE);
+        std::thread::sleep(CARRIER_POLL_INTERVAL);
     }
     Ok(())
 }

@@ -23,10 +23,10 @@ use super::shared_object::lock_error;
 use super::{kernel_error as kernel, owner};
 
 /// How long a DEL waits for a repair, which takes milliseconds. Then it goes on: it must come to its end.
-pub const DEL_PATIENCE: Duration = Duration::from_secs(10);
+pub const DEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a repair waits for a DEL. Later there is nothing to repair.
-const REPAIR_PATIENCE: Duration = Duration::from_secs(2);
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What has been put back, and what could not be.
 #[derive(Debug, Default)]
@@ -91,13 +91,13 @@ pub fn told(drift: &Error) -> String {
 ///
 /// # Errors
 /// Code 11 when it has come back ([`cni::GONE`]).
-pub fn keep_off(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error> {
+pub fn lock_out_repair(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error> {
     let index = Index::new(call.roots());
     let key = call.attachment();
-    let begun = index.begin_attachment(key, DEL_PATIENCE).map(Some);
+    let begun = index.begin_attachment(key, DEL_TIMEOUT).map(Some);
     let lock = match begun {
         // Where the folder cannot be made no ADD can make it either.
-        Err(error) if !error.is_busy() => index.lock_attachment(key, DEL_PATIENCE),
+        Err(error) if !error.is_busy() => index.lock_attachment(key, DEL_TIMEOUT),
         begun => begun,
     };
     let lock = match lock {
@@ -122,7 +122,7 @@ pub fn of_record(
     work: impl FnOnce(&Index, &mut Repair) -> Result<(), Error>,
 ) -> Result<Vec<String>, Error> {
     let index = Index::new(call.roots());
-    let lock = index.lock_attachment(call.attachment(), REPAIR_PATIENCE);
+    let lock = index.lock_attachment(call.attachment(), REPAIR_TIMEOUT);
     let Some(_lock) = lock.map_err(|error| lock_error(&error))? else { return Ok(Vec::new()) };
     if index.get(call.attachment(), plugin).found.is_none() {
         return Ok(Vec::new());

@@ -15,7 +15,7 @@ use super::kernel_error;
 
 /// How long a shared object's lock may be waited for. It is held for a few milliseconds at a time; whoever
 /// holds it longer is stuck, and is named in the error.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the error object for a file of ours that failed.
 #[must_use]
@@ -98,7 +98,7 @@ impl Other {
 
 /// A switch of the host that attachments need on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostSwitch {
+pub struct SharedSysctl {
     key: &'static str,
     /// Where interfaces have theirs.
     each: &'static str,
@@ -108,12 +108,12 @@ pub struct HostSwitch {
 const NEW: &str = "default";
 
 /// IPv4 forwarding.
-pub const FORWARD_V4: HostSwitch = HostSwitch { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
+pub const FORWARD_V4: SharedSysctl = SharedSysctl { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
 /// IPv6 forwarding.
-pub const FORWARD_V6: HostSwitch =
-    HostSwitch { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };
+pub const FORWARD_V6: SharedSysctl =
+    SharedSysctl { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };
 
-impl HostSwitch {
+impl SharedSysctl {
     /// How the index names it.
     #[must_use]
     pub fn object(self) -> String {
@@ -144,7 +144,7 @@ impl HostSwitch {
         if !noted()? && self.is_on()? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         let on = self.is_on()?;
         let note = index.known_note(&object).map_err(|error| file_error(&error))?;
         // A garbled one says too that it was ours.
@@ -210,7 +210,7 @@ impl HostSwitch {
     /// remembered. One whose ADD is undone switches it off if it switched it on and no other has held it.
     ///
     /// # Errors
-    /// As [`HostSwitch::hold`].
+    /// As [`SharedSysctl::hold`].
     pub fn release(
         self,
         index: &Index,
@@ -223,7 +223,7 @@ impl HostSwitch {
         if !noted && !index.holds(&object, key) {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         let released = index.release(&object, key).map_err(|error| file_error(&error))?;
         if leaving == Leaving::Undone {
             self.forget_other(index, key)?;
@@ -254,13 +254,13 @@ impl HostSwitch {
     /// Settles it if nobody holds it: an ADD was killed between switching it on and its hold on it.
     ///
     /// # Errors
-    /// As [`HostSwitch::hold`].
+    /// As [`SharedSysctl::hold`].
     pub fn collect(self, index: &Index) -> Result<(), Error> {
         let object = self.object();
         if !index.has_note(&object).map_err(|error| file_error(&error))? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         match index.is_held(&object).map_err(|error| file_error(&error))? {
             true => Ok(()),
             false => self.settle(index, &|_| false),

@@ -117,7 +117,7 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
             "ADD" | "DEL" => Observation::of(world),
             _ => Observation::of_answers(world),
         };
-        // Once more with patience if something is not listed: it may only be late.
+        // Once more with timeout if something is not listed: it may only be late.
         let deadline = Instant::now() + SETTLE;
         let lines = loop {
             let lines = differences(step, &look(&theirs), &look(&ours));

@@ -99,7 +99,7 @@ fn addresses_of(result: &Value) -> Vec<&str> {
 
 /// The error of a call that must be over soon.
 #[track_caller]
-fn call_within(run: Run<'_>, patience: Duration) -> cni::Error {
+fn call_within(run: Run<'_>, timeout: Duration) -> cni::Error {
     let mut env = cni::CallEnv::default();
     let run = run.env(|its| env = its.clone());
     let roots = state::Roots::new("/dev/null/run", "/dev/null/lib");
@@ -107,7 +107,7 @@ fn call_within(run: Run<'_>, patience: Duration) -> cni::Error {
     let context = cni_plugin::Context {
         roots: &roots,
         executor: &executor,
-        deadline: Some(Instant::now() + patience),
+        deadline: Some(Instant::now() + timeout),
         build: crate::support::BUILD,
     };
     let plugin = plugins::find("host-local").unwrap();

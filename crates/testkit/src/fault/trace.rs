@@ -19,7 +19,7 @@ use super::act::Blow;
 use super::name::name;
 
 /// How long a program may take. Longer than any wait of ours has as its deadline, so that those are seen to work.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What a pipe holds (man 7 pipe), so that writing to one never waits.
 const PIPE: usize = 64 * 1024;
@@ -151,7 +151,7 @@ impl Watchdog {
             rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
         });
         let thread = thread::spawn(move || {
-            let late = stopped.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
+            let late = stopped.recv_timeout(TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout);
             if let (true, Some(process)) = (late, process) {
                 let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL);
             }

@@ -14,7 +14,7 @@ use crate::place::{Place as _, Running};
 /// How many members a cluster has.
 const MEMBERS: u16 = 3;
 /// How long a member may take to start, and the cluster to have a leader.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes two authorities, and keys that the first has signed for the members and for a client, the second for a stranger.
 const KEYS: &str = "
@@ -166,7 +166,7 @@ impl<'lab> Etcd<'lab> {
     /// When none does for long.
     #[expect(clippy::must_use_candidate, reason = "waiting is often all that is wanted")]
     pub fn wait_for_leader(&self) -> usize {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(leader) = self.leader() {
                 return leader;

@@ -18,7 +18,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const TLS_PORT: u16 = 6640;
 
 /// How long a program of Open vSwitch may take to start or to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A private Open vSwitch: `ovsdb-server` and `ovs-vswitchd` in a lab's namespaces, their files in a folder of the lab.
 ///
@@ -327,9 +327,9 @@ impl Pki {
 
 /// Waits until something holds.
 fn wait(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -18,7 +18,7 @@ use super::{EXECUTABLE, EXECUTABLES};
 use crate::failure::Failure;
 
 /// How long another `install` in the same folder may take.
-const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
 
@@ -59,7 +59,7 @@ impl Folder {
             .and_then(|()| state::remove_file(&probe))
             .map_err(|error| refused(&error))?;
         state::create_directory(&kept, 0o755).map_err(|error| refused(&error))?;
-        let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_PATIENCE)
+        let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_TIMEOUT)
             .map_err(|error| Failure::of(code::TRY_AGAIN_LATER, &error))?;
         Ok(Folder { dir: dir.to_owned(), _lock: lock })
     }

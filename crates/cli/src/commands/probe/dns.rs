@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long one server has.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How many servers are asked (glibc `MAXNS`).
 const SERVERS: usize = 3;
 const PORT: u16 = 53;
@@ -91,7 +91,7 @@ fn ask(server: IpAddr, host: &str) -> io::Result<Vec<IpAddr>> {
     };
     let socket = UdpSocket::bind(own)?;
     socket.connect((server, PORT))?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     // The socket is connected and its port random; the two questions are told apart by their numbers.
     let questions = [(TYPE_A, 1_u16), (TYPE_AAAA, 2)];
     for (kind, number) in questions {

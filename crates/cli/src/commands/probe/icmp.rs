@@ -25,7 +25,7 @@ const LENGTH: usize = 16;
 pub(super) fn ping(
     address: IpAddr,
     scope: u32,
-    patience: Duration,
+    timeout: Duration,
     tries: u16,
 ) -> io::Result<Option<Duration>> {
     let (socket, has_ip_header) = open(address)?;
@@ -38,7 +38,7 @@ pub(super) fn ping(
             Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
             Err(error) => return Err(error),
         }
-        if wait(&socket, address, has_ip_header, sequence, began + patience)? {
+        if wait(&socket, address, has_ip_header, sequence, began + timeout)? {
             return Ok(Some(began.elapsed()));
         }
     }

@@ -20,7 +20,7 @@ use crate::table::Table;
 use outside::{Outside, outside};
 
 /// How long a gateway on the next hop has for its answer, and how often it is asked.
-const GATEWAY_PATIENCE: Duration = Duration::from_secs(1);
+const GATEWAY_TIMEOUT: Duration = Duration::from_secs(1);
 const GATEWAY_TRIES: u16 = 3;
 
 #[derive(Debug, Serialize)]
@@ -178,7 +178,7 @@ fn gateways(routes: &[Route]) -> Vec<Gateway> {
     gateways.dedup();
     gateways
         .into_iter()
-        .map(|(address, oif)| match icmp::ping(address, oif, GATEWAY_PATIENCE, GATEWAY_TRIES) {
+        .map(|(address, oif)| match icmp::ping(address, oif, GATEWAY_TIMEOUT, GATEWAY_TRIES) {
             Ok(Some(took)) => Gateway {
                 address,
                 answered: true,

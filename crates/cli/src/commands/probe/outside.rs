@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Gateway, dns};
 
 /// How long a connection to the outside may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many addresses of one name are tried.
 const ADDRESSES_TRIED: usize = 4;
 
@@ -158,10 +158,10 @@ struct Reached {
 /// Connects to one of the addresses; `None` when there are none.
 fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
     let mut first_error = None;
-    let end = Instant::now() + CONNECT_PATIENCE * 2;
+    let end = Instant::now() + CONNECT_TIMEOUT * 2;
     for address in addresses.iter().take(ADDRESSES_TRIED) {
         let address = SocketAddr::new(*address, port);
-        let left = end.saturating_duration_since(Instant::now()).min(CONNECT_PATIENCE);
+        let left = end.saturating_duration_since(Instant::now()).min(CONNECT_TIMEOUT);
         if left.is_zero() {
             break;
         }

@@ -51,7 +51,7 @@ const PROGRAMS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// How long a runtime may take to say its version.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -266,7 +266,7 @@ impl Runtime {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while child.try_wait().ok()?.is_none() {
             if deadline < Instant::now() {
                 let _ = child.kill();

@@ -20,8 +20,8 @@ use kernel::living::Census;
 use state::Index;
 
 use super::Stop;
-use super::node::{Flags, Node};
-use super::start::{Surroundings, failed, stop_signals};
+use super::runtimes::{Flags, Node};
+use super::setup::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
 
 pub(crate) const HELP: &str = "\

@@ -11,7 +11,7 @@ use plugins::ipam::dhcp::protocol::{
 use rustix::net::sockopt;
 
 /// How long a plugin may take to ask, and to take its answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Conversation {
             input: Vec::new(),
             output: Vec::new(),
             phase: Phase::Asking,
-            until: Some(now + PATIENCE),
+            until: Some(now + TIMEOUT),
         })
     }
 
@@ -93,7 +93,7 @@ impl Conversation {
     pub(crate) fn answer(&mut self, answer: Answer, now: Timestamp) -> io::Result<bool> {
         self.output = to_line(&Reply::new(answer));
         self.phase = Phase::Answering;
-        self.until = Some(now + PATIENCE);
+        self.until = Some(now + TIMEOUT);
         self.go_on()
     }
 

@@ -15,15 +15,15 @@
 
 mod conversation;
 mod flags;
-mod held;
-mod late;
+mod lease;
+mod deferred;
 mod service;
 mod sockets;
 mod store;
-mod terms;
+mod lease_result;
 mod token;
-mod way;
-mod world;
+mod release_path;
+mod context;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -35,14 +35,14 @@ use kernel::route::RouteSocket;
 use state::Durability;
 
 pub(crate) use flags::{Flags, HELP};
-use late::Late;
+use deferred::Late;
 use service::Service;
 use store::Store;
-use world::World;
+use context::Context;
 
 use super::Stop;
 use super::listen::{self, Listener};
-use super::start::{Surroundings, failed, raise_descriptor_limit, stop_signals};
+use super::setup::{Surroundings, failed, raise_descriptor_limit, stop_signals};
 use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
@@ -82,7 +82,7 @@ fn serve(
     ready: impl FnOnce() -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
     let socket = flags.on_host(&flags.socket);
-    let world = World {
+    let world = Context {
         flags,
         boot_id: state::boot_id().map_err(failed)?,
         poller: Poller::new().map_err(failed)?,

@@ -16,12 +16,12 @@ use plugins::ipam::dhcp::protocol::{Acquire, Answer, Ask, RESULT_VERSION};
 use plugins::ipam::dhcp::todo;
 
 use super::conversation::{Conversation, Heard};
-use super::held::{Held, Outcome};
-use super::late::chain;
+use super::lease::{HeldLease, Outcome};
+use super::deferred::chain;
 use super::listen::Listener;
 use super::store::Saved;
 use super::token::Token;
-use super::world::World;
+use super::context::Context;
 use crate::clock;
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;
@@ -36,11 +36,11 @@ const NOTES_EVERY: Duration = Duration::from_secs(5);
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Service {
-    world: World,
+    world: Context,
     listener: Listener,
     listening: bool,
     signals: UnixStream,
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, HeldLease>,
     by_key: BTreeMap<AttachmentKey, u64>,
     conversations: HashMap<u64, Conversation>,
     wake: BTreeSet<(Timestamp, u64)>,
@@ -51,7 +51,7 @@ pub(crate) struct Service {
 
 impl Service {
     /// Takes up what earlier daemons kept.
-    pub(crate) fn new(world: World, listener: Listener, signals: UnixStream) -> Self {
+    pub(crate) fn new(world: Context, listener: Listener, signals: UnixStream) -> Self {
         let mut service = Service {
             world,
             ready: ReadyFile::of(&listener.path),
@@ -120,7 +120,7 @@ impl Service {
         while let Some(&(at, id)) = self.wake.first()
             && at <= now.at
         {
-            self.turn(id, Held::on_timer);
+            self.turn(id, HeldLease::on_timer);
             // What wants to be woken at once again gets the next turn of the loop.
             if self.wake.first() == Some(&(at, id)) {
                 break;
@@ -143,7 +143,7 @@ impl Service {
     }
 
     /// Lets a lease do something, and does what comes of it.
-    fn turn(&mut self, id: u64, act: impl FnOnce(&mut Held, &mut World, Now) -> Outcome) {
+    fn turn(&mut self, id: u64, act: impl FnOnce(&mut HeldLease, &mut Context, Now) -> Outcome) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let now = clock::now();
         let outcome = act(held, &mut self.world, now);
@@ -230,9 +230,9 @@ impl Service {
                 continue;
             }
             let id = self.new_id();
-            let held = Held::resume(&self.world, id, saved, now);
+            let held = HeldLease::resume(&self.world, id, saved, now);
             self.insert(id, held);
-            self.turn(id, Held::on_timer);
+            self.turn(id, HeldLease::on_timer);
         }
     }
 
@@ -253,7 +253,7 @@ impl Service {
         }
     }
 
-    fn insert(&mut self, id: u64, held: Held) {
+    fn insert(&mut self, id: u64, held: HeldLease) {
         self.by_key.insert(held.key.clone(), id);
         self.held.insert(id, held);
     }
@@ -377,10 +377,10 @@ impl Service {
             self.drop_lease(id, Error::new(codes::CONFLICT, "another ADD took this one's place"));
         }
         let id = self.new_id();
-        let mut held = Held::prepare(&mut self.world, id, ask, clock::now())?;
+        let mut held = HeldLease::prepare(&mut self.world, id, ask, clock::now())?;
         held.waiters.insert(waiter);
         self.insert(id, held);
-        self.turn(id, Held::on_timer);
+        self.turn(id, HeldLease::on_timer);
         Ok(None)
     }
 
@@ -439,7 +439,7 @@ impl Service {
 }
 
 /// The answer that carries a lease.
-fn lease_answer(held: &Held) -> Answer {
+fn lease_answer(held: &HeldLease) -> Answer {
     let written = held.result().unwrap_or_default().write(RESULT_VERSION);
     match written.map(|text| serde_json::from_slice(&text)) {
         Ok(Ok(value)) => Answer::Lease(value),

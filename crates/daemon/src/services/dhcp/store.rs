@@ -8,7 +8,7 @@ use plugins::ipam::dhcp::protocol::Client;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, NetnsIdentity};
 
-use super::way::Way;
+use super::release_path::ReleasePath;
 
 /// The version of the format that is written.
 const FORMAT: u32 = 1;
@@ -36,7 +36,7 @@ pub(crate) struct Saved {
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
     /// How servers are reached once the interface is gone.
-    pub(crate) way: Way,
+    pub(crate) way: ReleasePath,
     pub(crate) client: Client,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) v4: Option<v4::SavedLease>,
@@ -53,7 +53,7 @@ pub(crate) struct Place {
     pub(crate) pid_ns: Option<u64>,
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
-    pub(crate) way: Way,
+    pub(crate) way: ReleasePath,
 }
 
 impl Saved {

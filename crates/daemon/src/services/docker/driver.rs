@@ -14,14 +14,14 @@ use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::intent::{self, Intent, Intents};
+use super::pending_calls::{self, Intent, Intents};
 use super::journal::{Endpoint, Journal, short};
 use super::sandbox::Engine;
 use crate::log::Subject;
 use crate::{clock, log};
 
 /// How long a call waits for another one about the same endpoint or network.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything a call needs.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Driver {
     pub(super) run: PathBuf,
     pub(super) boot_id: String,
     /// How long plugins may take, for ADD and for DEL.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     intents: Intents,
     keys: Keys,
     ending: AtomicBool,
@@ -50,7 +50,7 @@ impl Driver {
         conf_dir: PathBuf,
         run: PathBuf,
         boot_id: String,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         let (journal, intents) = records;
         let (runtime, port_runtime) = runtimes;
@@ -62,7 +62,7 @@ impl Driver {
             conf_dir,
             run,
             boot_id,
-            patience,
+            timeout,
             intents,
             keys,
             ending: AtomicBool::new(false),
@@ -77,7 +77,7 @@ impl Driver {
         body: &[u8],
         engine: Option<Engine>,
     ) -> Answer {
-        if !intent::has_content(method) {
+        if !pending_calls::has_content(method) {
             let asker = Asker { engine, call: String::new() };
             let (answer, subject) = self.act_told(method, body, &asker);
             return Answer { answer, subject, _note: None };
@@ -88,7 +88,7 @@ impl Driver {
             let (answer, subject) = self.act_told(method, body, &asker);
             return Answer { answer, subject, _note: Some(note) };
         }
-        if intent::removes(method) {
+        if pending_calls::removes(method) {
             // Done when the driver started, or before the one before it was killed.
             return Answer { answer: reply(&Nothing {}), subject: Subject::new(), _note: None };
         }
@@ -119,7 +119,7 @@ impl Driver {
     /// Does what was to be removed when a driver before this one was killed.
     pub(crate) fn finish_removals(self: &Arc<Self>) {
         for left in self.intents.left() {
-            if !intent::removes(left.method) {
+            if !pending_calls::removes(left.method) {
                 continue;
             }
             let (answer, subject) = self.act_told(left.method, &left.body, &Asker::default());
@@ -202,7 +202,7 @@ impl Driver {
     /// Waits until no other call is about this.
     pub(super) fn hold(&self, id: &str) -> Result<Held<'_>, Error> {
         super::journal::check_id(id)?;
-        self.keys.hold(id, LOCK_PATIENCE).ok_or_else(|| {
+        self.keys.hold(id, LOCK_TIMEOUT).ok_or_else(|| {
             Error::new(
                 code::TRY_AGAIN_LATER,
                 format!("another call about {} has not come to its end", short(id)),
@@ -281,9 +281,9 @@ impl Keys {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(&self, id: &str, patience: Duration) -> Option<Held<'_>> {
+    fn hold(&self, id: &str, timeout: Duration) -> Option<Held<'_>> {
         let free = |held: &mut HashSet<String>| held.contains(id);
-        let waited = self.changed.wait_timeout_while(self.held(), patience, free);
+        let waited = self.changed.wait_timeout_while(self.held(), timeout, free);
         let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
         held.insert(id.to_owned()).then(|| Held { keys: self, id: id.to_owned() })
     }

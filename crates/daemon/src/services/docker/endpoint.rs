@@ -20,7 +20,7 @@ use ipnet::IpNet;
 
 use super::driver::{Driver, texts};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
-use super::link::{self, Holder};
+use super::handover::{self, Holder};
 use super::sandbox::Engine;
 use super::{orphans, policy, ports};
 use crate::log;
@@ -76,10 +76,10 @@ impl Driver {
         let holder = Holder::of(self.run_dir(), endpoint);
         let netns = holder.create()?;
         let attachment = Attachment { netns: holder.path().display().to_string(), ..attachment };
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let added = self.runtime.add_list(list, &attachment, Some(deadline));
         let added = added.map_err(|error| error.to_cni())?;
-        endpoint.layout = link::look(&netns, &network.ifname)?;
+        endpoint.layout = handover::look(&netns, &network.ifname)?;
         let wanted = endpoint.asked.interface.clone().unwrap_or_default();
         endpoint.answer = answer(&wanted, &endpoint.layout, &list.name)?;
         endpoint.result = Some(added.document.get().to_owned());
@@ -139,7 +139,7 @@ impl Driver {
             endpoint.joined = Some(joined.clone());
             self.record(&mut endpoint, Phase::Joined)?;
         }
-        link::hand_over(&holder, &network.ifname, &endpoint.src_name)?;
+        handover::hand_over(&holder, &network.ifname, &endpoint.src_name)?;
         Ok(joined)
     }
 
@@ -149,9 +149,9 @@ impl Driver {
         match self.journal.endpoint(&asked.endpoint_id)? {
             Some(mut endpoint) if endpoint.phase == Phase::Joined => {
                 self.record(&mut endpoint, Phase::Left)?;
-                let sandbox = endpoint.sandbox.as_deref().map(link::open_if_there).transpose()?;
+                let sandbox = endpoint.sandbox.as_deref().map(handover::open_if_there).transpose()?;
                 match sandbox.flatten() {
-                    Some(sandbox) => policy::remove(&sandbox, &endpoint.layout.tables),
+                    Some(sandbox) => policy_routing::remove(&sandbox, &endpoint.layout.tables),
                     None => Ok(()),
                 }
             }
@@ -200,14 +200,14 @@ impl Driver {
         let mut attachment = describe(&list, network, endpoint)?;
         let key = self.runtime.key(&list, &attachment)?;
         let withdrawn = self.withdraw_ports(endpoint, network);
-        let back = link::take_back(&holder, &network.ifname, endpoint, &alias(&key));
+        let back = handover::take_back(&holder, &network.ifname, endpoint, &alias(&key));
         if let Err(error) = back {
             tracing::warn!(%error, "an interface was not brought back");
         }
         if holder.open()?.is_some() {
             attachment.netns = holder.path().display().to_string();
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let deleted = self.runtime.del_list(&list, &attachment, Some(deadline));
         deleted.map_err(|error| error.to_cni())?;
         withdrawn

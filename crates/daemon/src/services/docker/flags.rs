@@ -16,27 +16,27 @@ Makes CNI networks into Docker networks: a network and IPAM driver named netwrig
 
   -cachedir DIR      where attachments are recorded (default /var/lib/cni)
   -confdir DIR       where network lists are (default /etc/cni/net.d)
-  -patience SECONDS  how long the plugins of a network may take (default 10)
   -pluginpath DIRS   where plugins are, separated by colons
                      (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
   -socketpath PATH   where to listen (default /run/docker/plugins/netwright.sock)
   -state DIR         where networks and endpoints are recorded (default /var/lib/netwright/docker)
+  -timeout SECONDS   how long the plugins of a network may take (default 10)
 
 One dash or two, values apart or after `=`.
 ";
 
 const SOCKET: &str = "/run/docker/plugins/netwright.sock";
 /// Plugins take milliseconds; dhcp, which waits for a server, seconds.
-const PATIENCE_S: u64 = 10;
+const TIMEOUT_S: u64 = 10;
 /// The longest that may be asked for: Docker's user waits for it.
-const MAX_PATIENCE_S: u64 = 300;
+const MAX_TIMEOUT_S: u64 = 300;
 
 /// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) cache_dir: PathBuf,
     pub(crate) conf_dir: PathBuf,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) plugin_path: Vec<PathBuf>,
     pub(crate) socket: PathBuf,
     pub(crate) state: Option<PathBuf>,
@@ -47,7 +47,7 @@ impl Default for Flags {
         Flags {
             cache_dir: cni_runtime::DEFAULT_CACHE_DIR.into(),
             conf_dir: "/etc/cni/net.d".into(),
-            patience: Duration::from_secs(PATIENCE_S),
+            timeout: Duration::from_secs(TIMEOUT_S),
             plugin_path: PLUGIN_DIRS.map(PathBuf::from).to_vec(),
             socket: SOCKET.into(),
             state: None,
@@ -67,11 +67,12 @@ impl Flags {
                 "pluginpath" => flags.plugin_path = paths(&arguments.value()?),
                 "socketpath" => flags.socket = arguments.value()?.into(),
                 "state" => flags.state = Some(arguments.value()?.into()),
-                "patience" => {
-                    let wanted = format!("a number of seconds from 1 to {MAX_PATIENCE_S}");
+                // `-patience` was its name before.
+                "timeout" | "patience" => {
+                    let wanted = format!("a number of seconds from 1 to {MAX_TIMEOUT_S}");
                     let seconds =
-                        |text: &str| text.parse().ok().filter(|s| (1..=MAX_PATIENCE_S).contains(s));
-                    flags.patience = Duration::from_secs(arguments.value_of(&wanted, seconds)?);
+                        |text: &str| text.parse().ok().filter(|s| (1..=MAX_TIMEOUT_S).contains(s));
+                    flags.timeout = Duration::from_secs(arguments.value_of(&wanted, seconds)?);
                 }
                 _ => return Err(FlagError::Unknown(name)),
             }
@@ -96,11 +97,12 @@ mod tests {
     #[test]
     fn both_ways_of_writing() {
         assert_eq!(parse("").unwrap(), Flags::default());
-        let flags = parse("-socketpath /s --state=/st -patience 3 -pluginpath /a:/b").unwrap();
+        let flags = parse("-socketpath /s --state=/st -timeout 3 -pluginpath /a:/b").unwrap();
         assert_eq!(flags.socket, PathBuf::from("/s"));
         assert_eq!(flags.state, Some("/st".into()));
-        assert_eq!(flags.patience, Duration::from_secs(3));
+        assert_eq!(flags.timeout, Duration::from_secs(3));
         assert_eq!(flags.plugin_path, [PathBuf::from("/a"), "/b".into()]);
+        assert_eq!(parse("-patience 3").unwrap().timeout, Duration::from_secs(3));
     }
 
     #[test]
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!(text("-port 7"), "flag provided but not defined: -port");
         assert_eq!(text("-state"), "flag needs an argument: -state");
         for bad in ["0", "301", "x"] {
-            assert!(text(&format!("-patience {bad}")).starts_with("invalid value"), "{bad}");
+            assert!(text(&format!("-timeout {bad}")).starts_with("invalid value"), "{bad}");
         }
     }
 }

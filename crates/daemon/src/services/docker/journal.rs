@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::holds::{Hold, SHARED};
-use super::twice::{Place, Record};
+use super::mirrored_file::{Place, Record};
 
 /// The version of the files.
 const VERSION: u32 = 1;

@@ -16,8 +16,8 @@ use state::Roots;
 
 use super::endpoint::alias;
 use super::journal::{Endpoint, Journal, Phase};
-use super::link::{find_ours, kernel_error, open_if_there};
-use super::settle;
+use super::handover::{find_ours, kernel_error, open_if_there};
+use super::finish_link;
 use crate::clock;
 
 /// What these make in a container's namespace is put there by the driver, and differently: tables of `sbr` are others, and
@@ -77,7 +77,7 @@ impl Dockers {
         let mut list = cached.list()?;
         list.plugins.retain(|plugin| !NOT_ASKED.contains(&plugin.plugin_type.as_str()));
         let mut repairs = repair_at(runtime, &list, &cached.attachment, &moved, deadline)?;
-        let written = settle::put_switches_back(&netns, &link.name, &endpoint.layout)?;
+        let written = finish_link::put_switches_back(&netns, &link.name, &endpoint.layout)?;
         repairs.put_back.extend(written.into_iter().map(|what| ("docker".to_owned(), what)));
         let ports = runtime.clone().with_cache(Cache::new(&self.ports));
         let published = ports.cached_attachment(&known.key).map_err(|error| error.to_cni())?;
@@ -95,7 +95,7 @@ impl Dockers {
         let now_s = clock::now().at.as_millis() / 1000;
         endpoint.phase == Phase::Joined
             && endpoint.boot_id == self.boot_id
-            && settle::PATIENCE.as_secs() <= now_s.saturating_sub(endpoint.since_s)
+            && finish_link::TIMEOUT.as_secs() <= now_s.saturating_sub(endpoint.since_s)
     }
 }
 

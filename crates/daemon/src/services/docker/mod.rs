@@ -31,24 +31,24 @@ mod collect;
 mod driver;
 mod endpoint;
 mod flags;
-mod giver;
+mod pool_config;
 mod holds;
-mod intent;
+mod pending_calls;
 mod journal;
-mod link;
+mod handover;
 mod mend;
 mod network;
 mod orphans;
-mod policy;
+mod policy_routing;
 mod pools;
 mod ports;
-mod rebuilt;
+mod recovery;
 mod sandbox;
 mod serve;
-mod settle;
+mod finish_link;
 mod subject;
-mod twice;
-mod wish;
+mod mirrored_file;
+mod create_options;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -69,14 +69,14 @@ use serve::Server;
 
 use super::Stop;
 use super::listen::{self, ListenError, Listener};
-use super::start::{Surroundings, failed, stop_signals};
+use super::setup::{Surroundings, failed, stop_signals};
 
 /// How long undoing may take after plugins have taken too long.
 const CLEANUP: Duration = Duration::from_secs(5);
 
 /// How long the socket of a driver that was killed may answer, and the pause between looks.
-const SOCKET_PATIENCE: Duration = Duration::from_secs(3);
-const SOCKET_PAUSE: Duration = Duration::from_millis(20);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(3);
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
@@ -105,19 +105,19 @@ pub(crate) fn run(
     }
     let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
     let runtime = runtime.with_cache(Cache::new(&flags.cache_dir));
-    let intents = intent::Intents::open(&roots.run.join("docker/calls")).map_err(failed)?;
+    let intents = pending_calls::Intents::open(&roots.run.join("docker/calls")).map_err(failed)?;
     let driver = Arc::new(Driver::new(
         (journal, intents),
         (runtime, port_runtime),
         flags.conf_dir.clone(),
         roots.run,
         boot_id,
-        flags.patience,
+        flags.timeout,
     ));
     driver.finish_removals();
     let listener = listen(handed_over, &flags.socket).map_err(failed)?;
     // ADD, its undoing, and waiting for a call before it.
-    let answer_time = flags.patience * 2 + CLEANUP;
+    let answer_time = flags.timeout * 2 + CLEANUP;
     let server = Arc::new(Server {
         driver: Arc::clone(&driver),
         answer_time,
@@ -153,11 +153,11 @@ fn listen(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Listener, ListenErro
     if !handed_over.is_empty() {
         return Listener::open(handed_over, path);
     }
-    let deadline = Instant::now() + SOCKET_PATIENCE;
+    let deadline = Instant::now() + SOCKET_TIMEOUT;
     loop {
         match Listener::open(Vec::new(), path) {
             Err(ListenError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(SOCKET_PAUSE);
+                std::thread::sleep(SOCKET_POLL_INTERVAL);
             }
             opened => return opened,
         }

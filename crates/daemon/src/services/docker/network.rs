@@ -7,11 +7,11 @@ use cnm::network::{CreateNetwork, IpamData, NetworkName};
 use ipnet::IpNet;
 
 use super::driver::Driver;
-use super::giver;
+use super::pool_config;
 use super::journal::{Network, short};
 use super::pools::LOCAL;
 use super::sandbox::Engine;
-use super::wish::{self, Shelf};
+use super::create_options::{self, Shelf};
 
 /// The address space of Docker's own IPAM.
 const DOCKERS: &str = "LocalDefault";
@@ -36,7 +36,7 @@ impl Driver {
             ));
         }
         let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
-        let mut network = wish::plan(asked, shelf)?;
+        let mut network = create_options::plan(asked, shelf)?;
         let _all = self.hold(ALL)?;
         self.refuse_overlap(&network)?;
         let _pools = self.hold_pools()?;
@@ -118,12 +118,12 @@ impl Driver {
         }
         if network.made {
             let list = network.list()?;
-            let deadline = Instant::now() + self.patience;
+            let deadline = Instant::now() + self.timeout;
             let none: &[GcAttachment] = &[];
             if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
                 tracing::warn!(%error, network = %list.name, "not everything of a network was collected");
             }
-            giver::forget_addresses(&list);
+            pool_config::forget_addresses(&list);
         }
         self.forget_network(network)
     }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a process that was killed may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Kills the plugins that work for a container ID, and waits until they are gone.
 pub(super) fn end(container_id: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut told = false;
     loop {
         let found = find(container_id);
@@ -32,7 +32,7 @@ pub(super) fn end(container_id: &str) {
             }
             let _ = kill_process(pid, Signal::KILL);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -18,10 +18,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
 use super::driver::{Asker, Driver, Held, texts};
-use super::giver;
+use super::pool_config;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Pool, Use};
-use super::link::kernel_error;
+use super::handover::kernel_error;
 use super::network::subnets;
 use super::sandbox::Engine;
 
@@ -411,7 +411,7 @@ impl Driver {
     fn ranges(&self, name: &str) -> Result<(RangeSets, String), Error> {
         let folder = ConfigFolder::scan(&self.conf_dir).map_err(|error| error.to_cni())?;
         let list = folder.find(name).map_err(|error| error.to_cni())?;
-        let ipam = giver::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
+        let ipam = pool_config::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
         let Some(ipam) = ipam else {
             return Err(Error::new(
                 code::INVALID_CONFIG,

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::driver::Driver;
 use super::journal::{Endpoint, Network, PORT_MAPPINGS, Phase, PortMapping, short};
-use super::link::Holder;
+use super::handover::Holder;
 use super::sandbox::Engine;
 
 /// What is held while ports are chosen; no endpoint has such an ID.
@@ -59,7 +59,7 @@ impl Driver {
         }
         self.reserve_ports(&bindings, &mut endpoint, &network)?;
         let attachment = self.describe_ports(&endpoint, &network)?;
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let added = self.port_runtime.add_list(&list, &attachment, Some(deadline));
         if let Err(error) = added {
             endpoint.ports.clear();
@@ -147,7 +147,7 @@ impl Driver {
         if Holder::of(self.run_dir(), endpoint).open()?.is_none() {
             attachment.netns = String::new();
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let deleted = self.port_runtime.del_list(&list, &attachment, Some(deadline));
         deleted.map(drop).map_err(|error| error.to_cni())
     }

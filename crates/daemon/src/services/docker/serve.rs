@@ -29,7 +29,7 @@ const TALK_TIME: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 256;
 
 /// The pause when none can be taken.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// What serving needs.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(super) fn accept(
             Err(error) => {
                 // Out of descriptors or memory: others may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
-                std::thread::sleep(ACCEPT_PAUSE);
+                std::thread::sleep(ACCEPT_RETRY_DELAY);
             }
         }
     }

@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 
 use super::super::kubernetes;
-use super::super::start::words;
+use super::super::setup::words;
 use super::flags::EtcdFiles;
 use super::http::{CONNECT_TIME, wait};
 

@@ -11,7 +11,7 @@ pub(super) const CONNECT_TIME: Duration = Duration::from_secs(3);
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// The least pause behind a question that was not answered: whoever asks again gives the server that long.
-const PAUSE_MS: u64 = 100;
+const MIN_RETRY_DELAY_MS: u64 = 100;
 
 /// Waits for an answer, on a thread that may wait.
 pub(super) fn wait<T>(
@@ -26,7 +26,7 @@ pub(super) fn wait<T>(
         };
         if let Err(StoreError::Away(_)) = answer {
             // Not all at once.
-            let pause = PAUSE_MS + crate::clock::seed() % PAUSE_MS;
+            let pause = MIN_RETRY_DELAY_MS + crate::clock::seed() % MIN_RETRY_DELAY_MS;
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         answer

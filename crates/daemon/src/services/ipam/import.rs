@@ -7,7 +7,7 @@ use cluster::import::{self, Applied, Found, PLURALS, Plan};
 use serde_json::json;
 
 use super::super::Stop;
-use super::super::start::failed;
+use super::super::setup::failed;
 use super::flags::{Flags, Import};
 use super::{objects, store};
 

@@ -37,7 +37,7 @@ use self::flags::{Flags, Records};
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
-use super::start::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{left, ready, talk};
 use crate::clock;
 
@@ -134,9 +134,9 @@ async fn serve(
     service.tell();
     // Before anybody is answered: what was to be free is.
     service.look_at_what_is_left();
-    talk::start(Arc::clone(&service), listener).map_err(failed)?;
+    line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(left::run(move || of.look_at_what_is_left()));
+    tokio::spawn(inbox::run(move || of.look_at_what_is_left()));
     tokio::spawn(tend::tend(Arc::clone(&service)));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));

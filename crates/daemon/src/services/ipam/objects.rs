@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::super::kubernetes::{self, ConnectError};
-use super::super::start::words;
+use super::super::setup::words;
 use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
 
 /// The group of our kinds.

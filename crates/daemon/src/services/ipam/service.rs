@@ -8,8 +8,8 @@ use cluster::network::Network;
 use cluster::wire::{self, Answer, Refusal, Request};
 use tokio::sync::Semaphore;
 
-use super::super::left;
-use super::super::talk::{Answers, Said};
+use super::super::inbox;
+use super::super::line_server::{Answers, Said};
 
 /// How many questions that may have to wait for a server are worked on at once: the rest of the threads is DEL's, which waits for nobody.
 const MAX_WAITING: usize = 64;
@@ -38,7 +38,7 @@ impl Service {
 
     /// Does what plugins left.
     pub(super) fn look_at_what_is_left(&self) {
-        left::look(&self.todo, |path, text| self.hear(path, text));
+        inbox::look(&self.todo, |path, text| self.hear(path, text));
     }
 
     /// Does what a plugin left; says whether it needs to be kept no more.
@@ -91,7 +91,7 @@ fn answer(node: &Node, todo: &Path, request: Request) -> Answer {
             let of = &ask.owner;
             // A DEL of the same container that found nobody came before.
             if let Some(name) = Request::Release(of.clone()).todo_name() {
-                left::look_at(
+                inbox::look_at(
                     todo,
                     &name,
                     |_, text| matches!(wire::read_request(text), Ok(Request::Release(owner)) if node.release(&owner).is_ok()),

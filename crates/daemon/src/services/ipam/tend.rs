@@ -10,9 +10,9 @@ use super::BootClock;
 use super::service::Service;
 
 /// The pause between looks at what changed: records are for people, who wait a second.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause when the store is away: it is heard again within seconds of its return.
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// How often blocks are looked for that a claim made whose answer was lost.
 const SWEEP: Duration = Duration::from_secs(300);
 /// The longest pause between looks at other nodes.
@@ -23,7 +23,7 @@ const ORPHANS: u32 = 24;
 
 /// Renews the lease, tells who holds what, gives back what is empty, for ever.
 pub(super) async fn tend(service: Arc<Service>) {
-    let mut pause = PAUSE;
+    let mut pause = POLL_INTERVAL;
     let mut away = false;
     let mut swept = tokio::time::Instant::now();
     loop {
@@ -43,13 +43,13 @@ pub(super) async fn tend(service: Arc<Service>) {
                 if sweep {
                     swept = tokio::time::Instant::now();
                 }
-                pause = PAUSE;
+                pause = POLL_INTERVAL;
             }
             Err(error) => {
                 if !std::mem::replace(&mut away, true) {
                     tracing::warn!(%error, "addresses are given as long as the lease holds");
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
         }
         // Nodes do not come all at once when a server is back.

@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::sync::mpsc::Sender;
 
 use super::super::kubernetes::{self, ConnectError};
-use super::super::start::words;
+use super::super::setup::words;
 use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Who we say we are: the field manager of patches, and the component of events.
@@ -32,8 +32,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(15);
 /// Pauses between attempts to list and watch: the server is heard again within seconds of its
 /// return, and ten thousand nodes are two thousand attempts a second.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// How many objects a page of a list has.
 const PAGE: u32 = 200;
 
@@ -262,7 +262,7 @@ async fn follow<K, T>(
     T: super::facts::Fact,
 {
     let mut stream = pin!(stream);
-    let mut pause = FIRST_PAUSE;
+    let mut pause = FIRST_RETRY_DELAY;
     while let Some(event) = stream.next().await {
         let change = match event {
             Ok(watcher::Event::Init) => Change::Begin,
@@ -278,13 +278,13 @@ async fn follow<K, T>(
             return;
         }
         if heard {
-            pause = FIRST_PAUSE;
+            pause = FIRST_RETRY_DELAY;
         }
         if lost {
             // Up to half as long again, so that nodes do not come all at once when a server is back.
             let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
             tokio::time::sleep(pause + Duration::from_millis(more)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
     }
 }

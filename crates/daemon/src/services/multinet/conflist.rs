@@ -15,7 +15,7 @@ use super::hotplug::PLUGIN;
 use super::service::Service;
 
 /// The pause before it is written for the first time.
-const PAUSE: Duration = Duration::from_millis(250);
+const FIRST_WRITE_DELAY: Duration = Duration::from_millis(250);
 /// The pause between looks at the file: for that long a pod may start with another network after somebody removed it.
 const LOOK: Duration = Duration::from_secs(1);
 /// How many looks there are between two at what belongs into it: a network may come or change.
@@ -56,7 +56,7 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
             written.clone_from(&wanted);
             failed.clear();
         }
-        tokio::time::sleep(if wanted.is_empty() { PAUSE } else { LOOK }).await;
+        tokio::time::sleep(if wanted.is_empty() { FIRST_WRITE_DELAY } else { LOOK }).await;
     }
 }
 

@@ -23,7 +23,7 @@ use super::service::{FAILED, Service, added, facts};
 /// The plugin's type, and the network's name in the configuration that is written here.
 pub(super) const PLUGIN: &str = "netwright-multi";
 /// How long the plugin may take for one network.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// When what failed is tried again.
 const AGAIN: Duration = Duration::from_secs(15);
 /// What the pod's Event says when an interface goes.
@@ -257,7 +257,7 @@ impl Plugger {
             ..CallEnv::default()
         };
         let request = cni_invoke::Request { env, stdin: config.to_vec() };
-        let deadline = Instant::now().checked_add(PATIENCE);
+        let deadline = Instant::now().checked_add(TIMEOUT);
         let output = self.exec.call(&executable, &request, deadline);
         output.map_err(|error| error.to_cni())?.into_stdout()
     }

@@ -19,7 +19,7 @@ pub(super) const PREFIX: &str = "networks.netwright/";
 /// The longest name behind it (API, "Labels and Selectors").
 const LONGEST: usize = 63;
 /// How often the node is looked at though nothing was heard: links come and go.
-const PAUSE: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// The keys by which plugins name their parent.
 const PARENTS: [&str; 3] = ["master", "device", "linkInContainer"];
 
@@ -38,7 +38,7 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
                 Err(error) => tracing::warn!(%error, "the node is not labelled"),
             }
         }
-        let _ = tokio::time::timeout(PAUSE, service.defined.notified()).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, service.defined.notified()).await;
     }
 }
 

@@ -56,8 +56,8 @@ use self::hotplug::Plugger;
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
-use super::node::REQUIRE_TRUSTED_PLUGINS;
-use super::start::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::runtimes::REQUIRE_TRUSTED_PLUGINS;
+use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{left, ready, talk};
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
@@ -104,9 +104,9 @@ async fn serve(
     let service = Arc::new(service);
     // Before anybody is answered: a newer message about the same sandbox may come.
     todo::look(&service, &todo);
-    talk::start(Arc::clone(&service), listener).map_err(failed)?;
+    line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(left::run(move || todo::look(&of, &todo)));
+    tokio::spawn(inbox::run(move || todo::look(&of, &todo)));
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);

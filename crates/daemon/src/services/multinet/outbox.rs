@@ -22,8 +22,8 @@ const AT_ONCE: usize = 16;
 /// How many Events wait at most: they are told to people, who do not read thousands.
 const MOST_EVENTS: usize = 1000;
 /// Pauses while the server is away.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Something to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -141,8 +141,8 @@ impl Outbox {
         inner.busy.remove(key);
         match outcome {
             Err(ApiError::Away(reason)) => {
-                let pause = inner.until.map_or(FIRST_PAUSE, |(_, pause)| pause * 2);
-                let pause = pause.min(LONGEST_PAUSE);
+                let pause = inner.until.map_or(FIRST_RETRY_DELAY, |(_, pause)| pause * 2);
+                let pause = pause.min(MAX_RETRY_DELAY);
                 inner.until = Some((Instant::now() + pause, pause));
                 tracing::debug!(key, reason, "not written yet");
                 return;
@@ -176,7 +176,7 @@ impl Outbox {
                 }
                 Err(wait) => {
                     drop(place);
-                    let wait = wait.unwrap_or(LONGEST_PAUSE);
+                    let wait = wait.unwrap_or(MAX_RETRY_DELAY);
                     let _ = tokio::time::timeout(wait, self.news.notified()).await;
                 }
             }

@@ -2,7 +2,7 @@
 
 use npwg::wire::{self, Answer, Refusal};
 
-use super::super::talk::{Answers, Said};
+use super::super::line_server::{Answers, Said};
 use super::service::Service;
 
 impl Answers for Service {

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use npwg::wire::{self, Answer};
 
-use super::super::left;
+use super::super::inbox;
 use super::service::Service;
 
 /// Does what is left now.
 pub(super) fn look(service: &Service, folder: &Path) {
-    left::look(folder, |path, text| match wire::read_request(text) {
+    inbox::look(folder, |path, text| match wire::read_request(text) {
         Ok(request) => service.hear(request) == Answer::Ok,
         Err(error) => {
             tracing::warn!(%error, path = %path.display(), "a plugin left nonsense");

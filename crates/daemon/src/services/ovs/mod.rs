@@ -14,13 +14,13 @@ use ovsdb::vswitch::DATABASE;
 use ovsdb::{Client, Keys, Limits, MonitorRequest, OvsdbError, Remote, Select};
 
 use super::Stop;
-use super::start::failed;
+use super::setup::failed;
 
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before a server that is not there is looked for again: live ports are to be back within seconds of its return.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// After so long a silence the server is asked whether it is alive.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl Switches {
     pub(super) fn sweep(&mut self, roots: &state::Roots) -> bool {
         let mut failures = String::new();
         for remote in &self.remotes {
-            match plugins::interface::ovs::sweep(remote, roots, Instant::now() + PATIENCE) {
+            match plugins::interface::ovs::sweep(remote, roots, Instant::now() + TIMEOUT) {
                 Ok(lines) => {
                     for what in lines {
                         tracing::info!(%remote, what, "removed");
@@ -93,14 +93,14 @@ fn listen(remote: &Remote, mut ringer: &UnixStream) {
         tracing::debug!(%remote, error = %ended, "not listening");
         // A loop that has ended takes the process along; a bell that is full has been rung.
         let _ = ringer.write(&[0]);
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_DELAY);
     }
 }
 
 /// Rings for everything that the server tells, until it tells no more.
 fn follow(remote: &Remote, mut ringer: &UnixStream) -> OvsdbError {
     let mut work = || -> Result<(), OvsdbError> {
-        let until = || Instant::now() + PATIENCE;
+        let until = || Instant::now() + TIMEOUT;
         let mut client = Client::connect(remote, Limits::default(), until())?;
         let select = Select::CHANGES;
         let requests = [

@@ -3,14 +3,14 @@
 //! | file | what it is |
 //! |---|---|
 //! | this one | the loop |
-//! | `patience` | when to look again, and how not to quarrel |
+//! | `timeout` | when to look again, and how not to quarrel |
 //! | `remembered` | what a damaged file of a runtime said before |
 //!
 //! The kernel tells that something went away or down, here or in a container, or that the packet filter lost something; then, and
 //! once in a while, every attachment that a runtime's cache holds is looked after ([`cni_runtime::Runtime::repair_list`]). What is
 //! as it was made costs a few questions. No container is kept alive: nothing of it is open between looks.
 
-mod patience;
+mod schedule;
 mod remembered;
 
 use std::collections::BTreeSet;
@@ -25,11 +25,11 @@ use kernel::events::{Event, Listener};
 
 use super::Stop;
 use super::docker::Dockers;
-use super::node::{Flags, Node};
+use super::runtimes::{Flags, Node};
 use super::ovs::Switches;
-use super::start::{Surroundings, failed, stop_signals};
+use super::setup::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
-use patience::{Left, Pace, Quarrels};
+use schedule::{Left, Pace, Backoff};
 use remembered::Remembered;
 
 pub(crate) const HELP: &str = "\
@@ -85,7 +85,7 @@ pub(crate) fn run(
         listener,
         switches,
         pace: Pace::new(flags.interval),
-        quarrels: Quarrels::default(),
+        quarrels: Backoff::default(),
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
     };
@@ -106,7 +106,7 @@ struct Service {
     listener: Listener,
     switches: Switches,
     pace: Pace,
-    quarrels: Quarrels,
+    quarrels: Backoff,
     remembered: Remembered,
     /// The names of attachments' links on the host, bridges among them.
     host_links: BTreeSet<String>,

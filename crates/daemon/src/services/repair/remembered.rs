@@ -13,7 +13,7 @@ use cni_runtime::{Known, Runtime};
 use state::{Index, Record, Roots};
 
 /// How long an ADD, a DEL or another repair of the attachment is waited for. There is another look.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attachments by their runtimes' files.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Remembered {
         let Some(cached) = &known.cached else { return Ok(None) };
         let index = Index::new(roots);
         // Whoever removes the attachment holds this lock, and the runtime removes its file after that.
-        let lock = index.lock_attachment(&known.key, PATIENCE);
+        let lock = index.lock_attachment(&known.key, TIMEOUT);
         let lock = lock.map_err(|error| Error::from_chain(code::TRY_AGAIN_LATER, &error))?;
         if lock.is_none() || !is_same(&index.of_attachment(&known.key).found, &known.records) {
             return Ok(None);

@@ -15,7 +15,7 @@ use testkit::real::Etcd;
 use testkit::{Lab, Place as _, Service};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Nodes of a cluster, all in one lab.
 pub(crate) struct Cluster {
@@ -165,7 +165,7 @@ pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
 
 pub(crate) fn say(socket: &Path, line: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(line)?;
     let mut answer = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut answer)?;

@@ -13,7 +13,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _, Service, wait_for};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A node of a cluster.
 pub(crate) struct Cluster {
@@ -167,7 +167,7 @@ impl Cluster {
 
 pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(&wire::write_request(request).unwrap())?;
     let mut line = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut line)?;

@@ -126,8 +126,8 @@ impl Flow {
     }
 
     /// Waits for an answer after `since`, and says how long after that was.
-    pub(super) fn answered_after(&self, since: Instant, patience: Duration) -> Option<Duration> {
-        let end = Instant::now() + patience;
+    pub(super) fn answered_after(&self, since: Instant, timeout: Duration) -> Option<Duration> {
+        let end = Instant::now() + timeout;
         loop {
             let first = self.answers.lock().unwrap().iter().find(|at| since < **at).copied();
             match first {

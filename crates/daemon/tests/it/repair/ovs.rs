@@ -14,7 +14,7 @@ use super::flows::Flow;
 const BACK: Duration = Duration::from_secs(5);
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn list(host: &Host, ovs: &Ovs<'_>, more: &Value) -> NetworkList {
     let mut plugin = json!({
@@ -33,7 +33,7 @@ fn address(result: &Value) -> String {
 /// Ping from one container to the other works within the time; tells how long it took.
 fn back(what: &str, from: &Container, to: &str, ovs: &Ovs<'_>) {
     let start = Instant::now();
-    let answered = traffic::pings_within(from, to, PATIENCE);
+    let answered = traffic::pings_within(from, to, TIMEOUT);
     assert!(answered, "{what}: {to} does not answer\n{}", ovs.log());
     eprintln!(
         "MEASURED ovs, {what}: {} ms until {to} answered (wanted {} ms)",
@@ -76,7 +76,7 @@ fn scenes(name: &str, more: &Value) {
 
     // A container that is gone, without a word from the runtime.
     drop(c1);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while ovs.vsctl(&["list-ports", "br0"]).lines().count() != 1 {
         assert!(Instant::now() < deadline, "the port of a dead container stays");
     }
@@ -99,7 +99,7 @@ fn ports_of_the_switchs_own_come_back_and_dead_ones_go() {
 /// Every flow goes on; tells how long after `since` each did.
 fn flows_go_on(what: &str, flows: &[Flow], since: Instant, ovs: &Ovs<'_>) {
     for flow in flows {
-        let after = flow.answered_after(since, PATIENCE);
+        let after = flow.answered_after(since, TIMEOUT);
         let after = after.unwrap_or_else(|| panic!("{what}: no {}\n{}", flow.name, ovs.log()));
         eprintln!(
             "MEASURED ovs under traffic, {what}: {} again after {} ms (wanted {} ms)",
@@ -159,7 +159,7 @@ fn live_ports_come_back_under_traffic_and_no_stale_ones_stay() {
     flows_go_on("at first", &flows, Instant::now(), &ovs);
     let none_stale = |ovs: &Ovs<'_>, doomed: &[Container], since: Instant| {
         let wanted = 1 + live.len() + doomed.len();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let ports = ovs.vsctl(&["list-ports", "br0"]);
             if ports.lines().count() == wanted {
@@ -263,7 +263,7 @@ fn a_database_is_listened_to_over_tls() {
     ovs.vsctl(&["del-port", "br0", &port]);
     back("over TLS, after a port was deleted", &c1, &to, &ovs);
     drop(c1);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while ovs.vsctl(&["list-ports", "br0"]).lines().count() != 1 {
         assert!(Instant::now() < deadline, "the port of a dead container stays");
     }

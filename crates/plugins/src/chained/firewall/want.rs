@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cni::{AddResult, Error, code};
 use cni_plugin::Call;
-use firewall::firewalld::{Firewalld, PATIENCE, Source};
+use firewall::firewalld::{Firewalld, TIMEOUT, Source};
 use firewall::forward::{self, Blocker};
 use firewall::iptables;
 use firewall::iptables::isolation::Isolation;
@@ -85,11 +85,11 @@ pub(super) fn want(
 
 /// Returns firewalld, by way of the bus that the caller named.
 pub(super) fn firewalld(call: &Call<'_>) -> Firewalld {
-    let patience = match call.context().deadline {
-        Some(deadline) => PATIENCE.min(deadline.saturating_duration_since(Instant::now())),
-        None => PATIENCE,
+    let timeout = match call.context().deadline {
+        Some(deadline) => TIMEOUT.min(deadline.saturating_duration_since(Instant::now())),
+        None => TIMEOUT,
     };
-    Firewalld::new(call.roots().system_bus.as_deref(), patience)
+    Firewalld::new(call.roots().system_bus.as_deref(), timeout)
 }
 
 fn is_running(call: &Call<'_>) -> Result<bool, Error> {

@@ -13,12 +13,12 @@ use state::Index;
 use super::NAME;
 use super::facts::Facts;
 use crate::shared::filter::filter_error;
-use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
 /// Notes that an attachment would have its container's ports if they were free.
 pub(super) fn wait(index: &Index, key: &AttachmentKey) -> Result<(), Error> {
     let object = object(key);
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     index.hold(&object, key).map(drop).map_err(|error| file_error(&error))
 }
 
@@ -29,7 +29,7 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
     if index.holders(&object).found.is_empty() {
         return Ok(());
     }
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     let census = Census::new();
     for key in index.holders(&object).found {
         let record = index.get(&key, NAME).found;

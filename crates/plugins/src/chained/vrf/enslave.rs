@@ -22,9 +22,9 @@ use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
 
 /// How long the kernel may take to make an IPv6 address usable in its new table: as the reference.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 /// The pause between looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What is to be done, and what there is to lose.
 #[derive(Debug)]
@@ -261,7 +261,7 @@ impl Plan {
         }
         let filter =
             RouteFilter { family: kernel::route::IpFamily::V6, table: Some(self.table), oif: None };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let routes = self.socket.routes(filter).map_err(kernel)?;
             let missing = self.addresses.iter().find(|address| {
@@ -277,7 +277,7 @@ impl Plan {
                     format!("address {missing} did not appear in table {}", self.table),
                 ));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -289,7 +289,7 @@ impl Plan {
             .filter(|wanted| !found.iter().any(|found| is_same_way(wanted, found)))
             .collect();
         missing.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for route in missing {
             loop {
                 match self.socket.apply_one(&Change::AppendRoute(route.clone())) {
@@ -297,7 +297,7 @@ impl Plan {
                     Err(error) if error.is_exists() => break,
                     // The gateway's subnet, or the source address, may not be there yet.
                     Err(error) if is_too_early(&error) && Instant::now() < deadline => {
-                        thread::sleep(PAUSE);
+                        thread::sleep(POLL_INTERVAL);
                     }
                     Err(error) => return Err(kernel(error)),
                 }

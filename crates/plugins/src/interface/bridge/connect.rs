@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::{Config, Vlans, gateway_name};
-use super::gateway::{self, Others, Wanted};
+use super::gateway::{self, OnConflict, Wanted};
 use super::{NAME, filter, switch};
 use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
@@ -22,10 +22,10 @@ use crate::shared::undo::Undo;
 use crate::shared::{attachment, dns, forwarding, pair, rules};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
-const PORT_PATIENCE: Duration = Duration::from_millis(2550);
+const PORT_TIMEOUT: Duration = Duration::from_millis(2550);
 
 /// The pause between looks at a port that is coming up; it takes a fraction of a millisecond.
-const PORT_PAUSE: Duration = Duration::from_micros(200);
+const PORT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Where the container's interface stands in the result: after the bridge and the host's end.
 const CONTAINER_POSITION: usize = 2;
@@ -132,7 +132,7 @@ fn attach<'a>(
     let key = call.attachment();
     let index = Index::new(call.roots());
     undo.record("remove what was made", move || super::remove::all(call, None));
-    let bridge = switch::ensure(host, &index, config, key)?;
+    let bridge = bridge_link::ensure(host, &index, config, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
     let pair = pair::make(host, call, netns, wanted)?;
@@ -158,11 +158,11 @@ fn attach<'a>(
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns)?;
     claim::take(call, &index, &places, &facts.ips)?;
-    let gateways = Wanted { addresses: &plan.gateways, others: Others::of(config), vlan_mac: None };
+    let gateways = Wanted { addresses: &plan.gateways, others: OnConflict::of(config), vlan_mac: None };
     let mut new = |host: &mut RouteSocket| {
         claim::refuse_gateways(call, host, &index, &around.routed, &places, &plan.ips)
     };
-    let vlan_gateway = switch::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
+    let vlan_gateway = bridge_link::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {
@@ -333,7 +333,7 @@ fn configure(
 }
 
 fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
-    let deadline = Instant::now() + PORT_PATIENCE;
+    let deadline = Instant::now() + PORT_TIMEOUT;
     loop {
         let link = host.link_by_index(ifindex).map_err(kernel)?;
         let state = link.map(|link| link.oper_state);
@@ -345,10 +345,10 @@ fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(
                     format!("bridge port in error state: {state:?}"),
                 )
                 .with_details(format!(
-                    "port {ifname:?} did not come up within {PORT_PATIENCE:?}"
+                    "port {ifname:?} did not come up within {PORT_TIMEOUT:?}"
                 )));
             }
-            Some(_) => std::thread::sleep(PORT_PAUSE),
+            Some(_) => std::thread::sleep(PORT_POLL_INTERVAL),
             None => {
                 return Err(Error::new(codes::CONFLICT, format!("port {ifname:?} vanished")));
             }

@@ -24,7 +24,7 @@ pub(super) fn add(
     host: &mut RouteSocket,
     link: &Link,
     gateways: &[IpNet],
-    others: Others,
+    others: OnConflict,
     made: &mut Vec<IpNet>,
 ) -> Result<(), Error> {
     if gateways.is_empty() {
@@ -87,32 +87,32 @@ pub(super) struct Wanted<'a> {
     /// Their addresses.
     pub(super) addresses: &'a [IpNet],
     /// What becomes of addresses that are in the way.
-    pub(super) others: Others,
+    pub(super) others: OnConflict,
     /// The hardware address of a VLAN's link, should it be made; `None`: random.
     pub(super) vlan_mac: Option<MacAddr>,
 }
 
 /// What becomes of addresses that are in the way of a gateway's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum OnConflict {
     /// They stay, and ours is not added.
     Refuse,
     /// They are removed.
-    Remove,
+    Replace,
     /// They stay beside ours.
-    Stay,
+    Keep,
 }
 
-impl Others {
+impl OnConflict {
     /// As the configuration has it.
     pub(super) fn of(config: &Config) -> Self {
-        if config.force_address { Others::Remove } else { Others::Refuse }
+        if config.force_address { OnConflict::Replace } else { OnConflict::Refuse }
     }
 }
 
 /// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of an
 /// overlapping subnet, is in the way; link-local ones never are.
-fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: Others) -> Result<Plan, Error> {
+fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: OnConflict) -> Result<Plan, Error> {
     let mut plan = Plan::default();
     for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
         let conflicts =
@@ -126,8 +126,8 @@ fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: Others) -> Re
                     _ => false,
                 }
             });
-        for conflict in conflicts.filter(|_| others != Others::Stay) {
-            if others == Others::Refuse {
+        for conflict in conflicts.filter(|_| others != OnConflict::Keep) {
+            if others == OnConflict::Refuse {
                 return Err(Error::new(
                     codes::CONFLICT,
                     format!("{bridge:?} already has an IP address different from {gateway}"),
@@ -154,7 +154,7 @@ pub(crate) fn refuse_others(
     present: &[IpNet],
     gateways: &[IpNet],
 ) -> Result<(), Error> {
-    plan(link, present, gateways, Others::Refuse).map(drop)
+    plan(link, present, gateways, OnConflict::Refuse).map(drop)
 }
 
 /// Returns the address a subnet's gateway has on the bridge: IPAM's, or the first of the subnet.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn plan(present: &[&str], wanted: &[&str], force: bool) -> Result<Plan, String> {
-        let others = if force { Others::Remove } else { Others::Refuse };
+        let others = if force { OnConflict::Replace } else { OnConflict::Refuse };
         super::plan("br0", &nets(present), &nets(wanted), others).map_err(|error| error.msg)
     }
 

@@ -23,7 +23,7 @@ mod filter;
 mod gateway;
 mod remove;
 mod repair;
-mod switch;
+mod bridge_link;
 mod verify;
 mod vlan_gateway;
 

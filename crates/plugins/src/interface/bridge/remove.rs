@@ -50,7 +50,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
     if let Some(bridge) = bridge.filter(|_| failures.is_empty()) {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),
-            switch::release(index, &bridge, key),
+            bridge_link::release(index, &bridge, key),
         );
     }
     forwarding::release(index, key, Leaving::of(call), failures);
@@ -92,7 +92,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
     let mut failures = Failures::new();
     failures.note("collect attachments", collected);
-    failures.note("put away bridges", switch::collect(&index));
+    failures.note("put away bridges", bridge_link::collect(&index));
     forwarding::collect(&index, &mut failures);
     failures.into_result()
 }

@@ -8,7 +8,7 @@ use state::Index;
 
 use super::config::{Config, gateway_name};
 use super::connect::{Around, Facts, plan_vlans};
-use super::gateway::{self, Others, Wanted};
+use super::gateway::{self, OnConflict, Wanted};
 use super::{NAME, filter, switch, verify, vlan_gateway};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
@@ -25,7 +25,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
 
         let bridge =
-            switch::put_back(&mut host, index, &config, call.attachment(), &result, repair)?;
+            bridge_link::put_back(&mut host, index, &config, call.attachment(), &result, repair)?;
         let facts = Facts::read(index, call.attachment()).unwrap_or_default();
         // One that was made again is another link, and so may be one that has the name by now.
         let claims = match &bridge {
@@ -185,7 +185,7 @@ fn put_mtu_back(
     let (Some(bridge), Some(port)) = (bridge.map_err(kernel)?, port.map_err(kernel)?) else {
         return Ok(());
     };
-    if let Some(mtu) = switch::wrong_mtu(host, index, &bridge, &port)? {
+    if let Some(mtu) = bridge_link::wrong_mtu(host, index, &bridge, &port)? {
         let set = LinkSet { mtu: Some(mtu), ..LinkSet::default() };
         let what = format!("bridge {:?}: MTU {mtu}", bridge.name);
         repair.apply(host, what, &Change::SetLink { ifindex: bridge.index, set });
@@ -202,7 +202,7 @@ fn put_gateways_back(
     bridge: &Link,
     repair: &mut Repair,
 ) -> Result<(), Error> {
-    let ours = switch::own_gateway_link(host, index, config, bridge)?;
+    let ours = bridge_link::own_gateway_link(host, index, config, bridge)?;
     if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
         vlan_gateway::put_back(host, link, bridge, vlan, repair)?;
     }
@@ -213,21 +213,21 @@ fn put_gateways_back(
         let gateways = ips.iter().map(|ip| gateway::of(&ip.address, ip.gateway));
         let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
         // An address that is in the way by now is somebody else's. On a link of ours it has room beside ours.
-        let others = if ours.is_some() { Others::Stay } else { Others::Refuse };
+        let others = if ours.is_some() { OnConflict::Keep } else { OnConflict::Refuse };
         // Containers know it by the hardware address it had.
         let vlan =
             config.vlans.access.map(|vlan| gateway_name(&config.bridge, vlan)).transpose()?;
         let known = |name: &str| result.interfaces.iter().find(|link| link.name == name);
         let vlan_mac = vlan.and_then(|name| known(name.as_str())?.mac.parse().ok());
         let wanted = Wanted { addresses: &gateways, others, vlan_mac };
-        let given = switch::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
+        let given = bridge_link::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
         repair.note(repair::told(&drift), given.map(drop));
     }
     let Some(link) = &ours else { return Ok(()) };
     let astray = host_side::astray(host, link, &verify::ways(ips))?;
     for way in astray.missing {
-        let what = host_side::way_name(&way, &link.name);
-        repair.apply(host, what, &host_side::way_back(&way, link.index));
+        let what = host_side::route_name(&way, &link.name);
+        repair.apply(host, what, &host_side::restore_route(&way, link.index));
     }
     for covered in astray.covered {
         repair.look("leave the way", Err::<(), Error>(covered.drift(&link.name)));

@@ -11,7 +11,7 @@ use super::config::{Config, gateway_name};
 use super::connect::{Around, Facts};
 use super::{gateway, switch, vlan_gateway};
 use crate::ipam::host_local;
-use crate::shared::host_side::{self, Way};
+use crate::shared::host_side::{self, SubnetRoute};
 use crate::shared::{
     advertisements, claim, container, drift, forwarding, kernel_error as kernel, owner, pair,
     repair,
@@ -37,7 +37,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     // The reference's plugin leaves this way open, which is not drift.
     let facts = Facts::read(&index, call.attachment());
     let ours = facts.is_some();
-    if ours && switch::learns_past_filters(&config, &bridge) {
+    if ours && bridge_link::learns_past_filters(&config, &bridge) {
         return Err(drift(format!(
             "bridge {:?} learns from link-local frames, past macspoofchk",
             bridge.name
@@ -53,7 +53,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
     container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
-    if let Some(mtu) = switch::wrong_mtu(&mut host, &index, &bridge, &port)? {
+    if let Some(mtu) = bridge_link::wrong_mtu(&mut host, &index, &bridge, &port)? {
         return Err(drift(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu)));
     }
     let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
@@ -106,7 +106,7 @@ fn check_bridge(
     if config.vlans.wanted && !bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
         return Err(drift(format!("bridge {name:?} does not filter VLANs any more")));
     }
-    if switch::has_unwanted_stp(host, &bridge)? && switch::is_made_by_us(index, &bridge)? {
+    if bridge_link::has_unwanted_stp(host, &bridge)? && bridge_link::is_made_by_us(index, &bridge)? {
         return Err(drift(format!("bridge {name:?} has STP on, and new ports wait for it")));
     }
     Ok(bridge)
@@ -201,28 +201,28 @@ fn check_gateway(
     ips: &[IpConfig],
     bridge: &Link,
 ) -> Result<(), Error> {
-    let ours = switch::own_gateway_link(host, index, config, bridge)?;
+    let ours = bridge_link::own_gateway_link(host, index, config, bridge)?;
     if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
         vlan_gateway::check(host, link, bridge, vlan)?;
     }
     if let Some(link) = &ours {
-        let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
-        host_side::must_not_lack(lack, &link.name)?;
+        let lack = host_side::missing_ipv6(host, &link.name, ips)?;
+        host_side::require_ipv6(lack, &link.name)?;
     }
     check_gateway_addresses(host, config, ips)?;
     let Some(link) = &ours else { return Ok(()) };
     let astray = host_side::astray(host, link, &ways(ips))?;
     if let Some(way) = astray.missing.first() {
-        return Err(drift(format!("{} is gone", host_side::way_name(way, &link.name))));
+        return Err(drift(format!("{} is gone", host_side::route_name(way, &link.name))));
     }
     astray.covered.first().map_or(Ok(()), |covered| Err(covered.drift(&link.name)))
 }
 
 /// Returns what is to be behind the link with the gateways.
-pub(super) fn ways(ips: &[IpConfig]) -> Vec<Way> {
+pub(super) fn ways(ips: &[IpConfig]) -> Vec<SubnetRoute> {
     let of = |ip: &IpConfig| {
         let gateway = gateway::of(&ip.address, ip.gateway).ok()?;
-        Some(Way { gateway, to: ip.address.addr() })
+        Some(SubnetRoute { gateway, to: ip.address.addr() })
     };
     ips.iter().filter_map(of).collect()
 }
@@ -307,7 +307,7 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
 pub(super) fn fits_host(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let mut host = RouteSocket::open().map_err(kernel)?;
-    switch::observe(&mut host, &config)?;
+    bridge_link::observe(&mut host, &config)?;
     let Some((name, gateways)) = gateways(call, &config)? else { return Ok(()) };
     match host.link_by_name(&name).map_err(kernel)? {
         Some(link) => {

@@ -9,7 +9,7 @@ use kernel::route::{
 
 use super::config::{Config, gateway_name};
 use super::gateway::{self, Wanted};
-use super::switch::Made;
+use super::bridge_link::Made;
 use crate::shared::repair::Repair;
 use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
 

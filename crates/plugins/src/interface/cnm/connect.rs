@@ -17,14 +17,14 @@ use serde_json::{Map, Value, json};
 use state::{Durability, Index};
 
 use super::config::Config;
-use super::driver::{Driver, Patience};
+use super::driver::{Driver, Timeouts};
 use super::journal::{Endpoint, Found, Journal, Lease, Lent, Network, endpoint_id};
 use super::link;
 use super::network::{self, Drivers, answered_subnet, content};
 use super::plan::{parse_mac, plan};
 use super::pools::{outside, pools_of_family};
 use super::{NAME, remove};
-use crate::interface::single::Sites;
+use crate::interface::single::Namespaces;
 use crate::shared::container::{self, Options};
 use crate::shared::identity::Identity;
 use crate::shared::shared_object::file_error;
@@ -37,22 +37,22 @@ pub(super) const OPTIONS: Options = Options { skip_dad: true };
 /// Runs ADD.
 pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     let config = Config::of(call)?;
-    let mut sites = Sites::open(call.open_netns()?)?;
+    let mut namespaces = Namespaces::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
-    attachment::refuse_existing(&sites.inside, ifname, || {
+    attachment::refuse_existing(&namespaces.inside, ifname, || {
         format!("failed to attach the container: interface {ifname:?} already exists")
     })?;
-    let patience = Patience::new(config.timeout, call.context().deadline);
-    let drivers = Drivers::of(&config.network, &patience).map_err(|error| error.to_cni())?;
+    let timeouts = Timeouts::new(config.timeout, call.context().deadline);
+    let drivers = Drivers::of(&config.network, &timeouts).map_err(|error| error.to_cni())?;
     let journal = Journal::new(call.roots(), call.network().as_str());
-    put_away(call, &journal, &patience)?;
+    delete_unused(call, &journal, &timeouts)?;
     let mut undo = Undo::new();
-    let attached = attach(call, &config, &drivers, &patience, &journal, &mut sites, &mut undo);
+    let attached = attach(call, &config, &drivers, &timeouts, &journal, &mut namespaces, &mut undo);
     attached.map_err(|error| undo.run(error))
 }
 
 /// Removes what an ADD left that was killed; refuses when the container is attached elsewhere.
-fn put_away(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
+fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
     let key = call.attachment();
     if journal.endpoint(key)? == Found::Nothing {
         return Ok(());
@@ -70,7 +70,7 @@ fn put_away(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(
             .with_details("call DEL first"));
         }
     }
-    remove::all(call, key, None, patience)
+    remove::all(call, key, None, timeouts)
 }
 
 /// Network, addresses, endpoint, link, ports, in that order. What is about to be done is written down before.
@@ -78,27 +78,27 @@ fn attach<'a>(
     call: &'a Call<'_>,
     config: &Config,
     drivers: &Drivers<'_>,
-    patience: &'a Patience,
+    timeouts: &'a Timeouts,
     journal: &Journal,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {
     let key = call.attachment();
     let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
     let ipam = drivers.ipam.as_ref().map(|driver| driver.known().clone());
     let mut endpoint = Endpoint::new(key, boot_id, drivers.network.known().clone(), ipam);
-    let netns = sites.netns.clone();
-    undo.record("remove what was made", move || remove::all(call, key, Some(&netns), patience));
+    let netns = namespaces.netns.clone();
+    undo.record("remove what was made", move || remove::all(call, key, Some(&netns), timeouts));
     {
         let _lock = network::lock(call)?;
         journal.put_endpoint(&endpoint, Durability::Volatile)?;
     }
     let index = Index::new(call.roots());
-    attachment::write_down(call, &index, NAME, &json!({}), &sites.netns)?;
+    attachment::write_down(call, &index, NAME, &json!({}), &namespaces.netns)?;
     let given = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
     let network = {
         let _lock = network::lock(call)?;
-        network::ensure(call, journal, config, drivers, patience, given.as_ref())?
+        network::ensure(call, journal, config, drivers, timeouts, given.as_ref())?
     };
 
     let wished = match &drivers.ipam {
@@ -114,20 +114,20 @@ fn attach<'a>(
     journal.put_endpoint(&endpoint, durability)?;
     let driver = &drivers.network;
     let interface = create(config, &network, driver, &endpoint, &wished)?;
-    let before = link::numbers(sites)?;
+    let before = link::numbers(namespaces)?;
     let joined = join(call, config, &network, driver, &endpoint)?;
 
     let mac = parse_mac(driver, &interface.mac_address)?;
     let plan = plan(call, config, driver, &interface, given, &joined)?;
     let name = joined.interface_name.as_ref().map_or("", |name| name.src_name.as_str());
-    let offered = link::find(driver.name(), sites, name, &before)?;
+    let offered = link::find(driver.name(), namespaces, name, &before)?;
     endpoint.link = Some(offered.lent.clone());
     endpoint.external = plan.leads_out || !config.ports.is_empty();
     journal.put_endpoint(&endpoint, Durability::Volatile)?;
-    let link = link::take(call, sites, &offered, mac)?;
+    let link = link::take(call, namespaces, &offered, mac)?;
     endpoint.link = Some(Lent { inside: Some(Identity::of(&link)), ..offered.lent.clone() });
     journal.put_endpoint(&endpoint, Durability::Volatile)?;
-    configure(call, sites, &link, &plan.result)?;
+    configure(call, namespaces, &link, &plan.result)?;
     if endpoint.external {
         publish(config, &network, driver, &endpoint)?;
     }
@@ -302,13 +302,13 @@ fn join(
 /// Brings the link up with its addresses and routes.
 fn configure(
     call: &Call<'_>,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     link: &Link,
     result: &AddResult,
 ) -> Result<(), Error> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let ifname = call.ifname().as_str();
-    let Sites { inside, netns, .. } = sites;
+    let Namespaces { inside, netns, .. } = namespaces;
     container::configure(inside, netns, link.index, ifname, &ips, &result.routes, OPTIONS)?;
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         pair::wait_for_carrier(inside, link.index)?;

@@ -35,7 +35,7 @@ const MAX_ANSWER: usize = 1024 * 1024;
 const MAX_WORDS: usize = 1000;
 
 /// How long a driver is waited for that has kept silent before.
-const SILENT_PATIENCE: Duration = Duration::from_secs(2);
+const SILENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a configuration names a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,14 +145,14 @@ pub(super) enum AskError {
         source: io::Error,
     },
     /// It keeps silent.
-    #[error("driver {driver:?} did not answer {method} within {patience:?}")]
+    #[error("driver {driver:?} did not answer {method} within {timeout:?}")]
     Slow {
         /// The driver.
         driver: String,
         /// The call.
         method: Method,
         /// How long it was waited for.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The connection broke.
     #[error("driver {driver:?} did not answer {method}")]
@@ -232,26 +232,26 @@ impl AskError {
 
 /// How long drivers are waited for, in one call of the plugin.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     timeout: Duration,
     /// When the whole call must be over.
     deadline: Option<Instant>,
     silent: Cell<bool>,
 }
 
-impl Patience {
+impl Timeouts {
     /// `timeout` for each question, all before `deadline`.
     pub(super) fn new(timeout: Duration, deadline: Option<Instant>) -> Self {
-        Patience { timeout, deadline, silent: Cell::new(false) }
+        Timeouts { timeout, deadline, silent: Cell::new(false) }
     }
 
     fn left(&self) -> Duration {
         if self.silent.get() {
-            return self.timeout.min(SILENT_PATIENCE);
+            return self.timeout.min(SILENT_TIMEOUT);
         }
         let left = self.deadline.map(|end| end.saturating_duration_since(Instant::now()));
         // What must be undone gets some time though all of it is used up.
-        let left = left.map_or(self.timeout, |left| left.max(SILENT_PATIENCE));
+        let left = left.map_or(self.timeout, |left| left.max(SILENT_TIMEOUT));
         self.timeout.min(left)
     }
 }
@@ -261,7 +261,7 @@ impl Patience {
 pub(super) struct Driver<'p> {
     known: Known,
     address: Address,
-    patience: &'p Patience,
+    timeouts: &'p Timeouts,
 }
 
 impl<'p> Driver<'p> {
@@ -269,21 +269,21 @@ impl<'p> Driver<'p> {
     ///
     /// # Errors
     /// [`AskError::Missing`].
-    pub(super) fn find(name: &str, patience: &'p Patience) -> Result<Self, AskError> {
+    pub(super) fn find(name: &str, timeouts: &'p Timeouts) -> Result<Self, AskError> {
         let missing = |reason| AskError::Missing { driver: name.to_owned(), reason };
         let place = Place::parse(name).map_err(missing)?;
         let address = place.find(Path::new("/")).map_err(missing)?;
         let known = Known { name: name.to_owned(), address: address.to_string() };
-        Ok(Driver { known, address, patience })
+        Ok(Driver { known, address, timeouts })
     }
 
     /// Finds one that was written down: where it is now, else where it was.
     ///
     /// # Errors
     /// [`AskError::Missing`] when neither can be read.
-    pub(super) fn again(known: &Known, patience: &'p Patience) -> Result<Self, AskError> {
-        Driver::find(&known.name, patience).or_else(|missing| match known.address.parse() {
-            Ok(address) => Ok(Driver { known: known.clone(), address, patience }),
+    pub(super) fn again(known: &Known, timeouts: &'p Timeouts) -> Result<Self, AskError> {
+        Driver::find(&known.name, timeouts).or_else(|missing| match known.address.parse() {
+            Ok(address) => Ok(Driver { known: known.clone(), address, timeouts }),
             Err(_) => Err(missing),
         })
     }
@@ -324,7 +324,7 @@ impl<'p> Driver<'p> {
         let driver = || self.name().to_owned();
         let message = self.exchange(method, &cnm::write(question));
         if matches!(message, Err(AskError::Slow { .. })) {
-            self.patience.silent.set(true);
+            self.timeouts.silent.set(true);
         }
         let message = message?;
         tracing::debug!(driver = self.name(), call = %method, status = message.status, "asked a driver");
@@ -359,18 +359,18 @@ impl<'p> Driver<'p> {
 
     fn exchange(&self, method: Method, body: &[u8]) -> Result<Message, AskError> {
         let driver = self.name().to_owned();
-        let patience = self.patience.left();
-        let deadline = Instant::now() + patience;
+        let timeout = self.timeouts.left();
+        let deadline = Instant::now() + timeout;
         let failed = |source: io::Error| {
             let driver = driver.clone();
             match source.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    AskError::Slow { driver, method, patience }
+                    AskError::Slow { driver, method, timeout }
                 }
                 _ => AskError::Broken { driver, method, source },
             }
         };
-        let stream = connect(&self.address, patience).map_err(|source| match source.kind() {
+        let stream = connect(&self.address, timeout).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => failed(source),
             _ => {
                 let address = self.address.clone();
@@ -401,7 +401,7 @@ impl<'p> Driver<'p> {
                 Err(errno) => return Err(failed(errno.into())),
             }
             if deadline < Instant::now() {
-                return Err(AskError::Slow { driver, method, patience });
+                return Err(AskError::Slow { driver, method, timeout });
             }
         }
     }
@@ -414,9 +414,9 @@ fn words(bytes: &[u8]) -> String {
     one_line.chars().take(MAX_WORDS).collect()
 }
 
-/// Connects, waiting at most `patience` for one whose queue is full.
-fn connect(address: &Address, patience: Duration) -> io::Result<OwnedFd> {
-    let deadline = Instant::now() + patience;
+/// Connects, waiting at most `timeouts` for one whose queue is full.
+fn connect(address: &Address, timeout: Duration) -> io::Result<OwnedFd> {
+    let deadline = Instant::now() + timeout;
     match address {
         Address::Unix(path) => socket::connect_unix(path, deadline),
         Address::Tcp(address) => {

@@ -7,12 +7,12 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use super::journal::Lent;
-use crate::interface::single::Sites;
+use crate::interface::single::Namespaces;
 use crate::shared::{kernel_error as kernel, owner};
 
 /// The numbers of the links in the container.
-pub(super) fn numbers(sites: &mut Sites) -> Result<Vec<u32>, Error> {
-    let links = sites.inside.links().map_err(kernel)?;
+pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Error> {
+    let links = namespaces.inside.links().map_err(kernel)?;
     Ok(links.iter().map(|link| link.index).collect())
 }
 
@@ -31,18 +31,18 @@ pub(super) struct Offered {
 /// Code 111 when there is none.
 pub(super) fn find(
     driver: &str,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     src_name: &str,
     before: &[u32],
 ) -> Result<Offered, Error> {
     let wrong = |what: String| Error::new(codes::DRIVER, format!("driver {driver:?} {what}"));
     if src_name.is_empty() {
-        let links = sites.inside.links().map_err(kernel)?;
+        let links = namespaces.inside.links().map_err(kernel)?;
         let mut new = links.iter().filter(|link| !before.contains(&link.index));
         return match (new.next(), new.next()) {
             (Some(link), None) => {
                 let peer = link.link_netnsid.and(link.peer_index).filter(|_| link.is_kind("veth"));
-                let host_side = host_side(&mut sites.host, peer, link)?;
+                let host_side = host_side(&mut namespaces.host, peer, link)?;
                 Ok(offered(link, true, host_side))
             }
             (None, _) => {
@@ -57,12 +57,12 @@ pub(super) fn find(
     if IfName::new(src_name).is_err() {
         return Err(wrong(format!("named an interface that cannot be: {src_name:?}")));
     }
-    match sites.host.link_by_name(src_name).map_err(kernel)? {
+    match namespaces.host.link_by_name(src_name).map_err(kernel)? {
         Some(link) if link.loopback() => Err(wrong(format!("named the loopback {src_name:?}"))),
         Some(link) => {
             let peer = link.peer_index.filter(|_| link.is_kind("veth"));
             let peer = peer.filter(|_| link.link_netnsid.is_none());
-            let host_side = host_side(&mut sites.host, peer, &link)?;
+            let host_side = host_side(&mut namespaces.host, peer, &link)?;
             Ok(offered(&link, false, host_side))
         }
         None => Err(wrong(format!("named interface {src_name:?}, which is not on the host"))),
@@ -97,7 +97,7 @@ fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<V
 /// Code 100.
 pub(super) fn take(
     call: &Call<'_>,
-    sites: &mut Sites,
+    namespaces: &mut Namespaces,
     offered: &Offered,
     mac: Option<MacAddr>,
 ) -> Result<Link, Error> {
@@ -112,11 +112,11 @@ pub(super) fn take(
     let ifindex = offered.ifindex;
     if offered.lent.placed {
         let down = Change::SetLink { ifindex, set: LinkSet::default().up(false) };
-        sites.inside.apply_one(&down).map_err(failed)?;
-        sites.inside.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
+        namespaces.inside.apply_one(&down).map_err(failed)?;
+        namespaces.inside.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
     } else {
-        let set = LinkSet { netns: Some(sites.netns.clone()), ..set };
-        sites.host.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
+        let set = LinkSet { netns: Some(namespaces.netns.clone()), ..set };
+        namespaces.host.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
     }
     let gone = || {
         Error::new(
@@ -124,11 +124,11 @@ pub(super) fn take(
             format!("link {:?} vanished on its way into the container", offered.lent.name),
         )
     };
-    let link = sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
+    let link = namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
     let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) else { return Ok(link) };
     let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
-    sites.inside.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(failed)?;
-    sites.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)
+    namespaces.inside.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(failed)?;
+    namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)
 }
 
 /// Finds an attachment's link in its container by its mark, whatever it is called by now.

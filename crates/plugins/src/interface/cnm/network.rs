@@ -15,16 +15,16 @@ use serde_json::{Map, Value, json};
 use state::{Index, Lock};
 
 use super::config::{Config, Wanted};
-use super::driver::{AskError, Driver, Patience};
+use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Found, Journal, Network, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
-use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
 /// Keeps others from making or removing the network meanwhile.
 pub(super) fn lock(call: &Call<'_>) -> Result<Lock, Error> {
     let index = Index::new(call.roots());
     let object = format!("cnm {}", call.network());
-    index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))
+    index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))
 }
 
 /// The drivers of a network.
@@ -36,11 +36,11 @@ pub(super) struct Drivers<'p> {
 
 impl<'p> Drivers<'p> {
     /// Finds those that a configuration names, and makes sure that they are there.
-    pub(super) fn of(wanted: &Wanted, patience: &'p Patience) -> Result<Self, AskError> {
-        let network = Driver::find(&wanted.driver, patience)?;
+    pub(super) fn of(wanted: &Wanted, timeouts: &'p Timeouts) -> Result<Self, AskError> {
+        let network = Driver::find(&wanted.driver, timeouts)?;
         network.activate("NetworkDriver")?;
         let ipam = wanted.ipam_driver.as_deref();
-        let ipam = ipam.map(|name| Driver::find(name, patience)).transpose()?;
+        let ipam = ipam.map(|name| Driver::find(name, timeouts)).transpose()?;
         if let Some(ipam) = &ipam {
             ipam.activate("IpamDriver")?;
         }
@@ -54,7 +54,7 @@ pub(super) fn ensure(
     journal: &Journal,
     config: &Config,
     drivers: &Drivers<'_>,
-    patience: &Patience,
+    timeouts: &Timeouts,
     given: Option<&AddResult>,
 ) -> Result<Network, Error> {
     match journal.network()? {
@@ -69,7 +69,7 @@ pub(super) fn ensure(
                 )
                 .with_details("its driver cannot change it: remove its attachments first, or give the network another name"));
             }
-            remove(call, journal, &network, patience)?;
+            remove(call, journal, &network, timeouts)?;
         }
         found => {
             let words = match &found {
@@ -97,7 +97,7 @@ pub(super) fn ensure(
     journal.put_network(&network)?;
     match make(journal, &mut network, drivers, given) {
         Ok(()) => Ok(network),
-        Err(error) => Err(match remove(call, journal, &network, patience) {
+        Err(error) => Err(match remove(call, journal, &network, timeouts) {
             Ok(()) => error,
             Err(undo) => error.with_details(format!("could not remove the network: {undo}")),
         }),
@@ -213,20 +213,20 @@ pub(super) fn content(driver: &Driver<'_>, method: Method, reason: String) -> Er
 pub(super) fn release(
     call: &Call<'_>,
     journal: &Journal,
-    patience: &Patience,
+    timeouts: &Timeouts,
 ) -> Result<(), Error> {
     if journal.has_endpoints()? {
         return Ok(());
     }
     match journal.network()? {
         Found::Nothing => Ok(()),
-        Found::This(network) => remove(call, journal, &network, patience),
+        Found::This(network) => remove(call, journal, &network, timeouts),
         Found::Damaged(words) => {
             call.warn(format_args!(
                 "the record of the network is damaged, its pools are not given back: {words}"
             ));
             if let Ok(config) = Config::of_network(call)
-                && let Ok(driver) = Driver::find(&config.network.driver, patience)
+                && let Ok(driver) = Driver::find(&config.network.driver, timeouts)
             {
                 let network_id = network_id(call.network().as_str());
                 let deleted = driver.tell(Method::DeleteNetwork, &NetworkName { network_id });
@@ -245,10 +245,10 @@ fn remove(
     call: &Call<'_>,
     journal: &Journal,
     network: &Network,
-    patience: &Patience,
+    timeouts: &Timeouts,
 ) -> Result<(), Error> {
     let asked = |error: AskError| error.to_cni();
-    let driver = Driver::again(&network.driver, patience).map_err(asked)?;
+    let driver = Driver::again(&network.driver, timeouts).map_err(asked)?;
     let name = NetworkName { network_id: network.id.clone() };
     if network.made {
         // Should the answer be lost, a refusal of what comes next time counts no more.
@@ -268,7 +268,7 @@ fn remove(
         Err(error) => return Err(error.to_cni()),
     }
     if let Some(known) = &network.ipam_driver {
-        let ipam = Driver::again(known, patience).map_err(asked)?;
+        let ipam = Driver::again(known, timeouts).map_err(asked)?;
         for pool in &network.pools {
             give_back(call, &ipam, network, pool)?;
         }

@@ -12,7 +12,7 @@ use kernel::route::RouteSocket;
 use state::Index;
 
 use super::config::{Config, timeout_of};
-use super::driver::{AskError, Driver, Patience};
+use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
 use super::{NAME, link, network, pools};
 use crate::shared::attachment::{self, Left, Stale};
@@ -21,13 +21,13 @@ use crate::shared::kernel_error as kernel;
 
 /// Runs DEL. Needs nothing but the attachment's key; the rest is written down.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    let patience = Patience::new(timeout_of(call), call.context().deadline);
-    attachment::del(call, |netns| all(call, call.attachment(), netns, &patience))
+    let timeouts = Timeouts::new(timeout_of(call), call.context().deadline);
+    attachment::del(call, |netns| all(call, call.attachment(), netns, &timeouts))
 }
 
 /// Runs GC.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let patience = Patience::new(timeout_of(call), call.context().deadline);
+    let timeouts = Timeouts::new(timeout_of(call), call.context().deadline);
     let journal = Journal::new(call.roots(), call.network().as_str());
     let index = Index::new(call.roots());
     let written = journal.endpoints()?.into_iter().map(|endpoint| endpoint.attachment);
@@ -41,24 +41,24 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let looked = keys.clone();
     for key in keys {
         let one = Stale::look(&index, NAME, key);
-        let collected = one.collect(&index, NAME, || all(call, &one.key, None, &patience));
+        let collected = one.collect(&index, NAME, || all(call, &one.key, None, &timeouts));
         if failures.note(format_args!("collect {}", one.key), collected).is_none() {
             left.push(one.key);
         }
     }
-    failures.note("put away the network", release(call, &journal, &patience));
+    failures.note("put away the network", release(call, &journal, &timeouts));
     attachment::collect_addresses(call, NAME, &looked, Left::LinksOf(left), &mut failures);
     failures.into_result()
 }
 
 /// Removes the network if nobody is on it.
-fn release(call: &Call<'_>, journal: &Journal, patience: &Patience) -> Result<(), Error> {
+fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
     if journal.has_endpoints()? || journal.network()? == Found::Nothing {
         // An ADD may have been killed as it began.
         return journal.tidy();
     }
     let _lock = network::lock(call)?;
-    network::release(call, journal, patience)
+    network::release(call, journal, timeouts)
 }
 
 /// Opens the namespace that ADD wrote down, if it is still there.
@@ -73,7 +73,7 @@ pub(super) fn all(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
-    patience: &Patience,
+    timeouts: &Timeouts,
 ) -> Result<(), Error> {
     let journal = Journal::new(call.roots(), key.network.as_str());
     let recorded = match netns {
@@ -85,20 +85,20 @@ pub(super) fn all(
     let found = journal.endpoint(key)?;
     let known = found != Found::Nothing;
     match found {
-        Found::This(endpoint) => undo(call, &endpoint, netns, patience, &mut failures),
+        Found::This(endpoint) => undo(call, &endpoint, netns, timeouts, &mut failures),
         Found::Damaged(words) => {
             call.warn(format_args!("what was written down about {key} is damaged: {words}"));
-            undo_unknown(call, &journal, key, netns, patience, &mut failures);
+            undo_unknown(call, &journal, key, netns, timeouts, &mut failures);
         }
-        Found::Nothing => undo_unknown(call, &journal, key, netns, patience, &mut failures),
+        Found::Nothing => undo_unknown(call, &journal, key, netns, timeouts, &mut failures),
     }
     failures.into_result()?;
     if known {
         let _lock = network::lock(call)?;
         journal.remove_endpoint(key)?;
-        network::release(call, &journal, patience)?;
+        network::release(call, &journal, timeouts)?;
     } else {
-        release(call, &journal, patience)?;
+        release(call, &journal, timeouts)?;
     }
     attachment::forget(&Index::new(call.roots()), key, NAME)
 }
@@ -108,7 +108,7 @@ fn undo(
     call: &Call<'_>,
     endpoint: &Endpoint,
     netns: Option<&Netns>,
-    patience: &Patience,
+    timeouts: &Timeouts,
     failures: &mut Failures,
 ) {
     let key = &endpoint.attachment;
@@ -121,7 +121,7 @@ fn undo(
     };
     // What the driver put into the container it looks for under the name it gave it.
     give_back(failures, true);
-    let driver = Driver::again(&endpoint.driver, patience).map_err(|error| error.to_cni());
+    let driver = Driver::again(&endpoint.driver, timeouts).map_err(|error| error.to_cni());
     let driver = match endpoint.made {
         true => failures.note("find the driver", driver),
         false => None,
@@ -147,7 +147,7 @@ fn undo(
     if endpoint.leases.is_empty() {
         return;
     }
-    let ipam = Driver::again(known, patience).map_err(|error| error.to_cni());
+    let ipam = Driver::again(known, timeouts).map_err(|error| error.to_cni());
     let Some(ipam) = failures.note("find the IPAM driver", ipam) else { return };
     for lease in &endpoint.leases {
         match lease.address {
@@ -216,7 +216,7 @@ fn undo_unknown(
     journal: &Journal,
     key: &AttachmentKey,
     netns: Option<&Netns>,
-    patience: &Patience,
+    timeouts: &Timeouts,
     failures: &mut Failures,
 ) {
     let Some(addresses) = failures.note("look into the container", marked_addresses(netns, key))
@@ -229,7 +229,7 @@ fn undo_unknown(
         }
         return;
     };
-    let asked = Driver::find(&config.network.driver, patience).and_then(|driver| {
+    let asked = Driver::find(&config.network.driver, timeouts).and_then(|driver| {
         let name = name_of(key);
         for method in [Method::Leave, Method::DeleteEndpoint] {
             match driver.tell(method, &name) {
@@ -245,7 +245,7 @@ fn undo_unknown(
         return;
     }
     failures.note("delete the link", delete_marked(call, netns, key));
-    failures.note("release the addresses", release_found(call, journal, &addresses, patience));
+    failures.note("release the addresses", release_found(call, journal, &addresses, timeouts));
 }
 
 /// The addresses of the link with our mark; `None` when there is no such link.
@@ -284,11 +284,11 @@ fn release_found(
     call: &Call<'_>,
     journal: &Journal,
     addresses: &[IpAddr],
-    patience: &Patience,
+    timeouts: &Timeouts,
 ) -> Result<(), Error> {
     let Some(network) = journal.network()?.legible() else { return Ok(()) };
     let Some(known) = &network.ipam_driver else { return Ok(()) };
-    let ipam = Driver::again(known, patience).map_err(|error| error.to_cni())?;
+    let ipam = Driver::again(known, timeouts).map_err(|error| error.to_cni())?;
     let others = journal.endpoints()?;
     let held = |address: &IpAddr| {
         let leases = others.iter().flat_map(|other| &other.leases);

@@ -8,11 +8,11 @@ use cnm::network::EndpointName;
 use super::NAME;
 use super::config::Config;
 use super::connect::OPTIONS;
-use super::driver::{Driver, Patience};
+use super::driver::{Driver, Timeouts};
 use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
 use super::network::Drivers;
 use super::remove::Told;
-use crate::interface::single::Sites;
+use crate::interface::single::Namespaces;
 use crate::shared::repair::{self, Inside};
 use crate::shared::{attachment, container, drift, owner};
 
@@ -30,17 +30,17 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
         Found::Nothing => return Err(drift(format!("nothing is written down about {key}"))),
         Found::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
     };
-    let mut sites = Sites::open(call.open_netns()?)?;
+    let mut namespaces = Namespaces::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
-    let link = container::reported_link(&mut sites.inside, call, &result, &[])?;
+    let link = container::reported_link(&mut namespaces.inside, call, &result, &[])?;
     if link.alias.as_deref() != Some(&owner::alias(key)) {
         return Err(drift(format!("interface {ifname:?} is not the one that ADD took")));
     }
     container::require_up(&link)?;
     let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
-    container::check(&mut sites.inside, link.index, ifname, &ips, &result.routes)?;
-    let patience = Patience::new(config.timeout, call.context().deadline);
-    let driver = Driver::again(&endpoint.driver, &patience).map_err(|error| error.to_cni())?;
+    container::check(&mut namespaces.inside, link.index, ifname, &ips, &result.routes)?;
+    let timeouts = Timeouts::new(config.timeout, call.context().deadline);
+    let driver = Driver::again(&endpoint.driver, &timeouts).map_err(|error| error.to_cni())?;
     let name = EndpointName {
         network_id: network_id(key.network.as_str()),
         endpoint_id: endpoint_id(key),
@@ -65,8 +65,8 @@ pub(super) fn repair(call: &Call<'_>) -> Result<Vec<String>, Error> {
             no_prefix_routes: false,
         };
         let result = call.require_prev_result("Required prevResult missing")?;
-        let mut sites = Sites::open(call.open_netns()?)?;
-        let (netns, inside) = (&sites.netns, &mut sites.inside);
+        let mut namespaces = Namespaces::open(call.open_netns()?)?;
+        let (netns, inside) = (&namespaces.netns, &mut namespaces.inside);
         repair::container_side(call, netns, inside, &result, wanted, repair).map(drop)
     })
 }
@@ -77,7 +77,7 @@ pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ipam) = call.ipam() {
         ipam.status()?;
     }
-    let patience = Patience::new(config.timeout, call.context().deadline);
-    let there = Drivers::of(&config.network, &patience);
+    let timeouts = Timeouts::new(config.timeout, call.context().deadline);
+    let there = Drivers::of(&config.network, &timeouts);
     there.map(drop).map_err(|error| attachment::unavailable(error.to_cni()))
 }

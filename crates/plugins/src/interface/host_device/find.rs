@@ -21,7 +21,7 @@ const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"]
 
 /// The device as it was found.
 #[derive(Debug)]
-pub enum Seen {
+pub enum Observed {
     /// A link of the host.
     Link(Box<Found>),
     /// A device that a program drives.
@@ -43,13 +43,13 @@ pub struct Found {
 }
 
 /// Looks for the device; says who has it if it is not there.
-pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Error> {
+pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, Error> {
     if let Some(pci_id) = driven_by_program(config)? {
         let object = user_space::object_of(config);
         let holder = object.and_then(|object| user_space::holder(&config.index, &object));
         return match holder {
             Some(holder) => Err(user_space::in_use(config, &holder)),
-            None => Ok(Seen::UserSpace { pci_id }),
+            None => Ok(Observed::UserSpace { pci_id }),
         };
     }
     let link = match find(config, host) {
@@ -74,7 +74,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Seen, Erro
         Device::Bus(bus) if is_pci(bus.id()) => bus.id().to_owned(),
         _ => from_path().unwrap_or_default(),
     };
-    Ok(Seen::Link(Box::new(Found { link, pci_id, path })))
+    Ok(Observed::Link(Box::new(Found { link, pci_id, path })))
 }
 
 /// Says whether a program drives the device: returns its PCI address then. Where a PCI address is given its driver

@@ -13,17 +13,17 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, Device};
-use super::find::Seen;
+use super::find::Observed;
 use super::user_space;
 use crate::shared::identity::Identity;
 use crate::shared::{kernel_error as kernel, owner};
 
 /// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
 /// thread of its own, one namespace after the other.
-const RETURN_PATIENCE: Duration = Duration::from_secs(10);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause between looks.
-const RETURN_PAUSE: Duration = Duration::from_millis(20);
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How many names are tried for a device whose own was taken meanwhile.
 const SPARE_NAMES: u32 = 8;
@@ -60,12 +60,12 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn new(config: &Config, seen: &Seen) -> Self {
+    pub(super) fn new(config: &Config, seen: &Observed) -> Self {
         let (key, text) = config.selection();
         let selected = (key.to_owned(), text);
         let found = match seen {
-            Seen::Link(found) => found,
-            Seen::UserSpace { pci_id } => {
+            Observed::Link(found) => found,
+            Observed::UserSpace { pci_id } => {
                 return Facts {
                     user_space: true,
                     selected,
@@ -245,7 +245,7 @@ fn find_returned(
         let named = host.link_by_name(ifname).map_err(kernel)?;
         return Ok(named.filter(|link| !link.up() && is_asked_for(call, link)));
     };
-    let deadline = Instant::now() + RETURN_PATIENCE;
+    let deadline = Instant::now() + RETURN_TIMEOUT;
     loop {
         let all = host.links().map_err(kernel)?;
         let found = all.into_iter().filter(|link| facts.is(link));
@@ -264,7 +264,7 @@ fn find_returned(
             ));
             return Ok(None);
         }
-        std::thread::sleep(RETURN_PAUSE);
+        std::thread::sleep(RETURN_POLL_INTERVAL);
     }
 }
 

@@ -10,7 +10,7 @@ use super::HostDevice;
 use super::config::Config;
 use crate::interface::single::SingleLink as _;
 use crate::shared::attachment::may_live;
-use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
 /// Names the device: by its address on the bus, and where it has none by the key and the text that ask for it.
 pub(super) fn object(address: &str, selection: (&str, &str)) -> String {
@@ -50,7 +50,7 @@ pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Error {
 /// Code 108 if another one was quicker, 105 or 11 when our own files refuse.
 pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Error> {
     let (index, own) = (&config.index, call.attachment());
-    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     match holder(index, object) {
         Some(other) if other != *own => Err(in_use(config, &other)),
         _ => index.hold(object, own).map(drop).map_err(|error| file_error(&error)),
@@ -65,6 +65,6 @@ pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result
     if !index.holders(object).found.contains(key) {
         return Ok(());
     }
-    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     index.release(object, key).map(drop).map_err(|error| file_error(&error))
 }

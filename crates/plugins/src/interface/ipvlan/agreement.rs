@@ -9,7 +9,7 @@ use state::{Index, Release};
 use super::Ipvlan;
 use crate::interface::single::SingleLink;
 use crate::shared::attachment;
-use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
 /// The note of a parent that is held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub(super) fn join<T>(
 ) -> Result<T, Error> {
     let index = Index::new(call.roots());
     let object = object(parent);
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
     let known = index.known_note(&object).map_err(|error| file_error(&error))?;
     let found: Option<Agreement> = known.and_then(|note| serde_json::from_value(note).ok());
@@ -71,7 +71,7 @@ pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Resul
     if index.read_note(&object).found.is_none() {
         return Ok(());
     }
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
         return Ok(());
     }

@@ -141,7 +141,7 @@ impl Config {
 }
 
 /// The attachment's port, and what its mirrors are like.
-struct Seen {
+struct Observed {
     port: Uuid,
     name: String,
     bridge: String,
@@ -154,7 +154,7 @@ fn observe(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-) -> Result<Seen, Error> {
+) -> Result<Observed, Error> {
     let mut look = Transaction::new(DATABASE);
     let own = vec![has_id(ids::OWNER, &call.attachment().hash())];
     let mut handles = vec![look.select(Port::TABLE, own, &["_uuid", "name"])];
@@ -190,7 +190,7 @@ fn observe(
         .with_details("key \"bridge\" may be left out"));
     }
     let mirrors = mirrors::seen(&found, &mirrors, &config.mirrors, Some(&port))?;
-    Ok(Seen { port, name, bridge, mirrors })
+    Ok(Observed { port, name, bridge, mirrors })
 }
 
 /// Runs ADD: the port joins the mirrors, which are made where they are not.
@@ -243,7 +243,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
 }
 
 /// A port that is mirrored to itself would multiply its frames.
-fn refuse_circles(config: &Config, seen: &Seen) -> Result<(), Error> {
+fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
     for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
         let is_source = ["select_src_port", "select_dst_port"]
             .iter()
@@ -265,7 +265,7 @@ fn refuse_circles(config: &Config, seen: &Seen) -> Result<(), Error> {
 
 /// Runs DEL: the port leaves the mirrors; those that we made and nobody uses go.
 fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let _no_repair = repair::keep_off(call)?;
+    let _no_repair = repair::lock_out_repair(call)?;
     of(call, call.attachment(), role)
 }
 

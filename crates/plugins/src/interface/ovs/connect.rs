@@ -50,7 +50,7 @@ pub(super) struct Facts {
 
 /// What was found in the database before anything was changed.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Observed {
     /// The bridge's datapath, if the bridge is there.
     datapath: Option<String>,
     /// Ports that are to go: of an earlier boot, or this attachment's own leftover.
@@ -103,7 +103,7 @@ pub(super) fn observe(
     switch: &mut Switch,
     call: &Call<'_>,
     config: &Config,
-) -> Result<Seen, Error> {
+) -> Result<Observed, Error> {
     let key = call.attachment();
     let boot = state::boot_id().map_err(|error| file_error(&error))?;
     let name = port_name(key, config);
@@ -152,7 +152,7 @@ pub(super) fn observe(
     }
     let tunnels = tunnels
         .map(|handle| found.rows(handle).iter().map(|row| row.text("name").to_owned()).collect());
-    Ok(Seen {
+    Ok(Observed {
         datapath,
         unmade: found.rows(bridge).first().is_some_and(is_unmade),
         stale,
@@ -165,7 +165,7 @@ pub(super) fn observe(
 fn plan(
     config: &Config,
     owner: &Owner<'_>,
-    seen: &Seen,
+    seen: &Observed,
     name: &str,
     mac: MacAddr,
 ) -> (Transaction, Handle) {
@@ -231,7 +231,7 @@ pub(super) fn write(
     switch: &mut Switch,
     call: &Call<'_>,
     config: &Config,
-    mut seen: Seen,
+    mut seen: Observed,
     name: &str,
     mac: MacAddr,
 ) -> Result<(Uuid, bool), Error> {
@@ -263,7 +263,7 @@ pub(super) fn write(
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &'a Config,
-    seen: Seen,
+    seen: Observed,
     site: &mut Site<'_>,
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {

@@ -11,7 +11,7 @@ use ovsdb::{
 };
 
 /// How long the database, and then the switch, may take: both answer within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often somebody else may change what was read before it is changed.
 pub(super) const ATTEMPTS: usize = 8;
@@ -70,7 +70,7 @@ impl Switch {
     /// # Errors
     /// Code 112.
     pub(super) fn connect(call: &Call<'_>, remote: &Remote) -> Result<Self, Error> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let until = call.context().deadline.map_or(until, |deadline| deadline.min(until));
         let client = Client::connect(remote, LIMITS, until).map_err(|error| told(&error))?;
         Ok(Switch { client, until, listens: false })

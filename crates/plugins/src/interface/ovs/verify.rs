@@ -71,14 +71,14 @@ fn check_host(
 
 /// What the database says of an attachment's port.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct Observed {
     pub(super) bridge: Option<Bridge>,
     pub(super) port: Option<Port>,
     pub(super) interface: Option<Interface>,
 }
 
 /// Reads the port by its name, and its bridge.
-pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Seen, Error> {
+pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Error> {
     let mut look = Transaction::new(DATABASE);
     let by_name = |name: &str| vec![Condition::equals("name", name)];
     let columns = ["_uuid", "name", "datapath_type"];
@@ -86,7 +86,7 @@ pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<S
     let port = look.select(Port::TABLE, by_name(name), Port::COLUMNS);
     let interface = look.select(Interface::TABLE, by_name(name), Interface::COLUMNS);
     let outcome = switch.transact(&look)?;
-    let mut seen = Seen {
+    let mut seen = Observed {
         bridge: outcome.rows(bridge).first().map(Bridge::read),
         port: outcome.rows(port).first().map(Port::read),
         interface: outcome.rows(interface).first().map(Interface::read),
@@ -109,7 +109,7 @@ pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<S
 }
 
 /// Says the first thing that is not as ADD left it.
-pub(super) fn judge(call: &Call<'_>, config: &Config, name: &str, seen: &Seen) -> Option<String> {
+pub(super) fn judge(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) -> Option<String> {
     let Some(bridge) = &seen.bridge else {
         return Some(format!("bridge {:?} is gone", config.bridge));
     };

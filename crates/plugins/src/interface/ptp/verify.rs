@@ -50,8 +50,8 @@ fn check_pair(host: &mut RouteSocket, result: &AddResult, link: &Link) -> Result
 }
 
 fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(), Error> {
-    let lack = host_side::lack_of_ipv6(host, &link.name, ips)?;
-    host_side::must_not_lack(lack, &link.name)?;
+    let lack = host_side::missing_ipv6(host, &link.name, ips)?;
+    host_side::require_ipv6(lack, &link.name)?;
     advertisements::check(&link.name)?;
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
     for gateway in plan::gateways(ips) {

@@ -11,16 +11,16 @@ use super::answered_nonsense;
 use crate::shared::daemon::{self, ExchangeError};
 
 /// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long an answer is waited for that decides what is done: the store may be slow, and kubelet waits for minutes.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
-const TELL_PATIENCE: Duration = Duration::from_secs(1);
+const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long it is waited for when it says whether it could answer.
-const STATUS_PATIENCE: Duration = Duration::from_secs(10);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The daemon.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Daemon {
 
     /// Asks for addresses, and waits for a daemon that is not there yet.
     pub(super) fn assigned(&self, request: &Request) -> Result<Vec<Assigned>, Failed> {
-        match self.ask(request, START_PATIENCE, ANSWER_PATIENCE)? {
+        match self.ask(request, START_TIMEOUT, ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),
             Answer::Refused(refusal) => Err(Failed { error: refusal.to_cni(), may_be_done: false }),
@@ -57,7 +57,7 @@ impl Daemon {
     /// Asks a daemon that is there whether something is so. One that is missing for a moment only says nothing against it:
     /// ADD waits for it.
     pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
-        match self.ask(request, Duration::ZERO, STATUS_PATIENCE) {
+        match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
             Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that nobody asked for")),
             Ok(Answer::Refused(refusal)) => {
@@ -75,7 +75,7 @@ impl Daemon {
     /// # Errors
     /// Code 105 when nothing can be left either.
     pub(super) fn tell(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
-        match self.ask(request, Duration::ZERO, TELL_PATIENCE) {
+        match self.ask(request, Duration::ZERO, TELL_TIMEOUT) {
             Ok(Answer::Ok) => return Ok(()),
             Ok(Answer::Refused(refusal)) => call.warn(refusal.to_cni()),
             Ok(Answer::Assigned(_)) => call.warn(nonsense("it names addresses").error),
@@ -89,7 +89,7 @@ impl Daemon {
     /// # Errors
     /// What a daemon that is there has against it.
     pub(super) fn tell_now(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
-        match self.ask(request, Duration::ZERO, STATUS_PATIENCE) {
+        match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
             Ok(Answer::Refused(refusal)) => Err(refusal.to_cni()),
             Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses").error),
@@ -123,7 +123,7 @@ impl Daemon {
         &self,
         request: &Request,
         start: Duration,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, Failed> {
         let line = wire::write_request(request).map_err(|error| {
             let error = Error::from_chain(code::INVALID_CONFIG, &error)
@@ -131,7 +131,7 @@ impl Daemon {
                 .with_details("ranges and exclusions are too many");
             Failed { error, may_be_done: false }
         })?;
-        let line = self.0.exchange(&line, start, patience).map_err(|source| Failed {
+        let line = self.0.exchange(&line, start, timeout).map_err(|source| Failed {
             error: Error::from_chain(code::TRY_AGAIN_LATER, &source)
                 .context("netwrightd does not say which addresses are free")
                 .with_details("is \"netwrightd ipam\" running? its own log says more"),

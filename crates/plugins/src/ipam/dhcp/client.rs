@@ -46,12 +46,12 @@ pub enum AskError {
         source: io::Error,
     },
     /// It did not answer in time.
-    #[error("the DHCP daemon at {path} did not answer within {patience:?}", path = path.display())]
+    #[error("the DHCP daemon at {path} did not answer within {timeout:?}", path = path.display())]
     Slow {
         /// The socket.
         path: PathBuf,
         /// How long we waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Its answer is none.
     #[error("the DHCP daemon at {path} answered what is no answer: {reason}", path = path.display())]
@@ -90,8 +90,8 @@ impl AskError {
 ///
 /// # Errors
 /// [`AskError`].
-pub fn ask(path: &Path, ask: &Ask, patience: Duration) -> Result<Answer, AskError> {
-    ask_when_there(path, ask, Duration::ZERO, patience)
+pub fn ask(path: &Path, ask: &Ask, timeout: Duration) -> Result<Answer, AskError> {
+    ask_when_there(path, ask, Duration::ZERO, timeout)
 }
 
 /// Does what [`ask`] does, and waits as long as `start` for a daemon that is not there.
@@ -102,12 +102,12 @@ pub(super) fn ask_when_there(
     path: &Path,
     ask: &Ask,
     start: Duration,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Answer, AskError> {
     let began = Instant::now();
-    let deadline = began + patience;
+    let deadline = began + timeout;
     let mut absent = None;
-    let connected = wait::until(path, began + start.min(patience), || {
+    let connected = wait::until(path, began + start.min(timeout), || {
         let left = left(deadline);
         match connect(path, left) {
             Err(AskError::Dial { source, .. }) if daemon::is_absent(&source) => {
@@ -126,7 +126,7 @@ pub(super) fn ask_when_there(
     };
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            AskError::Slow { path: path.to_owned(), patience }
+            AskError::Slow { path: path.to_owned(), timeout }
         }
         _ => AskError::Broken { path: path.to_owned(), source },
     };
@@ -147,7 +147,7 @@ pub(super) fn ask_when_there(
             Err(error) => return Err(failed(error)),
         }
         if deadline < Instant::now() {
-            return Err(AskError::Slow { path: path.to_owned(), patience });
+            return Err(AskError::Slow { path: path.to_owned(), timeout });
         }
     }
     let garbage = |reason: String| AskError::Garbage { path: path.to_owned(), reason };
@@ -162,10 +162,10 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(SHORTEST_WAIT)
 }
 
-/// Connects, waiting at most `patience` for a daemon whose queue is full.
-fn connect(path: &Path, patience: Duration) -> Result<UnixStream, AskError> {
+/// Connects, waiting at most `timeout` for a daemon whose queue is full.
+fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, AskError> {
     let failed = |errno: rustix::io::Errno| match errno {
-        rustix::io::Errno::AGAIN => AskError::Slow { path: path.to_owned(), patience },
+        rustix::io::Errno::AGAIN => AskError::Slow { path: path.to_owned(), timeout },
         errno => AskError::Dial { path: path.to_owned(), source: errno.into() },
     };
     let socket = rustix::net::socket_with(
@@ -175,7 +175,7 @@ fn connect(path: &Path, patience: Duration) -> Result<UnixStream, AskError> {
         None,
     )
     .map_err(failed)?;
-    let wait = patience.max(SHORTEST_WAIT);
+    let wait = timeout.max(SHORTEST_WAIT);
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(wait)).map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     rustix::net::connect(&socket, &address).map_err(failed)?;

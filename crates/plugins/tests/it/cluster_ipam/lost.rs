@@ -13,7 +13,7 @@ use crate::support::cluster::{Daemon, left, says, socket};
 use crate::support::listener::Reply;
 use crate::support::ready::Ready;
 
-/// What a call may take that is not to wait: much more than it does, much less than patience.
+/// What a call may take that is not to wait: much more than it does, much less than timeout.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
 #[test]

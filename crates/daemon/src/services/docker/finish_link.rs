@@ -20,15 +20,15 @@ use kernel::sysctl::Sysctl;
 
 use super::driver::Driver;
 use super::journal::{Endpoint, Layout, Phase, short};
-use super::link::{find_ours, kernel_error, open_if_there};
+use super::handover::{find_ours, kernel_error, open_if_there};
 use crate::log;
 
 /// How long a container may take from Join to its start.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause between looks: short at first, then a part of what it has taken so far, so that many containers that start at once
 /// are not held up by looking.
-const PAUSE: Duration = Duration::from_millis(5);
-const LONG_PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const PART: u32 = 16;
 
 /// When addresses are announced again: the bridge's port may take a second to see that its cable is in, and drops what comes
@@ -62,7 +62,7 @@ impl Driver {
     pub(super) fn settle_recent(self: &Arc<Self>) {
         let now_s = crate::clock::now().at.as_millis() / 1000;
         for endpoint in self.journal.endpoints() {
-            let recent = now_s.saturating_sub(endpoint.since_s) < PATIENCE.as_secs();
+            let recent = now_s.saturating_sub(endpoint.since_s) < TIMEOUT.as_secs();
             if endpoint.boot_id == self.boot_id && endpoint.phase == Phase::Joined && recent {
                 self.settle_later(&endpoint.id);
             }
@@ -151,7 +151,7 @@ impl Driver {
                 _ => {}
             }
         }
-        super::policy::put(&mut inside, link.index, &endpoint.layout.tables)?;
+        super::policy_routing::put(&mut inside, link.index, &endpoint.layout.tables)?;
         announce_by(&mut inside, &link)?;
         switches.map(|_| true)
     }
@@ -160,11 +160,11 @@ impl Driver {
 /// Pauses between two looks; false when it has taken too long.
 fn rest(began: Instant) -> bool {
     let waited = began.elapsed();
-    if PATIENCE < waited {
+    if TIMEOUT < waited {
         tracing::debug!("no container has taken the interface");
         return false;
     }
-    std::thread::sleep((waited / PART).clamp(PAUSE, LONG_PAUSE));
+    std::thread::sleep((waited / PART).clamp(POLL_INTERVAL, MAX_POLL_INTERVAL));
     true
 }
 

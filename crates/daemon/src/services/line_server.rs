@@ -20,7 +20,7 @@ const MAX_CONNECTIONS: usize = 1024;
 /// How long a message may take to arrive, and an answer to leave; and how long a connection may be idle.
 const TALK_TIME: Duration = Duration::from_secs(30);
 /// The pause when no connection can be taken.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// What is said to a line.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
                 // Out of descriptors or memory: others may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
                 silent.end_one();
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }

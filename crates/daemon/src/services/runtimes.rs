@@ -12,13 +12,13 @@ use plugins::Builtins;
 use state::Roots;
 
 use super::arguments::{Arguments, FlagError};
-use super::start::Surroundings;
+use super::setup::Surroundings;
 
 /// As for the command line: with this file plugins are not run which somebody else than root can change.
 pub(super) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// How long plugins may take for one attachment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The flags of a service, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Node {
 
     /// Returns the end of the time that plugins may take from now on.
     pub(super) fn deadline() -> Option<Instant> {
-        Instant::now().checked_add(PATIENCE)
+        Instant::now().checked_add(TIMEOUT)
     }
 }
 

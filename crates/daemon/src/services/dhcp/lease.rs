@@ -17,22 +17,22 @@ use state::NetnsIdentity;
 
 use super::sockets::{V4Sockets, V6Socket, frame_of};
 use super::store::{Place, Saved};
-use super::terms;
+use super::lease_result;
 use super::token::Token;
-use super::way::Way;
-use super::world::{World, kernel_error};
+use super::release_path::ReleasePath;
+use super::context::{Context, kernel_error};
 use crate::clock;
 
 /// How long an interface may take until frames pass. Then they are sent all the same, and sent again.
-const READY_PATIENCE: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between looks at it; it takes a few milliseconds.
-const READY_PAUSE: Duration = Duration::from_millis(2);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often a lease's interface is looked at: when it has gone without a word, the lease is given back.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// One attachment's lease.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     pub(crate) id: u64,
     pub(crate) key: AttachmentKey,
     pub(crate) place: Place,
@@ -86,10 +86,10 @@ pub(crate) enum Outcome {
     Vanished,
 }
 
-impl Held {
+impl HeldLease {
     /// Looks at the interface a lease is wanted for, and sets it up.
     pub(crate) fn prepare(
-        world: &mut World,
+        world: &mut Context,
         id: u64,
         ask: Acquire,
         now: Now,
@@ -138,17 +138,17 @@ impl Held {
             pid_ns,
             ifindex: link.index,
             mac: dhcp::MacAddr(mac.0),
-            way: Way::of(&mut world.host, &link),
+            way: ReleasePath::of(&mut world.host, &link),
         };
         tracing::info!(lease = %attachment, netns = %place.netns.display(), way = ?place.way, "looking for a lease");
-        Ok(Held {
+        Ok(HeldLease {
             id,
             key: attachment,
             place,
             client,
             waiters: BTreeSet::new(),
             scheduled: None,
-            stage: Stage::Preparing { until: now.at + READY_PATIENCE, look_at: now.at },
+            stage: Stage::Preparing { until: now.at + READY_TIMEOUT, look_at: now.at },
             check_at: now.at + CHECK_EVERY,
             unsaved: false,
             v4: None,
@@ -157,7 +157,7 @@ impl Held {
     }
 
     /// Takes up a lease that an earlier daemon kept.
-    pub(crate) fn resume(world: &World, id: u64, saved: Saved, now: Now) -> Self {
+    pub(crate) fn resume(world: &Context, id: u64, saved: Saved, now: Now) -> Self {
         let place = Place {
             netns: saved.netns,
             netns_id: saved.netns_id,
@@ -184,7 +184,7 @@ impl Held {
             let client = v6::Client::new(config, start, now, clock::seed());
             SideV6 { client, socket: None, current }
         });
-        Held {
+        HeldLease {
             id,
             key: saved.attachment,
             place,
@@ -206,7 +206,7 @@ impl Held {
     }
 
     /// Says whether a namespace that somebody asks for is this lease's.
-    pub(crate) fn is_in(&self, world: &World, ask: &Acquire) -> bool {
+    pub(crate) fn is_in(&self, world: &Context, ask: &Acquire) -> bool {
         ask.netns_id.is_none_or(|id| id == self.place.netns_id)
             && !world.is_another(&ask.netns, &self.place)
     }
@@ -228,12 +228,12 @@ impl Held {
     }
 
     /// Time has passed.
-    pub(crate) fn on_timer(&mut self, world: &mut World, now: Now) -> Outcome {
+    pub(crate) fn on_timer(&mut self, world: &mut Context, now: Now) -> Outcome {
         if let Stage::Preparing { until, .. } = self.stage {
             match self.is_ready(world) {
                 Err(outcome) => return outcome,
                 Ok(false) if now.at < until => {
-                    self.stage = Stage::Preparing { until, look_at: now.at + READY_PAUSE };
+                    self.stage = Stage::Preparing { until, look_at: now.at + READY_POLL_INTERVAL };
                     return Outcome::Going;
                 }
                 Ok(ready) => {
@@ -260,7 +260,7 @@ impl Held {
     }
 
     /// Something came on one of the sockets.
-    pub(crate) fn on_readable(&mut self, world: &mut World, token: Token, now: Now) -> Outcome {
+    pub(crate) fn on_readable(&mut self, world: &mut Context, token: Token, now: Now) -> Outcome {
         let failed = match token {
             Token::V4(_) => self.v4.as_mut().and_then(|SideV4 { client, sockets, .. }| {
                 let sockets = sockets.as_ref()?;
@@ -289,7 +289,7 @@ impl Held {
             Token::Listener | Token::Signals | Token::Connection(_) => None,
         };
         if let Some(error) = failed {
-            tracing::debug!(lease = %self.key, error = %super::late::chain(&error), "receive");
+            tracing::debug!(lease = %self.key, error = %super::deferred::chain(&error), "receive");
             // A link that is gone takes its lease along; one that is down comes back.
             self.check_at = now.at;
         }
@@ -303,11 +303,11 @@ impl Held {
         if v4 == Some(None) || v6 == Some(None) || (v4.is_none() && v6.is_none()) {
             return None;
         }
-        Some(terms::result(v4.flatten(), v6.flatten(), self.client.priority))
+        Some(lease_result::result(v4.flatten(), v6.flatten(), self.client.priority))
     }
 
     /// What is to be kept on disk.
-    pub(crate) fn saved(&self, world: &World) -> Saved {
+    pub(crate) fn saved(&self, world: &Context) -> Saved {
         let mut saved =
             Saved::new(world.boot_id.clone(), self.key.clone(), &self.place, self.client.clone());
         saved.v4 = self
@@ -324,7 +324,7 @@ impl Held {
     }
 
     /// Gives back what is granted, over the interface; says whether something is left to be given back another way.
-    pub(crate) fn give_back(&mut self, world: &World) -> Option<Saved> {
+    pub(crate) fn give_back(&mut self, world: &Context) -> Option<Saved> {
         let saved = self.saved(world);
         if saved.v4.is_none() && saved.v6.is_none() {
             return None;
@@ -341,7 +341,7 @@ impl Held {
             frame_of(&message, v4.mac).map_err(|error| error.to_string()).and_then(|frame| {
                 PacketSocket::open_in(&netns, self.place.ifindex, &Filter::nothing())
                     .and_then(|socket| socket.send(&frame))
-                    .map_err(|error| super::late::chain(&error))
+                    .map_err(|error| super::deferred::chain(&error))
             });
         match sent {
             Ok(()) => {
@@ -355,7 +355,7 @@ impl Held {
         }
     }
 
-    fn begin(&mut self, world: &World, now: Now) {
+    fn begin(&mut self, world: &Context, now: Now) {
         self.stage = Stage::Asking;
         let wants = |family| self.client.families.contains(&family);
         if wants(Family::V4) || self.client.families.is_empty() {

@@ -12,7 +12,7 @@ use kernel::route::RouteSocket;
 use plugins::ipam::dhcp::protocol::Client;
 
 use super::flags::Flags;
-use super::late::Late;
+use super::deferred::Late;
 use super::store::{Place, Store};
 use crate::poll::Poller;
 
@@ -21,7 +21,7 @@ const FIRST_SOLICIT: Duration = Duration::from_millis(50);
 
 /// What every lease needs of its surroundings.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Context {
     pub(crate) flags: Flags,
     pub(crate) boot_id: String,
     pub(crate) poller: Poller,
@@ -42,7 +42,7 @@ pub(crate) enum NoNetns {
     Failed(cni::Error),
 }
 
-impl World {
+impl Context {
     /// Opens a lease's namespace, if it is still that one.
     pub(crate) fn netns(&self, place: &Place) -> Result<Netns, NoNetns> {
         let noted = self.noted(place);

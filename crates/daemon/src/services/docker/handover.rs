@@ -94,7 +94,7 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         ..Layout::default()
     };
-    layout.switches = super::settle::read_switches(holder, ifname);
+    layout.switches = super::finish_link::read_switches(holder, ifname);
     let addresses = inside.addresses(Some(link.index)).map_err(|error| kernel_error(&error))?;
     let addresses = addresses.into_iter().map(|address| address.address);
     layout.addresses = addresses.filter(|address| !is_link_local(address.addr())).collect();
@@ -110,7 +110,7 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
             by_kernel: route.protocol == Some(RouteProtocol::KERNEL),
         }));
     }
-    layout.tables = super::policy::look(&mut inside, &link)?;
+    layout.tables = super::policy_routing::look(&mut inside, &link)?;
     Ok(layout)
 }
 

@@ -26,10 +26,10 @@ const STRIKES: u32 = 5;
 const MOST_THINGS: usize = 256;
 
 /// The shortest and the longest pause in a quarrel.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// After this time without a repair all is forgotten.
-const FORGIVEN: Duration = Duration::from_secs(120);
+const RESET_AFTER: Duration = Duration::from_secs(120);
 
 /// When the next look is due.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Pace {
 #[derive(Debug, Default)]
 struct Quarrel {
     /// How often each thing was put back.
-    strikes: HashMap<String, u32>,
+    count: HashMap<String, u32>,
     last: Option<Instant>,
     not_before: Option<Instant>,
     /// What could not be put back at the last look, and what of that has been told.
@@ -92,9 +92,9 @@ pub(super) enum Left {
 
 /// What was put back lately, and what could not be.
 #[derive(Debug, Default)]
-pub(super) struct Quarrels(HashMap<AttachmentKey, Quarrel>);
+pub(super) struct Backoff(HashMap<AttachmentKey, Quarrel>);
 
-impl Quarrels {
+impl Backoff {
     /// Says whether an attachment may be repaired now.
     pub(super) fn may(&self, key: &AttachmentKey, now: Instant) -> bool {
         let until = self.0.get(key).and_then(|quarrel| quarrel.not_before);
@@ -112,19 +112,19 @@ impl Quarrels {
             return None;
         }
         let quarrel = self.0.entry(key.clone()).or_default();
-        let forgiven = quarrel.last.is_none_or(|last| FORGIVEN < now - last);
-        if forgiven || MOST_THINGS < quarrel.strikes.len() {
-            quarrel.strikes.clear();
+        let forgiven = quarrel.last.is_none_or(|last| RESET_AFTER < now - last);
+        if forgiven || MOST_THINGS < quarrel.count.len() {
+            quarrel.count.clear();
         }
         quarrel.last = Some(now);
         let mut most = 0;
         for (_, what) in put_back {
-            let strikes = quarrel.strikes.entry(what.clone()).or_default();
-            *strikes += 1;
-            most = most.max(*strikes);
+            let count = quarrel.count.entry(what.clone()).or_default();
+            *count += 1;
+            most = most.max(*count);
         }
         let over = most.checked_sub(STRIKES)?;
-        let pause = PAUSES.0.saturating_mul(1 << over.min(6)).min(PAUSES.1);
+        let pause = DELAYS.0.saturating_mul(1 << over.min(6)).min(DELAYS.1);
         quarrel.not_before = Some(now + pause);
         Some(pause)
     }
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn whoever_keeps_changing_things_is_given_way() {
-        let (mut quarrels, mut now) = (Quarrels::default(), Instant::now());
+        let (mut quarrels, mut now) = (Backoff::default(), Instant::now());
         let route = [("bridge".to_owned(), "route".to_owned())];
         for _ in 1..STRIKES {
             assert_eq!(quarrels.note(&key(), &route, now), None);
@@ -208,9 +208,9 @@ mod tests {
         assert_eq!(quarrels.note(&key(), &route, now), Some(Duration::from_secs(1)));
         assert!(!quarrels.may(&key(), now) && quarrels.may(&key(), now + Duration::from_secs(1)));
         for _ in 0..100 {
-            assert!(quarrels.note(&key(), &route, now).unwrap() <= PAUSES.1);
+            assert!(quarrels.note(&key(), &route, now).unwrap() <= DELAYS.1);
         }
-        now += FORGIVEN + Duration::from_secs(61);
+        now += RESET_AFTER + Duration::from_secs(61);
         assert_eq!(quarrels.note(&key(), &route, now), None);
         assert_eq!(quarrels.note(&key(), &[], now), None);
         quarrels.keep(&BTreeSet::new());
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_put_back_is_told_once() {
-        let mut quarrels = Quarrels::default();
+        let mut quarrels = Backoff::default();
         assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
         assert_eq!(quarrels.left(&key(), "a"), Left::New);
         assert!(quarrels.is_lasting(&key(), "a") && !quarrels.is_lasting(&key(), "b"));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The pause between looks into the folder.
-const PAUSE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How a file is called that was taken.
 const TAKEN: &str = ".taken";
 
@@ -27,7 +27,7 @@ pub(super) fn look(folder: &Path, done: impl Fn(&Path, &[u8]) -> bool) {
 /// Has what is left done, for ever, on a thread that may wait.
 pub(super) async fn run(look: impl Fn() + Clone + Send + 'static) {
     loop {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         if tokio::task::spawn_blocking(look.clone()).await.is_err() {
             return;
         }

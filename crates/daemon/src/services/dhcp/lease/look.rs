@@ -11,17 +11,17 @@ use kernel::route::{Link, OperState, RouteSocket};
 use kernel::sysctl::Sysctl;
 use plugins::ipam::dhcp::protocol::Family;
 
-use super::super::way::Way;
-use super::super::world::{NoNetns, World, kernel_error};
-use super::{Held, Outcome};
+use super::super::release_path::ReleasePath;
+use super::super::context::{NoNetns, Context, kernel_error};
+use super::{HeldLease, Outcome};
 
 /// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.
 const FORWARDING: u8 = 3;
 
-impl Held {
+impl HeldLease {
     /// Whether frames pass: a link without carrier, or behind a bridge's port that does not forward yet, drops them without
     /// a word.
-    pub(super) fn is_ready(&mut self, world: &mut World) -> Result<bool, Outcome> {
+    pub(super) fn is_ready(&mut self, world: &mut Context) -> Result<bool, Outcome> {
         let netns = match world.netns(&self.place) {
             Ok(netns) => netns,
             Err(NoNetns::Gone) => return Err(Outcome::Vanished),
@@ -34,7 +34,7 @@ impl Held {
         if !works(&link) {
             return Ok(false);
         }
-        if let (Way::Bridge { .. }, Some(peer)) = (&self.place.way, link.peer_index) {
+        if let (ReleasePath::Bridge { .. }, Some(peer)) = (&self.place.way, link.peer_index) {
             let peer = world.host.link_by_index(peer).map_err(failed)?;
             let forwards =
                 |peer: &Link| works(peer) && peer.port.is_none_or(|port| port.state == FORWARDING);
@@ -49,7 +49,7 @@ impl Held {
     }
 
     /// Whether the interface is gone. Tells the client about an address that the kernel found elsewhere, too.
-    pub(super) fn is_gone(&mut self, world: &World, now: Now) -> bool {
+    pub(super) fn is_gone(&mut self, world: &Context, now: Now) -> bool {
         let netns = match world.netns(&self.place) {
             Ok(netns) => netns,
             Err(NoNetns::Gone) => return true,

@@ -15,7 +15,7 @@ use super::driver::Driver;
 use super::endpoint::alias;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Endpoint, Journal, Pool, Use, short};
-use super::link::{self, Holder};
+use super::handover::{self, Holder};
 
 impl Journal {
     /// Writes the records of pools that are lost. Before anybody asks for an address: what is given then is in no network and no
@@ -76,14 +76,14 @@ impl Driver {
     pub(super) fn undo_from_cache(&self, endpoint: &Endpoint) -> Result<(), Error> {
         let container = ContainerId::new(&endpoint.id)?;
         let holder = Holder::of(self.run_dir(), endpoint);
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         // Published ports first.
         for runtime in [&self.port_runtime, &self.runtime] {
             let listing = runtime.cached_attachments(Some(&container));
             let listing = listing.map_err(|error| Error::from_chain(codes::STATE, &error))?;
             for cached in listing.attachments {
                 let ifname = cached.attachment.ifname.as_str();
-                let back = link::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
+                let back = handover::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
                 if let Err(error) = back {
                     tracing::warn!(%error, "an interface was not brought back");
                 }

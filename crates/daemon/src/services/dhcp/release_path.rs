@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long the link of a container that has ended may keep its hardware address.
-const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause between looks at that.
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
+const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a link made for an instant may take to carry frames.
-const READY_PATIENCE: Duration = Duration::from_secs(2);
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between looks at it; it takes a millisecond.
-const READY_PAUSE: Duration = Duration::from_millis(1);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.
 const FORWARDING: u8 = 3;
 /// What such a link is called: a prefix and a number of our process.
@@ -37,7 +37,7 @@ const TAG_AT: usize = 12;
 /// What an interface hangs on, on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Way {
+pub(crate) enum ReleasePath {
     /// Its other end is a port of a bridge.
     Bridge { ifname: String },
     /// It is a macvlan of a parent.
@@ -53,7 +53,7 @@ pub(crate) enum Way {
 
 /// A frame could not be sent.
 #[derive(Debug, Error)]
-pub(crate) enum WayError {
+pub(crate) enum ReleasePathError {
     #[error("nothing on the host leads to the server")]
     None,
     #[error("{0:?} is gone")]
@@ -66,13 +66,13 @@ pub(crate) enum WayError {
     Sysctl(#[from] SysctlError),
 }
 
-impl Way {
+impl ReleasePath {
     /// Looks up what a container's interface hangs on. `host` is a socket of the host's namespace.
-    pub(crate) fn of(host: &mut RouteSocket, link: &Link) -> Way {
+    pub(crate) fn of(host: &mut RouteSocket, link: &Link) -> ReleasePath {
         let by_index =
             |host: &mut RouteSocket, index: u32| host.link_by_index(index).ok().flatten();
         let Some(lower) = link.peer_index.and_then(|index| by_index(host, index)) else {
-            return Way::Unknown;
+            return ReleasePath::Unknown;
         };
         let ifname = lower.name.clone();
         match link.kind.as_deref() {
@@ -82,35 +82,35 @@ impl Way {
                 let bridge =
                     lower.master.filter(|_| is_peer).and_then(|index| by_index(host, index));
                 match bridge.filter(|bridge| bridge.is_kind("bridge")) {
-                    Some(bridge) => Way::Bridge { ifname: bridge.name },
-                    None => Way::Unknown,
+                    Some(bridge) => ReleasePath::Bridge { ifname: bridge.name },
+                    None => ReleasePath::Unknown,
                 }
             }
-            Some("macvlan") => Way::Macvlan { ifname },
-            Some("ipvlan") => Way::Parent { ifname },
+            Some("macvlan") => ReleasePath::Macvlan { ifname },
+            Some("ipvlan") => ReleasePath::Parent { ifname },
             Some("vlan") => match link.vlan {
-                Some(vlan) => Way::Vlan { ifname, id: vlan.id },
-                None => Way::Unknown,
+                Some(vlan) => ReleasePath::Vlan { ifname, id: vlan.id },
+                None => ReleasePath::Unknown,
             },
-            _ => Way::Unknown,
+            _ => ReleasePath::Unknown,
         }
     }
 
     /// Sends a frame this way, on the host. May take two seconds.
-    pub(crate) fn send(&self, frame: &[u8], mac: MacAddr) -> Result<(), WayError> {
+    pub(crate) fn send(&self, frame: &[u8], mac: MacAddr) -> Result<(), ReleasePathError> {
         let mut host = RouteSocket::open()?;
         let mut find = |ifname: &str| {
-            host.link_by_name(ifname)?.ok_or_else(|| WayError::Gone(ifname.to_owned()))
+            host.link_by_name(ifname)?.ok_or_else(|| ReleasePathError::Gone(ifname.to_owned()))
         };
         match self {
-            Way::Unknown => Err(WayError::None),
-            Way::Parent { ifname } => send_by(find(ifname)?.index, frame),
-            Way::Vlan { ifname, id } => send_by(find(ifname)?.index, &tagged(frame, *id)),
-            Way::Bridge { ifname } => {
+            ReleasePath::Unknown => Err(ReleasePathError::None),
+            ReleasePath::Parent { ifname } => send_by(find(ifname)?.index, frame),
+            ReleasePath::Vlan { ifname, id } => send_by(find(ifname)?.index, &tagged(frame, *id)),
+            ReleasePath::Bridge { ifname } => {
                 let bridge = find(ifname)?.index;
                 send_into_bridge(&mut host, bridge, frame, mac)
             }
-            Way::Macvlan { ifname } => {
+            ReleasePath::Macvlan { ifname } => {
                 let parent = find(ifname)?.index;
                 send_by_macvlan(&mut host, parent, frame, mac)
             }
@@ -118,7 +118,7 @@ impl Way {
     }
 }
 
-fn send_by(ifindex: u32, frame: &[u8]) -> Result<(), WayError> {
+fn send_by(ifindex: u32, frame: &[u8]) -> Result<(), ReleasePathError> {
     Ok(PacketSocket::open(ifindex, &Filter::nothing())?.send(frame)?)
 }
 
@@ -137,14 +137,14 @@ fn send_into_bridge(
     bridge: u32,
     frame: &[u8],
     mac: MacAddr,
-) -> Result<(), WayError> {
+) -> Result<(), ReleasePathError> {
     let near = format!("{PREFIX}c");
     let new = NewLink {
         master: Some(bridge),
         ..NewLink::new(format!("{PREFIX}p"), LinkKind::Veth(VethPeer::new(&near)))
     };
     let port = create(host, &new, &[&near])?;
-    let sent = port.peer_index.ok_or(WayError::Gone(near)).and_then(|near| {
+    let sent = port.peer_index.ok_or(ReleasePathError::Gone(near)).and_then(|near| {
         let set = LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }.up(true);
         host.apply_one(&Change::SetLink { ifindex: near, set })?;
         wait(host, near, |link| link.oper_state == OperState::Up)?;
@@ -161,7 +161,7 @@ fn send_by_macvlan(
     parent: u32,
     frame: &[u8],
     mac: MacAddr,
-) -> Result<(), WayError> {
+) -> Result<(), ReleasePathError> {
     let options = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: None };
     let new = NewLink {
         parent: Some(parent),
@@ -177,12 +177,12 @@ fn send_by_macvlan(
 
 /// Makes a link with the hardware address of one that may still be going: the kernel takes a namespace down some time
 /// after it was deleted, and keeps the address busy until then.
-fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, WayError> {
-    let deadline = Instant::now() + BUSY_PATIENCE;
+fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, ReleasePathError> {
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         match create(host, new, &[]) {
-            Err(WayError::Link(error)) if is_busy(&error) && Instant::now() < deadline => {
-                std::thread::sleep(BUSY_PAUSE);
+            Err(ReleasePathError::Link(error)) if is_busy(&error) && Instant::now() < deadline => {
+                std::thread::sleep(BUSY_POLL_INTERVAL);
             }
             done => return done,
         }
@@ -197,7 +197,7 @@ fn is_busy(error: &kernel::NetlinkError) -> bool {
 
 /// Makes a link for an instant, and brings it up; one that a killed daemon left is cleared away. Neither it nor its `others`
 /// have IPv6: where it hangs, containers may send router advertisements (CVE-2020-10749).
-fn create(host: &mut RouteSocket, new: &NewLink, others: &[&str]) -> Result<Link, WayError> {
+fn create(host: &mut RouteSocket, new: &NewLink, others: &[&str]) -> Result<Link, ReleasePathError> {
     let link = match host.create_link(new) {
         Err(error) if error.is_exists() => {
             if let Some(old) = host.link_by_name(&new.name)? {
@@ -218,7 +218,7 @@ fn create(host: &mut RouteSocket, new: &NewLink, others: &[&str]) -> Result<Link
 }
 
 /// Switches IPv6 off on a link. A kernel without IPv6 has no such switch.
-fn without_ipv6(ifname: &str) -> Result<(), WayError> {
+fn without_ipv6(ifname: &str) -> Result<(), ReleasePathError> {
     let switch = Sysctl::of_link("net/ipv6/conf", ifname, "disable_ipv6")?;
     match switch.write("1") {
         Err(error) if !error.is_missing() => Err(error.into()),
@@ -230,16 +230,16 @@ fn wait(
     host: &mut RouteSocket,
     ifindex: u32,
     mut ready: impl FnMut(&Link) -> bool,
-) -> Result<(), WayError> {
-    let deadline = Instant::now() + READY_PATIENCE;
+) -> Result<(), ReleasePathError> {
+    let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         let link = host.link_by_index(ifindex)?;
-        let link = link.ok_or_else(|| WayError::Gone(format!("link {ifindex}")))?;
+        let link = link.ok_or_else(|| ReleasePathError::Gone(format!("link {ifindex}")))?;
         // Sent all the same when it is late: it may arrive.
         if ready(&link) || deadline < Instant::now() {
             return Ok(());
         }
-        std::thread::sleep(READY_PAUSE);
+        std::thread::sleep(READY_POLL_INTERVAL);
     }
 }
 

@@ -17,7 +17,7 @@ use super::gateway::{self, Wanted};
 use super::vlan_gateway;
 use crate::shared::kernel_error as kernel;
 use crate::shared::repair::Repair;
-use crate::shared::shared_object::{LOCK_PATIENCE, file_error, lock_error};
+use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use crate::shared::{advertisements, owner};
 
 /// What we changed to make the bridge serve, kept until the last attachment leaves.
@@ -109,7 +109,7 @@ pub(super) fn ensure(
 ) -> Result<Link, Error> {
     let name = config.bridge.as_str();
     let object = object(name);
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     let before = read_made(index, &object)?;
     let mut created = before.created;
     let link = match host.link_by_name(name).map_err(kernel)? {
@@ -201,7 +201,7 @@ pub(super) fn give_gateways(
     }
     refuse(host)?;
     let object = object(&bridge.name);
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     let before = read_made(index, &object)?;
     let mut made = before.clone();
     if let Some(vlan) = config.vlans.access {
@@ -244,7 +244,7 @@ pub(super) fn put_back(
     let made = read_made(index, &object)?;
     let Some(link) = host.link_by_name(name).map_err(kernel)? else {
         let Some(mac) = mac.filter(|_| made.created) else { return Ok(None) };
-        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         if !index.holders(&object).found.contains(key) {
             return Ok(None);
         }
@@ -308,7 +308,7 @@ fn note_what_was(
     if took.is_none() && (!learns || made.learnt_past_filters) {
         return Ok(());
     }
-    let _lock = index.lock(object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     let mut made = read_made(index, object)?;
     made.learnt_past_filters |= learns;
     if let Some(was) = took {
@@ -455,7 +455,7 @@ fn filters_vlans(link: &Link) -> bool {
 /// Code 100 when something of ours could not be removed, 11 when the lock is not to be had.
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Error> {
     let object = object(bridge);
-    let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     // Held by nobody, and yet with a note: an ADD was killed between the bridge and its hold on it.
     let undo = match index.release(&object, key).map_err(|error| file_error(&error))? {
         Release::Last => true,
@@ -464,7 +464,7 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
         }
         Release::Held => false,
     };
-    if undo { put_away(index, bridge) } else { Ok(()) }
+    if undo { delete_unused(index, bridge) } else { Ok(()) }
 }
 
 /// Removes what was made for bridges that nobody holds: an ADD was killed between the bridge and its hold on it.
@@ -481,9 +481,9 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
             continue;
         }
         // Whoever makes one holds the lock from before until it is held.
-        let _lock = index.lock(&object, LOCK_PATIENCE).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         if unheld()? && index.read_note(&object).found.is_some() {
-            done = done.and(put_away(index, bridge));
+            done = done.and(delete_unused(index, bridge));
         }
     }
     done
@@ -494,7 +494,7 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
 ///
 /// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its hold is gone when a DEL had
 /// no time to wait for its ADD, or when somebody removed the file. The attachment's own DEL finds the note.
-fn put_away(index: &Index, bridge: &str) -> Result<(), Error> {
+fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     let object = object(bridge);
     let made = read_made(index, &object)?;
     let mut host = RouteSocket::open().map_err(kernel)?;

@@ -10,18 +10,18 @@ use kernel::netns::Netns;
 use kernel::packet::PacketSocket;
 use kernel::route::RouteSocket;
 
-use super::super::late::chain;
+use super::super::deferred::chain;
 use super::super::sockets::{SendError, V4Sockets, V6Socket};
-use super::super::terms::{self, Terms};
+use super::super::lease_result::{self, Terms};
 use super::super::token::Token;
-use super::super::world::{NoNetns, World};
+use super::super::context::{NoNetns, Context};
 use super::look::link_local;
-use super::{Held, Outcome, SideV4, SideV6, Stage};
+use super::{HeldLease, Outcome, SideV4, SideV6, Stage};
 use crate::poll::Interest;
 
-impl Held {
+impl HeldLease {
     /// Does what the clients want, until they want nothing more.
-    pub(super) fn pump(&mut self, world: &mut World) -> Outcome {
+    pub(super) fn pump(&mut self, world: &mut Context) -> Outcome {
         let (v4, v6) = (self.pump_v4(world), self.pump_v6(world));
         if self.unsaved && self.is_handed_over() {
             self.save(world);
@@ -37,7 +37,7 @@ impl Held {
         }
     }
 
-    fn pump_v4(&mut self, world: &World) -> Outcome {
+    fn pump_v4(&mut self, world: &Context) -> Outcome {
         let Some(mut side) = self.v4.take() else { return Outcome::Going };
         let outcome = self.serve_v4(world, &mut side);
         // Nothing is awaited: nothing is to keep the namespace alive.
@@ -48,7 +48,7 @@ impl Held {
         outcome
     }
 
-    fn serve_v4(&mut self, world: &World, side: &mut SideV4) -> Outcome {
+    fn serve_v4(&mut self, world: &Context, side: &mut SideV4) -> Outcome {
         while let Some(action) = side.client.poll_action() {
             let sent = match action {
                 v4::Action::Send(message) => {
@@ -99,7 +99,7 @@ impl Held {
         Outcome::Going
     }
 
-    pub(super) fn pump_v6(&mut self, world: &World) -> Outcome {
+    pub(super) fn pump_v6(&mut self, world: &Context) -> Outcome {
         let Some(mut side) = self.v6.take() else { return Outcome::Going };
         let outcome = self.serve_v6(world, &mut side);
         if matches!(side.client.state(), v6::State::Bound | v6::State::Ended) {
@@ -109,7 +109,7 @@ impl Held {
         outcome
     }
 
-    fn serve_v6(&mut self, world: &World, side: &mut SideV6) -> Outcome {
+    fn serve_v6(&mut self, world: &Context, side: &mut SideV6) -> Outcome {
         while let Some(action) = side.client.poll_action() {
             match action {
                 v6::Action::Send(message) => {
@@ -155,7 +155,7 @@ impl Held {
     /// that is lost: the client sends it again.
     fn with_sockets(
         &self,
-        world: &World,
+        world: &Context,
         side: &mut SideV4,
         send: impl FnOnce(&mut V4Sockets, &Netns, MacAddr) -> Result<(), SendError>,
     ) -> Result<(), Outcome> {
@@ -185,7 +185,7 @@ impl Held {
         Ok(())
     }
 
-    fn open_v4(&self, world: &World, netns: &Netns) -> Result<V4Sockets, SendError> {
+    fn open_v4(&self, world: &Context, netns: &Netns) -> Result<V4Sockets, SendError> {
         let sockets = V4Sockets::open(netns, self.place.ifindex)?;
         let watch = |socket: &PacketSocket, token: Token| {
             world.poller.add(socket, token.number(), Interest::Read).map_err(SendError::Watch)
@@ -197,7 +197,7 @@ impl Held {
 
     fn v6_socket<'s>(
         &self,
-        world: &World,
+        world: &Context,
         side: &'s mut SideV6,
     ) -> Result<&'s mut V6Socket, NoNetns> {
         let socket = match side.socket.take() {
@@ -226,9 +226,9 @@ impl Held {
     }
 
     /// Changes the interface, if that is ours to do: until ADD is answered, the plugin that asked does it.
-    fn change(&mut self, world: &World, old: &Terms, new: &Terms) {
+    fn change(&mut self, world: &Context, old: &Terms, new: &Terms) {
         self.unsaved = true;
-        let changes = terms::plan(self.place.ifindex, old, new);
+        let changes = lease_result::plan(self.place.ifindex, old, new);
         if !self.is_handed_over() || changes.is_empty() {
             return;
         }
@@ -251,7 +251,7 @@ impl Held {
     }
 
     /// Writes the lease down.
-    fn save(&mut self, world: &World) {
+    fn save(&mut self, world: &Context) {
         match world.store.put(&self.saved(world)) {
             Ok(()) => self.unsaved = false,
             // Tried again with the next renewal; what is on disk is older, and still ours.

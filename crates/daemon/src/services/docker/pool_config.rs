@@ -9,10 +9,10 @@ use ipam::{RangeSets, RangeSpec};
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::wish::Pools;
+use super::create_options::Pools;
 
 /// Address plugins that give the address they are asked for.
-pub(super) const OBEDIENT: [&str; 2] = ["host-local", "static"];
+pub(super) const HONOURS_REQUESTED_IP: [&str; 2] = ["host-local", "static"];
 /// Where host-local keeps its folders.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -78,7 +78,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
     }
     let ipam = ipam_of_list(list)?;
     let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str()).to_owned();
-    if !OBEDIENT.contains(&plugin_type.as_str()) {
+    if !HONOURS_REQUESTED_IP.contains(&plugin_type.as_str()) {
         return Err(Error::new(
             code::INVALID_CONFIG,
             format!(

@@ -15,7 +15,7 @@ use crate::hostport::{self, STAND_IN6};
 use crate::plan::Shared;
 
 /// Switches what a shared object needs beside nftables. The caller holds the firewall's lock.
-pub(crate) trait Switches: Debug {
+pub(crate) trait SharedSysctls: Debug {
     /// Switches it on, noting in the index what was changed.
     ///
     /// # Errors
@@ -38,9 +38,9 @@ const LOOPBACK_METRIC: u32 = 4096;
 
 /// The settings of the network namespace the caller is in.
 #[derive(Debug)]
-pub(crate) struct HostSwitches;
+pub(crate) struct HostSysctls;
 
-impl Switches for HostSwitches {
+impl SharedSysctls for HostSysctls {
     fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError> {
         match shared {
             Shared::Localnet(ifname) => {

@@ -12,7 +12,7 @@ use kernel::route::{
 };
 
 use super::journal::{LayoutRoute, LayoutTable};
-use super::link::kernel_error;
+use super::handover::kernel_error;
 
 /// What the kernel keeps for itself, from here on: compat, default, main, local (`linux include/uapi/linux/rtnetlink.h`).
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
