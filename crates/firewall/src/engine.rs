@@ -10,11 +10,11 @@ use state::{Index, Lock, Record, Release};
 
 use crate::element::{Element, Field, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
+use crate::host_sysctl::{HostSysctls, SharedSysctls};
 use crate::hostport;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
-use crate::host_sysctl::{HostSysctls, SharedSysctls};
 use crate::tables::{Change, Found, FoundValue, Tables};
 
 /// How long the lock may be waited for. It is held for the time of one transaction, which is milliseconds; only

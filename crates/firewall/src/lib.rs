@@ -30,6 +30,7 @@ mod engine;
 pub mod error;
 pub mod firewalld;
 pub mod forward;
+mod host_sysctl;
 pub mod hostport;
 pub mod iptables;
 mod layout;
@@ -40,7 +41,6 @@ mod plan;
 pub mod policy;
 pub mod reference;
 pub mod spoof;
-mod host_sysctl;
 pub mod tables;
 pub mod taken;
 

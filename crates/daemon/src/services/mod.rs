@@ -4,17 +4,17 @@ mod arguments;
 pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
+mod inbox;
 pub(crate) mod ipam;
 mod kubernetes;
-mod inbox;
+mod line_server;
 mod listen;
 pub(crate) mod multinet;
-mod runtimes;
 mod ovs;
 mod ready;
 pub(crate) mod repair;
+mod runtimes;
 mod setup;
-mod line_server;
 
 /// A service could not start, or not go on.
 #[derive(Debug)]

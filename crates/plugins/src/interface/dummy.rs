@@ -7,7 +7,7 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Addressing, Made, SingleLink, Namespaces};
+use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu;
@@ -70,7 +70,12 @@ impl SingleLink for Dummy {
         Ok(())
     }
 
-    fn make(call: &Call<'_>, config: &Config, (): &(), namespaces: &mut Namespaces) -> Result<Made, Error> {
+    fn make(
+        call: &Call<'_>,
+        config: &Config,
+        (): &(),
+        namespaces: &mut Namespaces,
+    ) -> Result<Made, Error> {
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,

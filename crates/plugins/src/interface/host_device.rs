@@ -26,7 +26,7 @@ pub use config::{Config, Raw};
 pub use find::{Found, Observed};
 use home::Facts;
 
-use super::single::{Made, SingleLink, Namespaces};
+use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::{attachment, drift, kernel_error as kernel};
 
@@ -50,7 +50,11 @@ impl SingleLink for HostDevice {
     }
 
     /// Takes the device over from an attachment whose namespace is gone: it is brought home first.
-    fn observe(call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Observed, Error> {
+    fn observe(
+        call: &Call<'_>,
+        config: &Config,
+        namespaces: &mut Namespaces,
+    ) -> Result<Observed, Error> {
         let seen = find::look(config, &mut namespaces.host);
         let suspicious = match &seen {
             // What has an alias that could be our mark may have come back from a container as something else.

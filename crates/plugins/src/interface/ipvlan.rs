@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{self, Addressing, Made, SingleLink, Namespaces};
+use super::single::{self, Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
@@ -99,7 +99,11 @@ impl SingleLink for Ipvlan {
         })
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+    fn observe(
+        _call: &Call<'_>,
+        config: &Config,
+        namespaces: &mut Namespaces,
+    ) -> Result<Link, Error> {
         let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Parent};
-use super::single::{Made, SingleLink, Namespaces};
+use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::kernel_error as kernel;
@@ -94,7 +94,11 @@ impl SingleLink for Macvlan {
         })
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+    fn observe(
+        _call: &Call<'_>,
+        config: &Config,
+        namespaces: &mut Namespaces,
+    ) -> Result<Link, Error> {
         let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)

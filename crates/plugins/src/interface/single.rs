@@ -354,7 +354,15 @@ fn attach<'a, T: SingleLink>(
         ip.interface = Some(POSITION);
     }
     if let Some(link) = &made.link {
-        claim_addresses::<T>(call, &index, facts, link.index, T::device(seen), namespaces, &result)?;
+        claim_addresses::<T>(
+            call,
+            &index,
+            facts,
+            link.index,
+            T::device(seen),
+            namespaces,
+            &result,
+        )?;
     }
     let interface = match &made.link {
         Some(link) => {
@@ -391,7 +399,9 @@ fn claim_addresses<T: SingleLink>(
         return Ok(());
     }
     // As it is seen from where it is now.
-    let Some(link) = namespaces.inside.link_by_index(ifindex).map_err(kernel)? else { return Ok(()) };
+    let Some(link) = namespaces.inside.link_by_index(ifindex).map_err(kernel)? else {
+        return Ok(());
+    };
     let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
     let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
         return Ok(());
@@ -441,7 +451,15 @@ fn configure(
 ) -> Result<(), Error> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let (inside, ifname) = (&mut namespaces.inside, call.ifname().as_str());
-    container::configure(inside, &namespaces.netns, ifindex, ifname, &ips, &result.routes, options)?;
+    container::configure(
+        inside,
+        &namespaces.netns,
+        ifindex,
+        ifname,
+        &ips,
+        &result.routes,
+        options,
+    )?;
     if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 

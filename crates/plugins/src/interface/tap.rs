@@ -14,7 +14,7 @@ use kernel::tun::{self, NewTap};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::single::{Made, SingleLink, Namespaces};
+use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu_in;
@@ -184,7 +184,8 @@ impl SingleLink for Tap {
             return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));
         }
         if let Some(wanted) = &config.bridge {
-            let bridge = bridge(wanted, &mut namespaces.inside).map_err(|error| drift(error.msg))?;
+            let bridge =
+                bridge(wanted, &mut namespaces.inside).map_err(|error| drift(error.msg))?;
             if link.master != Some(bridge.index) {
                 return Err(drift(format!("interface {name:?} is not a port of {wanted:?}")));
             }

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use state::Index;
 
 use super::on_parent::{self, Facts, Parent};
-use super::single::{Addressing, Made, SingleLink, Namespaces};
+use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
@@ -75,7 +75,11 @@ impl SingleLink for Vlan {
         Ok(Addressing::RequiredIpam("no plugin name provided"))
     }
 
-    fn observe(_call: &Call<'_>, config: &Config, namespaces: &mut Namespaces) -> Result<Link, Error> {
+    fn observe(
+        _call: &Call<'_>,
+        config: &Config,
+        namespaces: &mut Namespaces,
+    ) -> Result<Link, Error> {
         config.find_parent(config.parent.socket(namespaces))
     }
 

@@ -81,9 +81,8 @@ impl Daemon {
         let socket = || self.socket.clone();
         let started = Instant::now();
         let last = self.deadline.map(|end| end.checked_sub(RESERVE).unwrap_or(started));
-        let end = |from: Instant, timeout| {
-            last.map_or(from + timeout, |last| last.min(from + timeout))
-        };
+        let end =
+            |from: Instant, timeout| last.map_or(from + timeout, |last| last.min(from + timeout));
         let mut refused = None;
         let connected =
             wait::until(&self.socket, end(started, start), || {

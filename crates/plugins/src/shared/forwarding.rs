@@ -7,7 +7,7 @@ use state::Index;
 
 use super::drift;
 use super::failures::Failures;
-use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, SharedSysctl, Leaving};
+use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, Leaving, SharedSysctl};
 
 const SWITCHES: [(SharedSysctl, bool, &str); 2] =
     [(FORWARD_V4, true, "IPv4"), (FORWARD_V6, false, "IPv6")];

@@ -100,7 +100,8 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Erro
         Some(MissingIpv6::LinkLocal)
     } else {
         // Without a carrier it makes none.
-        matches!(link.oper_state, OperState::Up | OperState::Unknown).then_some(MissingIpv6::LinkLocalYet)
+        matches!(link.oper_state, OperState::Up | OperState::Unknown)
+            .then_some(MissingIpv6::LinkLocalYet)
     })
 }
 

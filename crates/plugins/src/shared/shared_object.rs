@@ -108,7 +108,8 @@ pub struct SharedSysctl {
 const NEW: &str = "default";
 
 /// IPv4 forwarding.
-pub const FORWARD_V4: SharedSysctl = SharedSysctl { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
+pub const FORWARD_V4: SharedSysctl =
+    SharedSysctl { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
 /// IPv6 forwarding.
 pub const FORWARD_V6: SharedSysctl =
     SharedSysctl { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };

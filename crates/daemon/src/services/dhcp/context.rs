@@ -11,8 +11,8 @@ use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use plugins::ipam::dhcp::protocol::Client;
 
-use super::flags::Flags;
 use super::deferred::Late;
+use super::flags::Flags;
 use super::store::{Place, Store};
 use crate::poll::Poller;
 

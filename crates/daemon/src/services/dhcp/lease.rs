@@ -15,12 +15,12 @@ use kernel::route::{Change, LinkSet, RouteSocket};
 use plugins::ipam::dhcp::protocol::{Acquire, Client, Family};
 use state::NetnsIdentity;
 
+use super::context::{Context, kernel_error};
+use super::lease_result;
+use super::release_path::ReleasePath;
 use super::sockets::{V4Sockets, V6Socket, frame_of};
 use super::store::{Place, Saved};
-use super::lease_result;
 use super::token::Token;
-use super::release_path::ReleasePath;
-use super::context::{Context, kernel_error};
 use crate::clock;
 
 /// How long an interface may take until frames pass. Then they are sent all the same, and sent again.

@@ -13,17 +13,17 @@
 //! While a lease is bound nothing of it is open: no socket, no descriptor of the namespace. A container that vanishes without
 //! DEL is not kept alive by its lease; the daemon finds out when it looks, twice a minute, and gives the lease back.
 
+mod context;
 mod conversation;
+mod deferred;
 mod flags;
 mod lease;
-mod deferred;
+mod lease_result;
+mod release_path;
 mod service;
 mod sockets;
 mod store;
-mod lease_result;
 mod token;
-mod release_path;
-mod context;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -34,11 +34,11 @@ use kernel::living::Census;
 use kernel::route::RouteSocket;
 use state::Durability;
 
-pub(crate) use flags::{Flags, HELP};
+use context::Context;
 use deferred::Late;
+pub(crate) use flags::{Flags, HELP};
 use service::Service;
 use store::Store;
-use context::Context;
 
 use super::Stop;
 use super::listen::{self, Listener};

@@ -197,7 +197,11 @@ fn is_busy(error: &kernel::NetlinkError) -> bool {
 
 /// Makes a link for an instant, and brings it up; one that a killed daemon left is cleared away. Neither it nor its `others`
 /// have IPv6: where it hangs, containers may send router advertisements (CVE-2020-10749).
-fn create(host: &mut RouteSocket, new: &NewLink, others: &[&str]) -> Result<Link, ReleasePathError> {
+fn create(
+    host: &mut RouteSocket,
+    new: &NewLink,
+    others: &[&str],
+) -> Result<Link, ReleasePathError> {
     let link = match host.create_link(new) {
         Err(error) if error.is_exists() => {
             if let Some(old) = host.link_by_name(&new.name)? {

@@ -15,13 +15,13 @@ use kernel::living::Census;
 use plugins::ipam::dhcp::protocol::{Acquire, Answer, Ask, RESULT_VERSION};
 use plugins::ipam::dhcp::todo;
 
+use super::context::Context;
 use super::conversation::{Conversation, Heard};
-use super::lease::{HeldLease, Outcome};
 use super::deferred::chain;
+use super::lease::{HeldLease, Outcome};
 use super::listen::Listener;
 use super::store::Saved;
 use super::token::Token;
-use super::context::Context;
 use crate::clock;
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;

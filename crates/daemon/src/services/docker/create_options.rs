@@ -16,8 +16,8 @@ use ipnet::IpNet;
 use plugins::judge;
 use serde_json::{Value, json};
 
-use super::pool_config::{HONOURS_REQUESTED_IP, check_pools, ipam_of};
 use super::journal::{Network, short};
+use super::pool_config::{HONOURS_REQUESTED_IP, check_pools, ipam_of};
 
 /// Options that are ours.
 const CONFLIST: &str = "conflist";
@@ -111,7 +111,8 @@ fn listening(list: NetworkList) -> Result<NetworkList, Error> {
     let mut plugins: Vec<Object> = Vec::new();
     for plugin in &list.plugins {
         let mut object = plugin.object.clone();
-        let ipam = ipam_of(&object)?.filter(|ipam| HONOURS_REQUESTED_IP.contains(&ipam.plugin_type.as_str()));
+        let ipam = ipam_of(&object)?
+            .filter(|ipam| HONOURS_REQUESTED_IP.contains(&ipam.plugin_type.as_str()));
         if ipam.is_some() {
             let mut capabilities: BTreeMap<&str, bool> =
                 plugin.capabilities.iter().map(|name| (name.as_str(), true)).collect();

@@ -14,8 +14,8 @@ use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::pending_calls::{self, Intent, Intents};
 use super::journal::{Endpoint, Journal, short};
+use super::pending_calls::{self, Intent, Intents};
 use super::sandbox::Engine;
 use crate::log::Subject;
 use crate::{clock, log};

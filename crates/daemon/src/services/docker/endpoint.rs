@@ -19,10 +19,10 @@ use cnm::options;
 use ipnet::IpNet;
 
 use super::driver::{Driver, texts};
-use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::handover::{self, Holder};
+use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::sandbox::Engine;
-use super::{orphans, policy, ports};
+use super::{orphans, policy_routing, ports};
 use crate::log;
 
 /// Capabilities, by the names of the CNI conventions.
@@ -149,7 +149,8 @@ impl Driver {
         match self.journal.endpoint(&asked.endpoint_id)? {
             Some(mut endpoint) if endpoint.phase == Phase::Joined => {
                 self.record(&mut endpoint, Phase::Left)?;
-                let sandbox = endpoint.sandbox.as_deref().map(handover::open_if_there).transpose()?;
+                let sandbox =
+                    endpoint.sandbox.as_deref().map(handover::open_if_there).transpose()?;
                 match sandbox.flatten() {
                     Some(sandbox) => policy_routing::remove(&sandbox, &endpoint.layout.tables),
                     None => Ok(()),

@@ -19,8 +19,8 @@ use kernel::route::{
 use kernel::sysctl::Sysctl;
 
 use super::driver::Driver;
-use super::journal::{Endpoint, Layout, Phase, short};
 use super::handover::{find_ours, kernel_error, open_if_there};
+use super::journal::{Endpoint, Layout, Phase, short};
 use crate::log;
 
 /// How long a container may take from Join to its start.

@@ -15,9 +15,9 @@ use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
 use state::Roots;
 
 use super::endpoint::alias;
-use super::journal::{Endpoint, Journal, Phase};
-use super::handover::{find_ours, kernel_error, open_if_there};
 use super::finish_link;
+use super::handover::{find_ours, kernel_error, open_if_there};
+use super::journal::{Endpoint, Journal, Phase};
 use crate::clock;
 
 /// What these make in a container's namespace is put there by the driver, and differently: tables of `sbr` are others, and

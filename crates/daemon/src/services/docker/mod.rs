@@ -28,27 +28,27 @@
 //! Docker is never called: it may be waiting for us. Messages are [`cnm`]'s.
 
 mod collect;
+mod create_options;
 mod driver;
 mod endpoint;
+mod finish_link;
 mod flags;
-mod pool_config;
-mod holds;
-mod pending_calls;
-mod journal;
 mod handover;
+mod holds;
+mod journal;
 mod mend;
+mod mirrored_file;
 mod network;
 mod orphans;
+mod pending_calls;
 mod policy_routing;
+mod pool_config;
 mod pools;
 mod ports;
 mod recovery;
 mod sandbox;
 mod serve;
-mod finish_link;
 mod subject;
-mod mirrored_file;
-mod create_options;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

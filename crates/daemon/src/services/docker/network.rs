@@ -6,12 +6,12 @@ use cni::{Error, GcAttachment, code};
 use cnm::network::{CreateNetwork, IpamData, NetworkName};
 use ipnet::IpNet;
 
+use super::create_options::{self, Shelf};
 use super::driver::Driver;
-use super::pool_config;
 use super::journal::{Network, short};
+use super::pool_config;
 use super::pools::LOCAL;
 use super::sandbox::Engine;
-use super::create_options::{self, Shelf};
 
 /// The address space of Docker's own IPAM.
 const DOCKERS: &str = "LocalDefault";

@@ -11,8 +11,8 @@ use kernel::route::{
     TABLE_MAIN,
 };
 
-use super::journal::{LayoutRoute, LayoutTable};
 use super::handover::kernel_error;
+use super::journal::{LayoutRoute, LayoutTable};
 
 /// What the kernel keeps for itself, from here on: compat, default, main, local (`linux include/uapi/linux/rtnetlink.h`).
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;

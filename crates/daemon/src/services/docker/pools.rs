@@ -18,11 +18,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
 use super::driver::{Asker, Driver, Held, texts};
-use super::pool_config;
+use super::handover::kernel_error;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Pool, Use};
-use super::handover::kernel_error;
 use super::network::subnets;
+use super::pool_config;
 use super::sandbox::Engine;
 
 /// Our address space. There is no global one; Docker wants a name for it all the same.

@@ -14,8 +14,8 @@ use firewall::taken::{self, Families, Taken};
 use serde_json::value::RawValue;
 
 use super::driver::Driver;
-use super::journal::{Endpoint, Network, PORT_MAPPINGS, Phase, PortMapping, short};
 use super::handover::Holder;
+use super::journal::{Endpoint, Network, PORT_MAPPINGS, Phase, PortMapping, short};
 use super::sandbox::Engine;
 
 /// What is held while ports are chosen; no endpoint has such an ID.

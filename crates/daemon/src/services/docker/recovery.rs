@@ -13,9 +13,9 @@ use ipnet::IpNet;
 
 use super::driver::Driver;
 use super::endpoint::alias;
+use super::handover::{self, Holder};
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Endpoint, Journal, Pool, Use, short};
-use super::handover::{self, Holder};
 
 impl Journal {
     /// Writes the records of pools that are lost. Before anybody asks for an address: what is given then is in no network and no

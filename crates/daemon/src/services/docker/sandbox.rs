@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::sockopt::socket_peercred;
 
-use super::journal::{Endpoint, Phase};
 use super::handover::open_if_there;
+use super::journal::{Endpoint, Phase};
 
 /// The process that asks: its number, and when it was started, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,7 +38,7 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{left, ready, talk};
+use super::{inbox, line_server, ready};
 use crate::clock;
 
 /// How many threads work for plugins at once. Most of them wait for a server, if at all.

@@ -58,7 +58,7 @@ use super::Stop;
 use super::listen::{self, Listener};
 use super::runtimes::REQUIRE_TRUSTED_PLUGINS;
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{left, ready, talk};
+use super::{inbox, line_server, ready};
 
 /// How many changes wait to be taken at most: then the API server's connection is not read on.
 const CHANGES: usize = 64;

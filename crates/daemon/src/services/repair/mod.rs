@@ -10,8 +10,8 @@
 //! once in a while, every attachment that a runtime's cache holds is looked after ([`cni_runtime::Runtime::repair_list`]). What is
 //! as it was made costs a few questions. No container is kept alive: nothing of it is open between looks.
 
-mod schedule;
 mod remembered;
+mod schedule;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,12 +25,12 @@ use kernel::events::{Event, Listener};
 
 use super::Stop;
 use super::docker::Dockers;
-use super::runtimes::{Flags, Node};
 use super::ovs::Switches;
+use super::runtimes::{Flags, Node};
 use super::setup::{Surroundings, failed, stop_signals};
 use crate::poll::{Interest, Poller};
-use schedule::{Left, Pace, Backoff};
 use remembered::Remembered;
+use schedule::{Backoff, Left, Pace};
 
 pub(crate) const HELP: &str = "\
 Usage: netwrightd repair [FLAG…]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cni::{AddResult, Error, code};
 use cni_plugin::Call;
-use firewall::firewalld::{Firewalld, TIMEOUT, Source};
+use firewall::firewalld::{Firewalld, Source, TIMEOUT};
 use firewall::forward::{self, Blocker};
 use firewall::iptables;
 use firewall::iptables::isolation::Isolation;

@@ -13,7 +13,7 @@ use state::Index;
 
 use super::config::{Config, Vlans, gateway_name};
 use super::gateway::{self, OnConflict, Wanted};
-use super::{NAME, filter, switch};
+use super::{NAME, bridge_link, filter};
 use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
@@ -158,11 +158,13 @@ fn attach<'a>(
     // Until here everything is found by its marks; filter elements are found quicker by what is written down.
     attachment::write_down(call, &index, NAME, &facts, netns)?;
     claim::take(call, &index, &places, &facts.ips)?;
-    let gateways = Wanted { addresses: &plan.gateways, others: OnConflict::of(config), vlan_mac: None };
+    let gateways =
+        Wanted { addresses: &plan.gateways, others: OnConflict::of(config), vlan_mac: None };
     let mut new = |host: &mut RouteSocket| {
         claim::refuse_gateways(call, host, &index, &around.routed, &places, &plan.ips)
     };
-    let vlan_gateway = bridge_link::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
+    let vlan_gateway =
+        bridge_link::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
     rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {
@@ -344,9 +346,7 @@ fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(
                     codes::KERNEL,
                     format!("bridge port in error state: {state:?}"),
                 )
-                .with_details(format!(
-                    "port {ifname:?} did not come up within {PORT_TIMEOUT:?}"
-                )));
+                .with_details(format!("port {ifname:?} did not come up within {PORT_TIMEOUT:?}")));
             }
             Some(_) => std::thread::sleep(PORT_POLL_INTERVAL),
             None => {

@@ -112,7 +112,12 @@ impl OnConflict {
 
 /// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of an
 /// overlapping subnet, is in the way; link-local ones never are.
-fn plan(bridge: &str, present: &[IpNet], wanted: &[IpNet], others: OnConflict) -> Result<Plan, Error> {
+fn plan(
+    bridge: &str,
+    present: &[IpNet],
+    wanted: &[IpNet],
+    others: OnConflict,
+) -> Result<Plan, Error> {
     let mut plan = Plan::default();
     for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
         let conflicts =

@@ -17,13 +17,13 @@
 //! | `repair` | CHECK that puts back |
 //! | `filter` | masquerading and spoof checks |
 
+mod bridge_link;
 mod config;
 mod connect;
 mod filter;
 mod gateway;
 mod remove;
 mod repair;
-mod bridge_link;
 mod verify;
 mod vlan_gateway;
 

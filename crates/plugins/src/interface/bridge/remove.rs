@@ -6,7 +6,7 @@ use kernel::netns::Netns;
 use state::Index;
 
 use super::connect::Facts;
-use super::{NAME, switch};
+use super::{NAME, bridge_link};
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
 use crate::shared::{attachment, claim, forwarding, pair, rules};

@@ -9,7 +9,7 @@ use state::Index;
 use super::config::{Config, gateway_name};
 use super::connect::{Around, Facts, plan_vlans};
 use super::gateway::{self, OnConflict, Wanted};
-use super::{NAME, filter, switch, verify, vlan_gateway};
+use super::{NAME, bridge_link, filter, verify, vlan_gateway};
 use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
 use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error as kernel, owner};
@@ -220,7 +220,8 @@ fn put_gateways_back(
         let known = |name: &str| result.interfaces.iter().find(|link| link.name == name);
         let vlan_mac = vlan.and_then(|name| known(name.as_str())?.mac.parse().ok());
         let wanted = Wanted { addresses: &gateways, others, vlan_mac };
-        let given = bridge_link::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
+        let given =
+            bridge_link::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
         repair.note(repair::told(&drift), given.map(drop));
     }
     let Some(link) = &ours else { return Ok(()) };

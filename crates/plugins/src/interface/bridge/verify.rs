@@ -9,7 +9,7 @@ use state::Index;
 
 use super::config::{Config, gateway_name};
 use super::connect::{Around, Facts};
-use super::{gateway, switch, vlan_gateway};
+use super::{bridge_link, gateway, vlan_gateway};
 use crate::ipam::host_local;
 use crate::shared::host_side::{self, SubnetRoute};
 use crate::shared::{
@@ -106,7 +106,8 @@ fn check_bridge(
     if config.vlans.wanted && !bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
         return Err(drift(format!("bridge {name:?} does not filter VLANs any more")));
     }
-    if bridge_link::has_unwanted_stp(host, &bridge)? && bridge_link::is_made_by_us(index, &bridge)? {
+    if bridge_link::has_unwanted_stp(host, &bridge)? && bridge_link::is_made_by_us(index, &bridge)?
+    {
         return Err(drift(format!("bridge {name:?} has STP on, and new ports wait for it")));
     }
     Ok(bridge)

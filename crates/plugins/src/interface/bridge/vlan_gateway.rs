@@ -7,9 +7,9 @@ use kernel::route::{
     BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer,
 };
 
+use super::bridge_link::Made;
 use super::config::{Config, gateway_name};
 use super::gateway::{self, Wanted};
-use super::bridge_link::Made;
 use crate::shared::repair::Repair;
 use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
 

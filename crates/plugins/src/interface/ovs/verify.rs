@@ -109,7 +109,12 @@ pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<O
 }
 
 /// Says the first thing that is not as ADD left it.
-pub(super) fn judge(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) -> Option<String> {
+pub(super) fn judge(
+    call: &Call<'_>,
+    config: &Config,
+    name: &str,
+    seen: &Observed,
+) -> Option<String> {
     let Some(bridge) = &seen.bridge else {
         return Some(format!("bridge {:?} is gone", config.bridge));
     };

@@ -119,12 +119,7 @@ impl Daemon {
         })
     }
 
-    fn ask(
-        &self,
-        request: &Request,
-        start: Duration,
-        timeout: Duration,
-    ) -> Result<Answer, Failed> {
+    fn ask(&self, request: &Request, start: Duration, timeout: Duration) -> Result<Answer, Failed> {
         let line = wire::write_request(request).map_err(|error| {
             let error = Error::from_chain(code::INVALID_CONFIG, &error)
                 .context("say it to netwrightd")

@@ -11,8 +11,8 @@ use kernel::route::{Link, OperState, RouteSocket};
 use kernel::sysctl::Sysctl;
 use plugins::ipam::dhcp::protocol::Family;
 
+use super::super::context::{Context, NoNetns, kernel_error};
 use super::super::release_path::ReleasePath;
-use super::super::context::{NoNetns, Context, kernel_error};
 use super::{HeldLease, Outcome};
 
 /// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.

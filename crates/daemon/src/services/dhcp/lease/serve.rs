@@ -10,11 +10,11 @@ use kernel::netns::Netns;
 use kernel::packet::PacketSocket;
 use kernel::route::RouteSocket;
 
+use super::super::context::{Context, NoNetns};
 use super::super::deferred::chain;
-use super::super::sockets::{SendError, V4Sockets, V6Socket};
 use super::super::lease_result::{self, Terms};
+use super::super::sockets::{SendError, V4Sockets, V6Socket};
 use super::super::token::Token;
-use super::super::context::{NoNetns, Context};
 use super::look::link_local;
 use super::{HeldLease, Outcome, SideV4, SideV6, Stage};
 use crate::poll::Interest;
