@@ -176,6 +176,9 @@ struct Counted {
     pid_ns: Option<u64>,
     /// Something could not be looked at.
     hidden: bool,
+    /// The namespace that this pass is for, if it is for one. The kernel gives the number of one that is gone to the next that
+    /// is made (linux fs/proc/generic.c, `proc_alloc_inum`): whoever has it is asked for the cookie at once, before he leaves too.
+    sought: Option<Noted>,
 }
 
 /// A file that every process shows of its network, another one for each namespace: the kernel makes one when it makes the
@@ -217,7 +220,7 @@ impl Census {
             return life;
         }
         // The process by which it was seen has ended since, or its mount was taken away: what is there now counts.
-        let again = || Counted::of(Path::new("/proc")).life(id, noted);
+        let again = || Counted::seeking(Path::new("/proc"), Some(noted)).life(id, noted);
         (0..RECOUNTS).find_map(|_| again()).unwrap_or(Life::Unknown)
     }
 
@@ -275,7 +278,12 @@ const PATHS: usize = 3;
 
 impl Counted {
     fn of(proc: &Path) -> Self {
-        let mut counted = Counted { pid_ns: shown_pid_ns(proc), ..Counted::default() };
+        Counted::seeking(proc, None)
+    }
+
+    fn seeking(proc: &Path, sought: Option<&Noted>) -> Self {
+        let (pid_ns, sought) = (shown_pid_ns(proc), sought.cloned());
+        let mut counted = Counted { pid_ns, sought, ..Counted::default() };
         // Where `hidepid` keeps processes out of the list, the first is among them.
         let first_is_shown = fs::symlink_metadata(proc.join("1")).is_ok();
         let mounts = fs::read(proc.join("self/mountinfo"));
@@ -366,11 +374,14 @@ impl Counted {
     fn look_at(&mut self, thread: &Path, mounts: &mut BTreeSet<(u64, PathBuf)>) -> io::Result<()> {
         let path = thread.join("ns/net");
         let found = fs::metadata(&path)?;
-        let living = self.living.entry(NetnsId { dev: found.dev(), ino: found.ino() }).or_default();
-        // Before the mounts: those may be within a file system of a container's own.
-        if !living.contains(&path) {
-            living.insert(0, path);
-            living.truncate(PATHS);
+        let id = NetnsId { dev: found.dev(), ino: found.ino() };
+        if !self.has_anothers_number(id, &path)? {
+            let living = self.living.entry(id).or_default();
+            // Before the mounts: those may be within a file system of a container's own.
+            if !living.contains(&path) {
+                living.insert(0, path);
+                living.truncate(PATHS);
+            }
         }
         let whose = fs::metadata(thread.join("ns/mnt"))?;
         // It is not looked at: the kernel would ask its file system, which a container may serve, and leave without an answer.
@@ -381,10 +392,25 @@ impl Counted {
             for (ino, place) in mounted(&table) {
                 let place = place.strip_prefix("/").unwrap_or(&place);
                 let path = thread.join("root").join(place);
-                self.note(NetnsId { dev: found.dev(), ino }, path);
+                let id = NetnsId { dev: found.dev(), ino };
+                // One that cannot be opened may be it.
+                if !self.has_anothers_number(id, &path).unwrap_or(false) {
+                    self.note(id, path);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Says whether a path leads to another namespace than the one that is sought, whose number it has by now.
+    fn has_anothers_number(&self, id: NetnsId, path: &Path) -> io::Result<bool> {
+        match &self.sought {
+            Some(sought) if sought.id == Some(id) => {
+                let found = Netns::open(path).map_err(io::Error::other)?;
+                Ok(!sought.is(&found))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Looks at what one thread that refused shows to everybody.
@@ -677,6 +703,19 @@ mod tests {
         assert_eq!(census.life(&noted), Life::Living);
         drop(end);
         inside.join().unwrap();
+    }
+
+    /// Who has the number by now may leave before he is looked at again.
+    #[test]
+    fn who_has_the_number_of_the_one_that_is_sought_is_asked_at_once() {
+        let own = Netns::open(Path::new("/proc/self/ns/net")).unwrap();
+        let seen = |cookie| {
+            let noted = Noted { id: Some(own.id()), cookie, ..Noted::default() };
+            Counted::seeking(Path::new("/proc"), Some(&noted)).living.contains_key(&own.id())
+        };
+        let cookie = own.cookie().expect("Linux 5.14 and later tell cookies");
+        assert!(seen(Some(cookie)));
+        assert!(!seen(Some(cookie + 1)));
     }
 
     #[test]
