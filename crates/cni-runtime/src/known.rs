@@ -362,7 +362,7 @@ impl Known {
     /// Says whether it is of a container of Docker's: plugins worked in a namespace of its driver's.
     #[must_use]
     pub fn is_dockers(&self, roots: &Roots) -> bool {
-        // ARCHITECTURE.md, "What is on a node because of us".
+        // docs/files.md, "Services of `netwrightd`".
         Path::new(&self.netns()).starts_with(roots.run.join("docker/netns"))
     }
 

@@ -10,7 +10,7 @@ use state::Roots;
 
 use super::attachments::Known;
 
-/// Where the driver keeps what it knows of endpoints (ARCHITECTURE.md, "What is on a node because of us").
+/// Where the driver keeps what it knows of endpoints (docs/files.md, "Services of `netwrightd`").
 const ENDPOINTS: &str = "docker/records/endpoints";
 /// How many digits of an ID Docker shows.
 const SHORT: usize = 12;

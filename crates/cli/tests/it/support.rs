@@ -155,8 +155,8 @@ pub(crate) fn listing(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What host-local and the cache keep when nothing is attached, as with the reference (ARCHITECTURE.md, "What is on
-/// a node because of us").
+/// What host-local and the cache keep when nothing is attached, as with the reference
+/// (docs/files.md, "Address plugins, result cache, backups: formats of others").
 const STAYS: [&str; 7] = [
     "files: /var/lib/cni is new",
     "files: /var/lib/cni/networks is new",
