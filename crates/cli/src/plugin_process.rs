@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cni::{Command, Error, code};
-use cni_invoke::{Exec, Executor, InvokeError, Mixed, Output, Request, Status};
+use cni_invoke::{
+    Exec, Executor, InvokeError, Mixed, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
+};
 use cni_plugin::{Context, Plugin, Serve, answer};
 use kernel::linger;
 use kernel::stdout::Stdout;
@@ -16,9 +18,6 @@ use plugins::Builtins;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{VERSION, world};
-
-/// The administrator's word that plugins are not run which somebody else than root can change: an empty file will do.
-pub(crate) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// How long VERSION waits for its input. Callers write it as soon as we run; who writes nothing and leaves standard input
 /// open gets an answer that names the newest version.

@@ -44,15 +44,10 @@ impl World {
 
 /// Returns the folders for our own state, and the system's message bus, that an environment names.
 pub(crate) fn roots(environment: &[(OsString, OsString)]) -> Roots {
-    let mut roots = Roots::default();
-    if let Some(run) = variable(environment, "NETWRIGHT_RUN_DIR") {
-        roots.run = run.into();
-    }
-    if let Some(lib) = variable(environment, "NETWRIGHT_STATE_DIR") {
-        roots.lib = lib.into();
-    }
-    roots.system_bus = variable(environment, "DBUS_SYSTEM_BUS_ADDRESS");
-    roots
+    Roots::of_environment(|name| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.clone())
+    })
 }
 
 fn variable(environment: &[(OsString, OsString)], name: &str) -> Option<String> {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 pub use exec::Exec;
 pub use find::{FindError, find};
 pub use mixed::{Builtin, Mixed};
-pub use trust::{Distrust, Reason, distrust};
+pub use trust::{Distrust, REQUIRE_TRUSTED_PLUGINS, Reason, distrust};
 
 /// Where distributions put plugins: looked at where nobody says otherwise.
 pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];

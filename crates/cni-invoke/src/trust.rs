@@ -7,6 +7,10 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+/// While a node has this file, which may be empty, Netwright runs no plugin that anyone but root can
+/// change.
+pub const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
+
 /// Writable by the group, or by everybody.
 const OTHERS_WRITE: u32 = 0o022;
 

@@ -452,12 +452,9 @@ fn check_version(
 ) -> Result<Version, Error> {
     let unparsable =
         |error: version::InvalidVersion| Error::new(code::DECODE_FAILURE, error.to_string());
-    let first = match command {
-        Command::Check => Some(Version::V0_4_0),
-        Command::Gc | Command::Status => Some(Version::V1_1_0),
-        _ => None,
-    };
-    if let Some(first) = first {
+    let first = command.since();
+    // The reference asks this of the younger verbs alone.
+    if Version::V0_2_0 < first {
         let asked = version::triple(config_version).map_err(unparsable)?;
         let refuse = |who: &str| {
             Error::new(

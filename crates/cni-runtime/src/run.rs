@@ -107,19 +107,9 @@ impl Time {
     }
 }
 
-/// The version that first has a verb (CNI 1.1.0 §2).
-fn first_with(command: Command) -> Version {
-    match command {
-        Command::Add | Command::Del => Version::V0_1_0,
-        Command::Version => Version::V0_2_0,
-        Command::Check => Version::V0_4_0,
-        Command::Gc | Command::Status => Version::V1_1_0,
-    }
-}
-
 /// Says whether a list's version has a verb; a version that cannot be ordered has none.
 pub(crate) fn has_verb(cni_version: &str, command: Command) -> bool {
-    cni::version::compare(cni_version, first_with(command).as_str())
+    cni::version::compare(cni_version, command.since().as_str())
         .is_ok_and(std::cmp::Ordering::is_ge)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, code};
 use crate::text::{quote, quote_list};
+use crate::version::Version;
 
 /// A verb of the protocol (CNI 1.1.0 §2 `CNI_COMMAND`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +45,17 @@ impl Command {
             Command::Gc => "GC",
             Command::Status => "STATUS",
             Command::Version => "VERSION",
+        }
+    }
+
+    /// Returns the version of the specification that first has the verb (CNI 1.1.0 §2).
+    #[must_use]
+    pub const fn since(self) -> Version {
+        match self {
+            Command::Add | Command::Del => Version::V0_1_0,
+            Command::Version => Version::V0_2_0,
+            Command::Check => Version::V0_4_0,
+            Command::Gc | Command::Status => Version::V1_1_0,
         }
     }
 

@@ -76,9 +76,8 @@ impl Version {
 
     /// Returns every version from `first` on.
     #[must_use]
-    pub fn starting_from(first: Version) -> &'static [Version] {
-        let skip = Version::ALL.iter().take_while(|version| **version < first).count();
-        &Version::ALL[skip..]
+    pub const fn starting_from(first: Version) -> &'static [Version] {
+        Version::ALL.split_at(first as usize).1
     }
 
     /// Returns the shape in which results of this version are written.

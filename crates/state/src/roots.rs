@@ -1,5 +1,6 @@
 //! Where the files are, and the system's message bus.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,23 @@ impl Roots {
     /// Takes both directories. Neither has to exist.
     pub fn new(run: impl Into<PathBuf>, lib: impl Into<PathBuf>) -> Self {
         Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: Unread::default() }
+    }
+
+    /// Takes the directories and the message bus that an environment names: `variable` looks one up. A
+    /// variable that is empty counts as not set.
+    #[must_use]
+    pub fn of_environment(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let mut roots = Roots::default();
+        if let Some(run) = set("NETWRIGHT_RUN_DIR") {
+            roots.run = run.into();
+        }
+        if let Some(lib) = set("NETWRIGHT_STATE_DIR") {
+            roots.lib = lib.into();
+        }
+        let bus = set("DBUS_SYSTEM_BUS_ADDRESS");
+        roots.system_bus = bus.map(|address| address.to_string_lossy().into_owned());
+        roots
     }
 
     /// Returns the same folders for one call, which will learn what could not be read on its behalf.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cni_invoke::{Exec, Executor, Mixed, PLUGIN_DIRS, distrust};
+use cni_invoke::{Exec, Executor, Mixed, PLUGIN_DIRS, REQUIRE_TRUSTED_PLUGINS, distrust};
 use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
 use ovsdb::Keys;
 use plugins::Builtins;
@@ -13,9 +13,6 @@ use state::Roots;
 
 use super::arguments::{Arguments, FlagError};
 use super::setup::Surroundings;
-
-/// As for the command line: with this file plugins are not run which somebody else than root can change.
-pub(super) const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// How long plugins may take for one attachment.
 const TIMEOUT: Duration = Duration::from_secs(60);

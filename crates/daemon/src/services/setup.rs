@@ -33,14 +33,7 @@ impl<'a> Surroundings<'a> {
 
     /// Where our files are.
     pub(super) fn roots(self) -> Roots {
-        let mut roots = Roots::default();
-        if let Some(run) = self.variable("NETWRIGHT_RUN_DIR") {
-            roots.run = run.into();
-        }
-        if let Some(lib) = self.variable("NETWRIGHT_STATE_DIR") {
-            roots.lib = lib.into();
-        }
-        roots
+        Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
     }
 
     /// Tells the service manager that the service is ready.

@@ -93,6 +93,16 @@ impl IpFamily {
     }
 }
 
+/// Whether an address is a link-local one of IPv6 (RFC 4291 §2.5.6): the kernel gives each link one, and
+/// it means another neighbour on each.
+#[must_use]
+pub fn is_link_local_v6(address: std::net::IpAddr) -> bool {
+    match address {
+        std::net::IpAddr::V4(_) => false,
+        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
 /// The bytes of an address as attributes carry them.
 pub(crate) fn ip_bytes(address: std::net::IpAddr) -> Vec<u8> {
     match address {

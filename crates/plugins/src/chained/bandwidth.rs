@@ -38,8 +38,7 @@ use crate::shared::{attachment, kernel_error as kernel, repair};
 /// The plugin's type, and the name of its records.
 const NAME: &str = "bandwidth";
 /// The versions that have `prevResult`, as the reference.
-const VERSIONS: &[Version] =
-    &[Version::V0_3_0, Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
+const VERSIONS: &[Version] = Version::starting_from(Version::V0_3_0);
 /// The reference's words.
 const NO_PREVIOUS: &str = "must be called as chained plugin";
 

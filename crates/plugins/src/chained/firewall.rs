@@ -43,7 +43,7 @@ const NAME: &str = "firewall";
 /// What the plugin looks after.
 const CONCERNS: &[Concern] = &[Concern::Policy];
 /// The reference supports `prevResult` only in the versions that define it for this plugin.
-const VERSIONS: &[Version] = &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
+const VERSIONS: &[Version] = Version::starting_from(Version::V0_4_0);
 /// The reference's words.
 const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 

@@ -30,7 +30,7 @@ use crate::shared::{attachment, identity, netns_lock, repair};
 /// The plugin's type, and the name of its records.
 const NAME: &str = "vrf";
 /// The reference's.
-const VERSIONS: &[Version] = &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
+const VERSIONS: &[Version] = Version::starting_from(Version::V0_3_1);
 /// The reference's words.
 const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 

@@ -7,7 +7,7 @@ use cni::{AddResult, AttachmentKey, Command, Error, code};
 use cni_plugin::{Call, Delegate, codes};
 use kernel::living::{Census, Life};
 use kernel::netns::Netns;
-use kernel::route::{Change, Link, RouteSocket};
+use kernel::route::{Change, Link, RouteSocket, is_link_local_v6};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use state::{AttachmentLock, Index, LockError, NetnsIdentity, Record};
@@ -224,7 +224,8 @@ fn take_addresses(call: &Call<'_>, netns: &Netns) -> Result<(), Error> {
     for link in own_links(call, &mut inside)? {
         let ifindex = link.index;
         let addresses = inside.addresses(Some(ifindex)).map_err(kernel_error)?;
-        for address in addresses.iter().filter(|address| !is_link_local(address.address.addr())) {
+        for address in addresses.iter().filter(|address| !is_link_local_v6(address.address.addr()))
+        {
             let change = Change::DelAddress { ifindex, address: address.address };
             match inside.apply_one(&change) {
                 // A secondary address goes with its primary one.
@@ -249,13 +250,6 @@ fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Err
     let end = pair::container_end(inside, key)?;
     let is_unknown = records.found.is_empty() && records.damaged.is_empty();
     Ok(end.or(found.other.filter(|_| is_unknown)).into_iter().collect())
-}
-
-fn is_link_local(address: std::net::IpAddr) -> bool {
-    match address {
-        std::net::IpAddr::V4(_) => false,
-        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 /// Refuses an interface name that the container has already, before anything is changed.

@@ -11,7 +11,7 @@ use cni_plugin::codes;
 use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{
     AddressOptions, Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind,
-    RouteProtocol, RouteSocket, Scope, TABLE_MAIN,
+    RouteProtocol, RouteSocket, Scope, TABLE_MAIN, is_link_local_v6,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
@@ -81,11 +81,7 @@ pub fn missing_ipv6(
 
 fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Error> {
     let present = host.addresses(Some(link.index)).map_err(kernel)?;
-    let is_link_local = |address: IpAddr| match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    if present.iter().any(|found| is_link_local(found.address.addr())) {
+    if present.iter().any(|found| is_link_local_v6(found.address.addr())) {
         return Ok(None);
     }
     let is = |ifname: &str, name: &str, value: &str| {

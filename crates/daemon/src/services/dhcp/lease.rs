@@ -97,7 +97,7 @@ impl HeldLease {
         let Acquire { attachment, netns: path, netns_id, pid_ns, client } = ask;
         let opened = Netns::open(&world.flags.on_host(&path))
             .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?;
-        let found = NetnsIdentity { dev: opened.id().dev, ino: opened.id().ino };
+        let found = NetnsIdentity::from(opened.id());
         if netns_id.is_some_and(|wanted| wanted != found) {
             return Err(Error::new(
                 cni::code::INVALID_NETNS,

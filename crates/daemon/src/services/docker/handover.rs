@@ -7,6 +7,7 @@ use cni_plugin::codes;
 use kernel::netns::{Netns, NetnsError};
 use kernel::route::{
     Change, IpFamily, Link, LinkSet, RouteFilter, RouteProtocol, RouteSocket, TABLE_MAIN,
+    is_link_local_v6,
 };
 use kernel::{NetlinkError, netns};
 
@@ -97,12 +98,12 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
     layout.switches = super::finish_link::read_switches(holder, ifname);
     let addresses = inside.addresses(Some(link.index)).map_err(|error| kernel_error(&error))?;
     let addresses = addresses.into_iter().map(|address| address.address);
-    layout.addresses = addresses.filter(|address| !is_link_local(address.addr())).collect();
+    layout.addresses = addresses.filter(|address| !is_link_local_v6(address.addr())).collect();
     for family in [IpFamily::V4, IpFamily::V6] {
         let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: Some(link.index) };
         let routes = inside.routes(filter).map_err(|error| kernel_error(&error))?;
         let routes = routes.into_iter().filter(|route| {
-            !is_link_local(route.destination.addr()) && !route.destination.addr().is_multicast()
+            !is_link_local_v6(route.destination.addr()) && !route.destination.addr().is_multicast()
         });
         layout.routes.extend(routes.map(|route| LayoutRoute {
             destination: route.destination,
@@ -120,13 +121,6 @@ fn is_born_with_namespaces(link: &Link) -> bool {
         "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0",
     ];
     FALLBACKS.contains(&link.name.as_str())
-}
-
-fn is_link_local(address: std::net::IpAddr) -> bool {
-    match address {
-        std::net::IpAddr::V4(_) => false,
-        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 /// Puts the link where Docker takes it: on the host, down, under a name of its own. Done already is done.

@@ -44,7 +44,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cni_invoke::Exec;
+use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
 use npwg::wire;
 use tokio::sync::mpsc;
 
@@ -56,7 +56,6 @@ use self::hotplug::Plugger;
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
-use super::runtimes::REQUIRE_TRUSTED_PLUGINS;
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{inbox, line_server, ready};
 

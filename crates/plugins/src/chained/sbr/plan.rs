@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::route::{
-    Change, IpFamily, Link, Route, RouteKind, Rule, RuleAction, Scope, TABLE_MAIN,
+    Change, IpFamily, Link, Route, RouteKind, Rule, RuleAction, Scope, TABLE_MAIN, is_link_local_v6,
 };
 
 use super::Source;
@@ -185,13 +185,13 @@ pub(super) fn default(gateway: IpAddr, ip: &IpConfig, table: u32, oif: u32) -> R
         IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
         IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
     };
-    let near = ip.address.contains(&gateway) || is_link_local_address(gateway);
+    let near = ip.address.contains(&gateway) || is_link_local_v6(gateway);
     Route { gateway: Some(gateway), oif: Some(oif), table, onlink: !near, ..Route::new(anywhere) }
 }
 
 /// Whether a route is an address's: its source or gateway is in the address's subnet, or it has neither.
 fn belongs(route: &Route, ip: &IpConfig) -> bool {
-    let near = |address: IpAddr| ip.address.contains(&address) || is_link_local_address(address);
+    let near = |address: IpAddr| ip.address.contains(&address) || is_link_local_v6(address);
     let hops = route.next_hops.iter().filter_map(|hop| hop.gateway);
     let gateways: Vec<IpAddr> = route.gateway.into_iter().chain(hops).collect();
     match route.source {
@@ -211,14 +211,7 @@ fn is_nobodys(route: &Route, ip: &IpConfig, ips: &[IpConfig]) -> bool {
 
 /// The link's own prefix is needed for neighbour discovery, whoever asks.
 fn is_link_local(route: &Route) -> bool {
-    is_link_local_address(route.destination.addr())
-}
-
-fn is_link_local_address(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
+    is_link_local_v6(route.destination.addr())
 }
 
 /// Puts a route into a table of ours.

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use kernel::netns::{Netns, within};
 use kernel::route::{
     IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, RuleAction, TABLE_LOCAL,
+    is_link_local_v6,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
@@ -35,10 +36,8 @@ pub(super) fn routes_of(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Ro
 
 /// The prefix of a link's own IPv6 addresses comes and goes with it.
 fn is_link_local(route: &Route) -> bool {
-    match route.destination.addr() {
-        std::net::IpAddr::V4(_) => false,
-        std::net::IpAddr::V6(address) => address.is_unicast_link_local() || address.is_multicast(),
-    }
+    let to = route.destination.addr();
+    is_link_local_v6(to) || (to.is_ipv6() && to.is_multicast())
 }
 
 /// Lists the IPv6 addresses that somebody gave a link.

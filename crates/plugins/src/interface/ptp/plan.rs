@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni::{IpConfig, Route};
 use ipnet::IpNet;
-use kernel::route::{self, AddressOptions, Change, Scope};
+use kernel::route::{self, AddressOptions, Change, Scope, is_link_local_v6};
 
 use crate::shared::container::{self, Options};
 
@@ -81,7 +81,7 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
             // There is a way to the gateways; whatever other next hop was asked for, the host is on the cable.
             Change::AppendRoute(route) => asked.push(Change::AppendRoute(route::Route {
                 onlink: route.gateway.is_some_and(|gateway| {
-                    !is_link_local(gateway) && !all.iter().any(|ip| ip.gateway == Some(gateway))
+                    !is_link_local_v6(gateway) && !all.iter().any(|ip| ip.gateway == Some(gateway))
                 }),
                 ..route
             })),
@@ -129,13 +129,6 @@ pub(super) fn host_routes(ifindex: u32, ips: &[IpConfig]) -> Vec<route::Route> {
         ..route::Route::new(host_net(ip.address.addr()))
     });
     routes.collect()
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 #[cfg(test)]
