@@ -34,9 +34,9 @@ use lenient::Lenient;
 pub use object::Object;
 pub use unknown::{UnknownKey, unknown_keys};
 
-/// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at 10
-/// 000; the margin lets a document of this depth be wrapped into another (a request, the cache) and
-/// read again.
+/// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at
+/// 10 000; the margin lets a document of this depth be wrapped into another (a request, the cache)
+/// and read again.
 pub const MAX_DEPTH: usize = 100;
 
 /// Says why a document could not be read, and where.

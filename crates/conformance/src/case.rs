@@ -131,8 +131,8 @@ impl<T, E: fmt::Display> OrBroken<T> for Result<T, E> {
     }
 }
 
-/// Defines a table of cases: `"id" LEVEL "section" after "case" for KINDS [rules] "text" =>
-/// function;`.
+/// Defines a table of cases:
+/// `"id" LEVEL "section" after "case" for KINDS [rules] "text" => function;`.
 macro_rules! cases {
     ($( $id:literal $level:ident $section:literal $(after $after:literal)? for $kinds:ident
         [$($rule:literal),*] $text:literal => $run:expr; )*) => {

@@ -90,8 +90,8 @@ fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> Ask<'b> {
     ask
 }
 
-/// A second attachment beside a first that stays, and the machine before it, to which DEL of the
-/// second must return.
+/// A second attachment beside a first that stays, and the machine as DEL of the second must leave
+/// it.
 ///
 /// The second attachment's own container and link (for a chained plugin) exist before ADD and after
 /// DEL.

@@ -1,7 +1,7 @@
 //! Turns what a user wants of a network, from `-o`, `--subnet` and the like, into a network list.
 //!
-//! `-o conflist=NAME` takes a list of the node as it is. Otherwise the driver makes one: `-o
-//! type=PLUGIN` chooses the plugin (bridge by default), and every other option is a key of that
+//! `-o conflist=NAME` takes a list of the node as it is. Otherwise the driver makes one:
+//! `-o type=PLUGIN` chooses the plugin (bridge by default), and every other option is a key of that
 //! plugin's configuration.
 
 use std::collections::BTreeMap;

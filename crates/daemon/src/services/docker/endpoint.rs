@@ -1,10 +1,10 @@
 //! An endpoint's life: plugins make an interface in a namespace of ours, Docker takes it from
 //! there, and gives it back.
 //!
-//! Docker before 28 wants the interface before the container's namespace exists, Docker 28 and
-//! later after that. So plugins never see the container's namespace: CreateEndpoint runs ADD in a
-//! namespace that holds the interface, Join moves it to the host under a name that Docker is told,
-//! and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
+//! Docker before 28 wants the interface before the container's namespace exists; Docker 28 and
+//! later want it afterwards. So plugins never see the container's namespace: CreateEndpoint runs
+//! ADD in a namespace that holds the interface, Join moves it to the host under a name that Docker
+//! is told, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -364,7 +364,7 @@ fn answer(
     Ok(CreatedEndpoint { interface: Some(interface) })
 }
 
-/// Tells Docker what to do with the link.
+/// Returns what Docker is to do with the link.
 fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
     let layout = &endpoint.layout;
     let gateway = |v4: bool| {

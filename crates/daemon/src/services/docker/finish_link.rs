@@ -39,8 +39,8 @@ const ANNOUNCE_AGAIN: [Duration; 3] =
 
 /// Sysctls that are Docker's, or that follow from others.
 const NOT_OURS: [&str; 4] = ["disable_ipv6", "mtu", "stable_secret", "forwarding"];
-/// Sysctls that announce addresses when a link's hardware address is set (`linux
-/// Documentation/networking/ip-sysctl.rst`).
+/// Sysctls that announce addresses when a link's hardware address is set
+/// (`linux Documentation/networking/ip-sysctl.rst`).
 const ANNOUNCE: [(&str, &str); 2] = [("ipv4", "arp_notify"), ("ipv6", "ndisc_notify")];
 
 impl Driver {

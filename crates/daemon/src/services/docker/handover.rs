@@ -129,8 +129,8 @@ fn is_link_local(address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Puts the link where Docker takes it: on the host, down, under its own name. Succeeds if that is
-/// done already.
+/// Puts the link where Docker takes it: on the host, down, under the name `src_name`. Succeeds if
+/// that is done already.
 pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result<(), Error> {
     let host_ns = Netns::current().map_err(|error| netns_error(&error))?;
     let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;

@@ -1,7 +1,7 @@
 //! Who has a pool: one hold for each answer to `RequestPool`, named in the PoolID that the engine
 //! sends back.
 //!
-//! libnetwork requests a pool before it creates the network, and releases it when the network is
+//! libnetwork requests a pool before it calls CreateNetwork, and releases it when the network is
 //! not created after all. Neither call names the network. If we counted networks, a failed creation
 //! would take the pool from a network that lives. So each answer has its own PoolID: the pool's
 //! name, `/`, and the hold's name.
@@ -39,7 +39,7 @@ pub(crate) struct Hold {
     pub(crate) engine: Option<String>,
     /// We chose the subnet.
     pub(crate) chosen: bool,
-    /// When it was asked for, in milliseconds since that boot.
+    /// When it was asked for, in milliseconds since the boot.
     pub(crate) asked_ms: u64,
 }
 

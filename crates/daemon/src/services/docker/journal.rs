@@ -86,7 +86,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: String,
     pub(crate) network: String,
     pub(crate) phase: Phase,
-    /// When the phase began: the boot, and the seconds since then.
+    /// When the phase began: the boot, and the seconds since that boot.
     pub(crate) boot_id: String,
     pub(crate) since_s: u64,
     pub(crate) asked: CreateEndpoint,

@@ -15,8 +15,8 @@ use kernel::route::{
 use super::journal::{LayoutRoute, LayoutTable};
 use super::handover::kernel_error;
 
-/// Tables that the kernel keeps for itself: compat, default, main, local (`linux
-/// include/uapi/linux/rtnetlink.h`).
+/// Tables that the kernel keeps for itself: compat, default, main, local
+/// (`linux include/uapi/linux/rtnetlink.h`).
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
 
 /// The last table that is tried.

@@ -1,5 +1,5 @@
-//! What a line of the log is about, in terms that Docker shows: `docker network ls` and `docker
-//! inspect` have these IDs, and the container's namespace is its `SandboxKey`.
+//! What a line of the log is about, in terms that Docker shows: `docker network ls` and
+//! `docker inspect` have these IDs, and the container's namespace is its `SandboxKey`.
 
 use std::path::PathBuf;
 
