@@ -30,8 +30,8 @@ pub(super) enum ConnectError {
     Client(String),
 }
 
-/// Reads the configuration from a file, or from the pod's environment; sends nothing yet. A
-/// connection may take `timeout` to open.
+/// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
+/// may take `timeout` to open.
 ///
 /// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
 /// where it matters whether they happened.

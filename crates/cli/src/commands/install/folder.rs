@@ -22,8 +22,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
 
-/// The most bytes of names, or of one value, that the kernel returns (linux
-/// include/uapi/linux/limits.h XATTR_LIST_MAX, XATTR_SIZE_MAX).
+/// The most bytes of names, or of one value, that the kernel returns
+/// (linux include/uapi/linux/limits.h XATTR_LIST_MAX, XATTR_SIZE_MAX).
 const MOST_ATTRIBUTES: usize = 65536;
 
 /// What a name in the folder refers to.

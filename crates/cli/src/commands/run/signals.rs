@@ -17,8 +17,8 @@ const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1,
 /// Those of them that end a process by default.
 const FATAL: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// A signal that the kernel made, as the terminal does for Ctrl-C (linux
-/// include/uapi/asm-generic/siginfo.h).
+/// A signal that the kernel made, as the terminal does for Ctrl-C
+/// (linux include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
 
 /// Catches signals and passes them on to the command, once there is one.

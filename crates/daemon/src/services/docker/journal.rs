@@ -107,7 +107,7 @@ pub(crate) struct Endpoint {
     pub(crate) leads_out: bool,
 }
 
-/// What plugins made of the link, and what it must be again once it is in the sandbox.
+/// The state that plugins gave the link; the link must have it again once it is in the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Layout {

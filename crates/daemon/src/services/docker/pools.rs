@@ -34,8 +34,8 @@ const GLOBAL: &str = "netwright-global";
 const CONFLIST: &str = "conflist";
 /// The ID that stands for all pools while one is chosen.
 const ALL: &str = "pools";
-/// Where pools come from when the user names none: a /24 of the first, a /64 of the second (RFC
-/// 4193, its global ID drawn at random once).
+/// Where pools come from when the user names none: a /24 of the first, a /64 of the second
+/// (RFC 4193, its global ID drawn at random once).
 const V4_POOLS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 201, 0, 0), 16);
 const V6_POOLS: Ipv6Net =
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd6e, 0x7769, 0x6768, 0, 0, 0, 0, 0), 48);

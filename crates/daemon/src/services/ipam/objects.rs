@@ -45,7 +45,7 @@ impl std::fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// Reads the configuration from a file, or from the pod's environment; sends nothing yet.
+    /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(
         kubeconfig: Option<&Path>,
         handle: Handle,

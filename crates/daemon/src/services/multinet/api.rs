@@ -81,7 +81,7 @@ impl Debug for Api {
 }
 
 impl Api {
-    /// Reads the configuration from a file, or from the pod's environment; sends nothing yet.
+    /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
         let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
         Ok(Api { client })

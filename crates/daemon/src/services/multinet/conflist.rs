@@ -2,8 +2,8 @@
 //!
 //! The daemon writes it once it can answer pods, in one step, and never removes it: a runtime that
 //! finds none takes the next file, and pods would get other networks. For the same reason the
-//! daemon restores it while it lives, whatever removes or changes it. If the daemon can no longer
-//! answer pods, STATUS reports that.
+//! daemon restores it as long as it runs, whatever removes or changes it. If the daemon can no
+//! longer answer pods, STATUS reports that.
 
 use std::path::Path;
 use std::sync::Arc;

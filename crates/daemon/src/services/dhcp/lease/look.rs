@@ -89,7 +89,6 @@ fn works(link: &Link) -> bool {
 
 /// Returns the link's own address, once duplicate address detection has found no other host with
 /// it.
-/// it.
 pub(super) fn link_local(
     inside: &mut RouteSocket,
     ifindex: u32,
