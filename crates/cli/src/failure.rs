@@ -91,7 +91,6 @@ impl Failure {
         self
     }
 
-    /// Returns the message.
     pub(crate) fn message(&self) -> &str {
         &self.0.error.msg
     }
@@ -117,7 +116,6 @@ impl Failure {
         self.0.exit.unwrap_or_else(|| exit_for(self.0.error.code))
     }
 
-    /// Returns the exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.exit_number())
     }

@@ -8,7 +8,6 @@ use state::Roots;
 /// The environment and directory of one call of the command line.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// The environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The current directory, to which paths are relative.
     pub(crate) directory: PathBuf,

@@ -47,13 +47,11 @@ pub(crate) struct Job {
     pub(crate) bin_dir: PathBuf,
     /// The folders of the files to which its links lead.
     pub(crate) behind: Vec<PathBuf>,
-    /// The plugin.
     pub(crate) plugin: String,
     /// The plugin's configuration object, if the user gave one.
     pub(crate) config: Option<Value>,
     /// What kind of plugin the user's configuration shows it to be.
     pub(crate) kind: Option<Kind>,
-    /// The case.
     pub(crate) case: String,
     /// The `PATH` for plugins.
     pub(crate) path: String,

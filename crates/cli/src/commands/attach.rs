@@ -38,7 +38,6 @@ fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failur
     Ok(Target { container_id, ifname, netns: container.netns_text(), container })
 }
 
-/// Attaches.
 pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let target = target(&args.which, &args.attach, world)?;
     target.container.require()?;
@@ -257,7 +256,6 @@ fn cached(
     Ok(found)
 }
 
-/// Verifies.
 pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;

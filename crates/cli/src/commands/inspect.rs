@@ -19,7 +19,6 @@ use crate::net::{container, default};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
-/// A network.
 #[derive(Debug, Serialize)]
 struct NetworkView {
     network: String,
@@ -36,7 +35,6 @@ impl Report for NetworkView {
     }
 }
 
-/// A container.
 #[derive(Debug, Serialize)]
 struct ContainerView {
     attachments: Vec<AttachmentView>,

@@ -2,7 +2,6 @@
 
 use cni::NetworkList;
 
-/// Its name.
 pub(crate) const NAME: &str = "netwright";
 
 /// Its configuration. Its IPv4 range is one that few choose; its IPv6 prefix is a unique local one

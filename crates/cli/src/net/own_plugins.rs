@@ -93,7 +93,6 @@ impl OwnPlugins {
         Ok(own)
     }
 
-    /// Returns its path.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

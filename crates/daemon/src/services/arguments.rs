@@ -68,7 +68,6 @@ impl Arguments {
         Ok(Some(self.name.clone()))
     }
 
-    /// Returns the flag's value.
     pub(super) fn value(&mut self) -> Result<String, FlagError> {
         let value = self.given.take().or_else(|| self.rest.next());
         value.ok_or_else(|| FlagError::NoValue(self.name.clone()))

@@ -111,7 +111,6 @@ impl Manifest {
         }
     }
 
-    /// Writes the folder's manifest.
     pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
         let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
         let on_disk = OnDisk { format: FORMAT, manifest: self.clone() };
@@ -121,7 +120,6 @@ impl Manifest {
         state::write_atomic(&path, &bytes, 0o644, state::Durability::Synced).map_err(failed)
     }
 
-    /// Removes the folder's manifest.
     pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
         state::remove_file(&folder_of(dir).join(FILE))
             .map(drop)

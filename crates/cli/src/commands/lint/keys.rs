@@ -64,7 +64,6 @@ impl<'a> Top<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Around<'a> {
     pub(super) session: &'a Session,
-    /// The network's name.
     pub(super) network: &'a str,
     pub(super) cni_version: &'a str,
 }
@@ -305,7 +304,7 @@ fn answers(
     around: Around<'_>,
     examined: &mut Examined<'_>,
 ) {
-    // A user who can change the file would have lint run his program: lint warns about that, and
+    // A user who can change the file would have lint run their program: lint warns about that, and
     // then asks the plugin nothing.
     if !is_executable(plugin_type, executable, place, examined)
         || !cni_invoke::distrust(executable).is_empty()

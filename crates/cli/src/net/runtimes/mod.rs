@@ -53,7 +53,6 @@ const PROGRAMS: [&str; 6] =
 /// The timeout for a runtime to print its version.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Runtime {

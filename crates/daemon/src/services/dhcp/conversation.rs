@@ -13,7 +13,6 @@ use rustix::net::sockopt;
 /// How long a plugin may take to send its request, and to take its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     pub(crate) stream: UnixStream,

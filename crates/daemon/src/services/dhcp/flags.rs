@@ -30,7 +30,6 @@ Keeps DHCP leases for the CNI plugin dhcp. See docs/dhcp.md.
 One dash or two, values apart or after `=`. Durations: 10s, 1m30s, 500ms.
 ";
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) broadcast: bool,

@@ -31,7 +31,6 @@ const READY_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often a lease's interface is checked. When it has gone without a DEL, the lease is released.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// One attachment's lease.
 #[derive(Debug)]
 pub(crate) struct HeldLease {
     pub(crate) id: u64,

@@ -35,7 +35,6 @@ const MAX_CONVERSATIONS: usize = 512;
 /// is ready.
 const NOTES_EVERY: Duration = Duration::from_secs(5);
 
-/// The service.
 #[derive(Debug)]
 pub(crate) struct Service {
     world: Context,

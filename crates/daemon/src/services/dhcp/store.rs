@@ -116,7 +116,6 @@ impl Store {
         state::write_atomic(&self.path(&saved.attachment), &bytes, FILE_MODE, Durability::Synced)
     }
 
-    /// Removes a lease.
     pub(crate) fn remove(&self, key: &AttachmentKey) -> Result<(), FileError> {
         state::remove_file(&self.path(key)).map(drop)
     }

@@ -21,7 +21,6 @@ pub(crate) enum Token {
 const KIND_BITS: u32 = 3;
 
 impl Token {
-    /// Returns the number.
     pub(crate) fn number(self) -> u64 {
         let (kind, id) = match self {
             Token::Listener => (0, 0),

@@ -31,7 +31,6 @@ const TIMEOUT_S: u64 = 10;
 /// The longest timeout that can be set: Docker's user waits for it.
 const MAX_TIMEOUT_S: u64 = 300;
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) cache_dir: PathBuf,

@@ -34,7 +34,6 @@ const MAX_ID: usize = 64;
 pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const PORTMAP: &str = "portmap";
 
-/// A network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Network {
@@ -78,7 +77,6 @@ pub(crate) enum Phase {
     Deleting,
 }
 
-/// An endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Endpoint {
@@ -185,7 +183,6 @@ pub(crate) enum Use {
     Any,
 }
 
-/// The folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     dir: PathBuf,

@@ -100,7 +100,6 @@ impl Place {
         }
     }
 
-    /// Writes a record.
     pub(super) fn write<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
         let bytes = summed(content);
         state::write_atomic(&self.copy, &bytes, 0o600, Durability::Volatile)?;

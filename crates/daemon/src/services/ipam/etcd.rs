@@ -41,7 +41,6 @@ pub(super) enum ConnectError {
     File { path: String, cause: String },
 }
 
-/// etcd.
 pub(super) struct Etcd {
     members: Vec<(String, Client)>,
     /// The member to ask next.

@@ -67,7 +67,6 @@ pub(super) struct Import {
     pub(super) json: bool,
 }
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flags {
     pub(super) records: Records,

@@ -15,7 +15,6 @@ use super::super::line_server::{Answers, Said};
 /// are for DEL, which waits for no server.
 const MAX_WAITING: usize = 64;
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) node: Arc<Node>,

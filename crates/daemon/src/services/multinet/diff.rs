@@ -7,7 +7,6 @@
 use npwg::annotation;
 use npwg::wire::{NetworkResult, PlannedNetwork};
 
-/// The difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Difference {
     /// Interfaces to detach, the last first.

@@ -39,7 +39,6 @@ docs/multi-network.md.
 One dash or two, values apart or after `=`.
 ";
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     /// The folder of the node's networks, if not where the plugin looks by default.

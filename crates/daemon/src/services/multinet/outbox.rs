@@ -56,7 +56,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<String, Item>,
-    /// Under way.
+    /// The keys of items that are being written.
     busy: BTreeSet<String>,
     /// The server is away: nothing is written before this moment.
     until: Option<(Instant, Duration)>,

@@ -41,7 +41,6 @@ const ORDERS: usize = 1024;
 pub(super) const ADDED: &str = "AddedInterface";
 pub(super) const FAILED: &str = "NetworkFailed";
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) flags: Flags,
@@ -94,7 +93,6 @@ impl Service {
         std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answers the plugin.
     pub(super) async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Plan(request) => self.plan(&request).await,
