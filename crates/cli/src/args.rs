@@ -1,4 +1,5 @@
-//! The command line, described. Help texts, man pages, completions and `docs/cli.md` are made from this.
+//! The description of the command line, from which help texts, man pages, completions and
+//! `docs/cli.md` are generated.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
-//! What this process is asked to be.
+//! Decides what this process is to be.
 //!
-//! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this executable;
-//! then the first argument (`netwright bridge`). No command has a plugin's name, which a test holds.
+//! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this
+//! executable; then the first argument (`netwright bridge`). No command has a plugin's name; a test
+//! checks that.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,14 +13,15 @@ use cni_plugin::Plugin;
 /// [`crate::commands::run::enter`].
 pub(crate) const ENTER: &str = "netwright-enter";
 
-/// What this process is asked to be.
+/// What this process is to be.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// A plugin.
     Plugin(&'static dyn Plugin),
-    /// The reference's DHCP daemon: `dhcp daemon …`, of which so many arguments are the name.
+    /// The reference's DHCP daemon: `dhcp daemon …`; the number says how many arguments are its
+    /// name.
     DhcpDaemon(usize),
-    /// Called by a runtime, but by no plugin's name.
+    /// Called by a runtime, but not by a plugin's name.
     NotAPlugin,
     /// The last step of `netwright run` before the command it runs.
     Enter,
@@ -29,10 +31,11 @@ pub(crate) enum Role {
     CommandLine,
 }
 
-/// Decides. `has_verb` says whether `CNI_COMMAND` is set, which only runtimes do.
+/// Decides what this process is to be. `has_verb` says whether `CNI_COMMAND` is set, which only
+/// runtimes do.
 pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> Role {
     let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
-    // The reference looks at its first argument before anything else.
+    // The reference reads its first argument before anything else.
     let at = |index: usize| arguments.get(index).and_then(|argument| argument.to_str());
     match (base, at(0), at(1)) {
         ("dhcp", Some("daemon"), _) => return Role::DhcpDaemon(1),

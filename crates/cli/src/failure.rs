@@ -1,4 +1,4 @@
-//! Why a command failed, for the person who must do something about it.
+//! Why a command failed, for the person who must act on it.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use plugins::shared::host_side::COVERED_REMEDY;
 use crate::net::own_plugins;
 use crate::panic::EXIT_BUG;
 
-/// Wrong or impossible: trying again changes nothing.
+/// The request is wrong or impossible: trying again does not help.
 pub(crate) const EXIT_PERMANENT: u8 = 1;
 /// The command line itself was wrong.
 pub(crate) const EXIT_USAGE: u8 = 2;
 /// Something on this machine is broken or missing.
 pub(crate) const EXIT_ENVIRONMENT: u8 = 3;
-/// Trying again later can help.
+/// Trying again later may help.
 pub(crate) const EXIT_LATER: u8 = 4;
 
 /// What happened, why, and what to do.
@@ -30,17 +30,17 @@ struct Parts {
     error: Error,
     hints: Vec<String>,
     exit: Option<u8>,
-    /// Text that stands after the error's first line, such as the place in a file.
+    /// Text after the error's first line, such as the place in a file.
     excerpt: String,
 }
 
 impl Failure {
-    /// Says what happened.
+    /// Creates a failure with this message.
     pub(crate) fn new(code: u32, message: impl Into<String>) -> Self {
         Failure::from(Error::new(code, message))
     }
 
-    /// Says what happened in an error's words; its sources are the causes.
+    /// Creates a failure with an error's message; its sources are the causes.
     pub(crate) fn of(code: u32, error: &dyn std::error::Error) -> Self {
         let mut failure = Failure::new(code, error.to_string());
         let mut next = error.source();
@@ -51,12 +51,12 @@ impl Failure {
         failure
     }
 
-    /// The command line was wrong.
+    /// Creates a failure of the command line itself.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Failure::new(code::INVALID_ENVIRONMENT, message).exit(EXIT_USAGE)
     }
 
-    /// Adds what led to it.
+    /// Adds a cause.
     #[must_use]
     pub(crate) fn because(mut self, cause: impl Display) -> Self {
         self.0.error = self.0.error.with_details(cause.to_string());
@@ -77,26 +77,25 @@ impl Failure {
         self
     }
 
-    /// Adds lines that are printed between the message and the causes, to people only.
+    /// Adds lines between the message and the causes, for people only.
     #[must_use]
     pub(crate) fn excerpt(mut self, excerpt: String) -> Self {
         self.0.excerpt = excerpt;
         self
     }
 
-    /// Sets the exit code, where it is not the one that the error's code stands for.
+    /// Sets the exit code, where it is not the one of the error's code.
     #[must_use]
     pub(crate) fn exit(mut self, exit: u8) -> Self {
         self.0.exit = Some(exit);
         self
     }
 
-    /// Returns the message.
     pub(crate) fn message(&self) -> &str {
         &self.0.error.msg
     }
 
-    /// Returns the error object; the hints end its details.
+    /// Returns the error object; its details end with the hints.
     pub(crate) fn to_cni(&self) -> Error {
         let mut error = self.0.error.clone();
         for hint in self.all_hints() {
@@ -117,7 +116,6 @@ impl Failure {
         self.0.exit.unwrap_or_else(|| exit_for(self.0.error.code))
     }
 
-    /// Returns the exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.exit_number())
     }
@@ -128,7 +126,7 @@ impl Failure {
             format!("error: {}\n{}", one_line(&self.0.error.msg), lines(&self.0.excerpt));
         let hints = self.all_hints();
         let causes = self.0.error.details.split("; ");
-        // A plugin ends its details with what to do.
+        // A plugin's details end with what to do.
         for cause in causes.filter(|cause| !cause.is_empty() && !hints.contains(cause)) {
             text.push_str(&format!("cause: {}\n", one_line(cause)));
         }
@@ -138,10 +136,10 @@ impl Failure {
         text
     }
 
-    /// What the system's answer asks for comes first: without it the rest does not help.
+    /// What the system's error requires comes first: without it the other hints do not help.
     fn all_hints(&self) -> Vec<&str> {
         let remedy = remedy::of(&format!("{}; {}", self.0.error.msg, self.0.error.details));
-        // That a plugin's file cannot be run is a question of its mode, whoever asks.
+        // That a plugin's file cannot be executed depends on its mode, whoever the caller is.
         let remedy = remedy.filter(|_| self.0.error.code != codes::DELEGATE);
         let own = self.0.hints.iter().map(String::as_str);
         let alone = remedy.is_none() && self.0.hints.is_empty();
@@ -158,7 +156,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns the exit code that an error's code stands for: permanent, environment, later, bug.
+/// Returns the exit code of an error's code: permanent, environment, later, bug.
 fn exit_for(code: u32) -> u8 {
     match code {
         code::TRY_AGAIN_LATER => EXIT_LATER,
@@ -174,8 +172,8 @@ fn exit_for(code: u32) -> u8 {
     }
 }
 
-/// Returns what to do about an error whose maker had no better advice, where it is true of every error of the code.
-/// `docs/errors.md` has the long form.
+/// Returns what to do about an error without a hint of its own, where the advice is true of every
+/// error of its code. `docs/errors.md` has the long form.
 fn hint_for(error: &Error) -> Option<&'static str> {
     let says = |words| error.msg.contains(words) || error.details.contains(words);
     Some(match error.code {
@@ -183,9 +181,9 @@ fn hint_for(error: &Error) -> Option<&'static str> {
             "use a `cniVersion` that every plugin of the network supports"
         }
         code::TRY_AGAIN_LATER => "try again",
-        // Plugins of others use the code for whatever fails.
+        // Other projects' plugins use the code for any failure.
         code::INTERNAL if !says("plugin type=") => "this is a bug: please report it",
-        // firewalld's troubles are told with their own advice.
+        // Errors of firewalld have their own advice.
         codes::FIREWALL if !says("firewalld") => {
             "see whether `nft list ruleset` works and names a rule in the way"
         }
@@ -198,7 +196,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
     })
 }
 
-/// How a plugin says that the container has an interface of the name that was asked for.
+/// A plugin's message that the container already has an interface of the requested name.
 const TAKEN_IFNAME: &str = "the container has an interface of that name";
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
-//! What happens, in lines on standard error, for whoever asks: `NETWRIGHT_LOG=debug`.
+//! Logs what happens, in lines on standard error, if asked to: `NETWRIGHT_LOG=debug`.
 //!
-//! Off unless asked for: a plugin's standard error ends up in its runtime's log. `info` is one line per call, `debug` each
-//! change of the kernel, with the attachment it is for.
+//! Logs are off by default: a plugin's standard error ends up in its runtime's log. `info` is one
+//! line per call, `debug` each change of the kernel, with the attachment for which it is made.
 
 use std::ffi::OsStr;
 use std::io;
 
 use tracing::level_filters::LevelFilter;
 
-/// The variable that asks for logs.
+/// The variable that switches logs on.
 pub(crate) const VARIABLE: &str = "NETWRIGHT_LOG";
 
-/// Starts logging if the variable's value asks for it. What it does not understand it tells, and goes on.
+/// Starts logging if the variable's value says so. Reports a value that it does not understand, and
+/// continues.
 pub(crate) fn start(value: Option<&OsStr>) {
     let Some(level) = value.filter(|value| !value.is_empty()).map(level) else { return };
     let subscriber = tracing_subscriber::fmt()
@@ -20,14 +21,14 @@ pub(crate) fn start(value: Option<&OsStr>) {
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO))
         .finish();
-    // Once a process: nobody else sets one.
+    // Only once per process: nothing else sets one.
     let _ = tracing::subscriber::set_global_default(subscriber);
     if level.is_none() {
         tracing::warn!("{VARIABLE} is error, warn, info, debug or trace; taken for info");
     }
 }
 
-/// Standard error, to which a terminal that shows it obeys nothing of what others wrote.
+/// Standard error, escaped so that a terminal obeys nothing that others wrote.
 struct Shown;
 
 impl io::Write for Shown {

@@ -1,13 +1,14 @@
 //! The executable: the command line and every CNI plugin.
 //!
-//! What it is asked to be is decided by [`dispatch`] before anything else, so that a plugin's call runs
-//! nothing of the command line. Only this file reads the environment, the clock and the standard files;
-//! everything below gets them as values ([`world::World`], [`shell::Shell`]) and returns what to say.
+//! [`dispatch`] decides what the process is to be before anything else, so that a plugin's call
+//! runs nothing of the command line. Only this file reads the environment, the clock and the
+//! standard files; everything below gets them as values ([`world::World`], [`shell::Shell`]) and
+//! returns what to print.
 //!
-//! - [`plugin_process`]: being a plugin.
+//! - [`plugin_process`]: a call of a plugin.
 //! - [`daemon_process`]: becoming the daemon.
-//! - [`commands`]: one module a command, [`args`] describes them.
-//! - [`net`]: what commands share: which network, which container, which ports, a runtime to drive.
+//! - [`commands`]: one module per command, described by [`args`].
+//! - [`net`]: what commands share: networks, containers, ports, and a runtime to drive plugins.
 //! - [`mod@shell`], [`failure`], [`table`]: the only way to standard output and error.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -39,8 +40,8 @@ use kernel::heap::Heap;
 use shell::{Shell, Stdio};
 use world::World;
 
-/// A plugin's call allocates a few hundred times and ends: musl's allocator asks the kernel for each size by itself, this one
-/// for as much as a call takes at a time.
+/// A plugin's call allocates a few hundred times and ends: musl's allocator asks the kernel
+/// separately for each size, this one for as much at a time as a call needs.
 #[global_allocator]
 static HEAP: Heap = Heap::new();
 

@@ -1,6 +1,7 @@
-//! The known word nearest to a mistyped one.
+//! Finds the known word nearest to a mistyped one.
 
-/// How many letters may differ for a word to be taken for a slip: one in three, three at most.
+/// How many letters may differ between a mistyped word and a known one: one in three, three at
+/// most.
 fn tolerance(word: &str) -> usize {
     (word.chars().count() / 3).clamp(1, 3)
 }
@@ -16,8 +17,8 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Counts the insertions, deletions, replacements and swaps of neighbours between two words (optimal
-/// string alignment).
+/// Counts the insertions, deletions, replacements and swaps of neighbouring letters between two
+/// words (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();

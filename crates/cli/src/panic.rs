@@ -1,4 +1,4 @@
-//! What a bug of ours says before the process ends.
+//! What is printed about a bug of ours before the process ends.
 
 use std::io::Write;
 use std::panic::PanicHookInfo;
@@ -6,7 +6,7 @@ use std::panic::PanicHookInfo;
 use cni::text::lines;
 use cni::{Error, code};
 
-/// How a bug of ours ends the command line (sysexits.h `EX_SOFTWARE`).
+/// The exit code of the command line after a bug of ours (sysexits.h `EX_SOFTWARE`).
 pub(crate) const EXIT_BUG: u8 = 70;
 
 /// Makes a panic print the error object that runtimes expect and end the process with 1.
@@ -22,7 +22,7 @@ pub(crate) fn answer_for_plugin(plugin: &'static str) {
     }));
 }
 
-/// Makes a panic say so in the words of the other errors and end the process with [`EXIT_BUG`].
+/// Makes a panic print an error in the form of the others and end the process with [`EXIT_BUG`].
 #[expect(clippy::exit, reason = "a panic in the shipped build aborts, which hides the exit code")]
 pub(crate) fn tell_person() {
     std::panic::set_hook(Box::new(|info| {
@@ -36,7 +36,8 @@ pub(crate) fn tell_person() {
     }));
 }
 
-/// Says where and why, as text for people: what panicked may quote what others wrote.
+/// Returns where and why it panicked, as text for people: the panic's message may quote text of
+/// others.
 fn describe(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let text = payload

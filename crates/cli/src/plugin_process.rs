@@ -1,4 +1,4 @@
-//! Being a plugin: one call, then the end.
+//! A call of a plugin: one call, then the process ends.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{VERSION, world};
 
-/// How long VERSION waits for its input. Callers write it as soon as we run; who writes nothing and leaves standard input
-/// open gets an answer that names the newest version.
+/// How long VERSION waits for its input. Callers write it as soon as we run; a caller that writes
+/// nothing and leaves standard input open gets an answer that names the newest version.
 const VERSION_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Answers one call and returns the exit code.
@@ -54,8 +54,8 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
     code
 }
 
-/// Standard input that ends when nobody writes to it: for VERSION, which many ask without input, some with standard
-/// input left open.
+/// Standard input that ends when nothing is written to it: for VERSION, which many callers use
+/// without input, some of them with standard input left open.
 struct UntilSilent {
     deadline: Instant,
 }
@@ -78,7 +78,7 @@ impl Read for UntilSilent {
     }
 }
 
-/// Answers a runtime whose configuration names this executable as a plugin's type.
+/// Answers a runtime whose configuration names this executable itself as a plugin's type.
 pub(crate) fn refuse() -> ExitCode {
     let names: Vec<_> = plugins::all().iter().map(|plugin| plugin.name()).collect();
     let error = Error::new(code::INVALID_CONFIG, "netwright is not the type of a plugin")
@@ -96,8 +96,8 @@ pub(crate) fn refuse() -> ExitCode {
     .write(&output)
 }
 
-/// Calls delegated plugins, in process where the executable found is this one. Nothing is looked at until
-/// the first call, because most plugins delegate nothing.
+/// Calls delegated plugins, in this process where the executable found is this one. It reads
+/// nothing before the first call, because most plugins delegate nothing.
 #[derive(Debug)]
 struct OnDemand {
     builtins: Builtins,
@@ -117,7 +117,8 @@ impl Executor for OnDemand {
     }
 }
 
-/// Makes an executor that knows this executable; without procfs, one that starts a process for everything.
+/// Creates an executor that knows this executable; without procfs, one that starts a process for
+/// every call.
 pub(crate) fn mixed(builtins: &Builtins, environment: &[(OsString, OsString)]) -> Mixed<Builtins> {
     let exec =
         Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);

@@ -1,12 +1,14 @@
-//! The only way to the standard files.
+//! The only access to the standard files.
 //!
-//! Data goes to standard output, as text for people or as one JSON document; everything else goes to
-//! standard error. A reader that has gone away ends the writing, not the work: an attachment half undone
-//! because somebody quit a pager would be worse than text that nobody reads. Only what an ADD answers must be read, or
-//! nobody knows what was made: who attaches asks [`Shell::unread`], and takes back.
+//! Data goes to standard output, as text for people or as one JSON document; everything else goes
+//! to standard error. When a reader goes away, the writing ends but not the work: an attachment
+//! half undone because somebody quit a pager would be worse than text that nobody reads. Only ADD's
+//! answer must be read, or nobody knows what was made: a command that attaches asks
+//! [`Shell::unread`], and undoes its work.
 //!
-//! Names, paths and messages come from files and programs of others. Whatever is text for people passes [`cni::text::lines`] or
-//! [`cni::text::one_line`] here, so that a terminal obeys nothing of it; JSON has escapes of its own.
+//! Names, paths and messages come from files and programs of others. All text for people passes
+//! [`cni::text::lines`] or [`cni::text::one_line`] here, so that a terminal obeys nothing of it;
+//! JSON has its own escapes.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read, Write};
@@ -53,13 +55,13 @@ pub(crate) struct Shell {
     pub(crate) format: Format,
 }
 
-/// Something a command found out or did, for people and for programs.
+/// What a command found or did, for people and for programs.
 pub(crate) trait Report: Serialize {
     /// Returns the text for people, with its line ends.
     fn text(&self) -> String;
 }
 
-/// How long something may take before it is mentioned.
+/// How long something may take before a message mentions it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Shell {
@@ -106,7 +108,8 @@ impl Shell {
         }
     }
 
-    /// Writes bytes to standard output as they are. That nobody reads any more is no trouble; that they cannot be kept is.
+    /// Writes bytes to standard output as they are. A reader that is gone is not an error; any
+    /// other failure is.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         let Some(output) = &mut self.output else { return };
         if let Err(error) = output.write_all(bytes).and_then(|()| output.flush()) {
@@ -118,12 +121,13 @@ impl Shell {
         }
     }
 
-    /// Whether something was not written to standard output although somebody wanted it.
+    /// Says whether something was not written to standard output although there was a reader.
     pub(crate) fn lost(&self) -> bool {
         self.lost
     }
 
-    /// Whether something was not written to standard output, for whatever reason: nobody has read it.
+    /// Says whether something was not written to standard output, for whatever reason: nobody has
+    /// read it.
     pub(crate) fn unread(&self) -> bool {
         self.output.is_none()
     }
@@ -133,13 +137,14 @@ impl Shell {
         write(&self.errors, &format!("{}\n", lines(message)));
     }
 
-    /// Writes something the user should know although the work went on.
+    /// Writes something that the user should know although the command continued.
     pub(crate) fn warn(&self, message: impl Display) {
         let warning = self.paint(Colour::Yellow, "warning:");
         write(&self.errors, &format!("{warning} {}\n", one_line(message)));
     }
 
-    /// Writes why the command failed: as text on standard error, or as the error object on standard output.
+    /// Writes why the command failed: as text on standard error, or as the error object on standard
+    /// output.
     pub(crate) fn fail(&mut self, failure: &Failure) {
         match self.format {
             Format::Json => {
@@ -163,8 +168,8 @@ impl Shell {
         }
     }
 
-    /// Mentions on a terminal what is being waited for, when it takes longer than a second. It ends when
-    /// the value is dropped.
+    /// Mentions on a terminal what the command waits for, if it takes longer than a second. The
+    /// message ends when the value is dropped.
     pub(crate) fn waiting(&self, what: impl Into<String>) -> Waiting {
         if !self.terminal {
             return Waiting { stop: None, thread: None };
@@ -197,7 +202,7 @@ impl Shell {
     }
 }
 
-/// Somebody is waiting; see [`Shell::waiting`].
+/// A message while the command waits; see [`Shell::waiting`].
 pub(crate) struct Waiting {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -239,7 +244,7 @@ fn paint_line_starts(text: &str, word: &str, colour: Colour) -> String {
     lines.collect()
 }
 
-/// Writes to standard error. Nobody can be told of a failure to do so.
+/// Writes to standard error. Ignores failures: there is no other place to report them.
 fn write(errors: &Mutex<Box<dyn Write + Send>>, text: &str) {
     let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = errors.write_all(text.as_bytes()).and_then(|()| errors.flush());

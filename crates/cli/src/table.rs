@@ -14,10 +14,10 @@ impl Table {
         Table { rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()] }
     }
 
-    /// Adds a row; what is empty is shown as a dash.
+    /// Adds a row; an empty cell is shown as a dash.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let cells = cells.into_iter().map(Into::into);
-        // As wide as it is when it is shown.
+        // The width counts what is shown.
         let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { one_line(cell) };
         self.rows.push(cells.map(shown).collect());
     }

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 
 use state::Roots;
 
-/// The surroundings of one call of the command line.
+/// The environment and directory of one call of the command line.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// The environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// The current directory, which relative paths start at.
+    /// The current directory, to which paths are relative.
     pub(crate) directory: PathBuf,
 }
 
 impl World {
-    /// Returns a variable that is set to something, invalid UTF-8 replaced.
+    /// Returns a variable that is set and not empty; replaces invalid UTF-8.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         variable(&self.environment, name)
     }
@@ -42,7 +41,8 @@ impl World {
     }
 }
 
-/// Returns the folders for our own state, and the system's message bus, that an environment names.
+/// Returns the folders for our own state, and the system's message bus, as an environment names
+/// them.
 pub(crate) fn roots(environment: &[(OsString, OsString)]) -> Roots {
     Roots::of_environment(|name| {
         let found = environment.iter().find(|(key, _)| key == name);

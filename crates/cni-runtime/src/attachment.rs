@@ -1,4 +1,4 @@
-//! What a runtime says about one attachment.
+//! The description of one attachment, as a runtime gives it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use cni::{AddResult, Args, ContainerId, Error, IfName, code};
 use serde_json::value::RawValue;
 
-/// The values a runtime provides for capabilities, by name; each is kept as the JSON text it was.
+/// The values a runtime provides for capabilities, by name; each is kept as its original JSON text.
 pub type CapabilityArgs = BTreeMap<String, Box<RawValue>>;
 
 /// One container's interface on one network, as the runtime describes it to plugins.
 ///
-/// The same description belongs to every verb of the attachment's life. On DEL an empty `netns` says that
-/// the namespace is gone.
+/// The same description serves every verb of the attachment's life. On DEL an empty `netns` says
+/// that the namespace is gone.
 #[derive(Debug, Clone)]
 pub struct Attachment {
     /// The container (`CNI_CONTAINERID`).
@@ -63,12 +63,13 @@ impl Attachment {
         Ok(self)
     }
 
-    /// Refuses a result that lacks an address or a hardware address that was asked for, by capability (`ips`, `mac`) or by argument
-    /// (`IP`, `MAC`): a plugin that does not know how to be asked ignores the question. Results of versions before 0.3.0 list
-    /// no interface, and tell nothing of hardware addresses.
+    /// Refuses a result without an address or a hardware address that was requested, by capability
+    /// (`ips`, `mac`) or by argument (`IP`, `MAC`): a plugin that does not support such a request
+    /// ignores it. Results of versions before 0.3.0 list no interface, and so contain no hardware
+    /// address.
     ///
     /// # Errors
-    /// Code 7 with the address that was asked for and what was given.
+    /// Code 7 with the requested address and the addresses given.
     pub fn require_given(&self, result: &AddResult) -> Result<(), Error> {
         let ifname = self.ifname.as_str();
         let given: Vec<IpAddr> = result.container_ips(ifname).map(|ip| ip.address.addr()).collect();
@@ -90,7 +91,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Returns what is asked for by a capability or, where that is not used, by an argument.
+    /// Returns what is requested by a capability or, where that is not used, by an argument.
     fn asked(&self, capability: &str, argument: &str) -> Vec<String> {
         if let Some(raw) = self.capability_args.get(capability) {
             return match serde_json::from_str(raw.get()) {
@@ -98,7 +99,7 @@ impl Attachment {
                 Ok(serde_json::Value::Array(items)) => {
                     items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
                 }
-                // The plugin says what is wrong with it.
+                // The plugin reports what is wrong with it.
                 _ => Vec::new(),
             };
         }
@@ -106,7 +107,7 @@ impl Attachment {
         given.map_or_else(Vec::new, |(_, value)| value.split(',').map(str::to_owned).collect())
     }
 
-    /// Provides every capability of a JSON object, as `CAP_ARGS` of cnitool holds it.
+    /// Provides every capability of a JSON object, such as cnitool's `CAP_ARGS`.
     ///
     /// # Errors
     /// Code 6 when the text is not a JSON object.

@@ -1,21 +1,24 @@
-//! The result cache: what was attached, with which configuration, and what came of it.
+//! The result cache: what was attached, with which configuration, and the result.
 //!
-//! Format and place are libcni's (`<dir>/results/<network>-<container ID>-<ifname>`, kind `cniCacheV1`, mode
-//! 0600 in a folder of mode 0700), so that a node can change between runtimes with containers running.
-//! Files in libcni's older form (a bare result) are read too. What is different:
+//! Format and place are libcni's (`<dir>/results/<network>-<container ID>-<ifname>`, kind
+//! `cniCacheV1`, mode 0600 in a folder of mode 0700), so that a node can change between runtimes
+//! while containers run. Files in libcni's older form (a bare result) are read too. The differences
+//! are:
 //!
-//! - A file is written beside its place and renamed into it, so that no reader and no crash sees half of it.
-//! - An attachment is recorded *before* its first plugin runs, without `result`. After a crash in the middle
-//!   of ADD, or a roll-back that failed, GC and DEL thus know what to undo. libcni reads such a file as an
-//!   attachment with an empty result.
-//! - While that ADD is under way its file is locked (`man 2 flock`), so that whoever collects can tell it from one that died.
-//! - libcni's names are ambiguous: network `a-b` with container `c` shares a file with network `a` and
-//!   container `b-c`. Here the content decides: a file that names another attachment is never overwritten,
-//!   used or removed. The later attachment goes to the same name with `.` and 32 hexadecimal digits
-//!   appended, which libcni still lists, though it does not find it by name.
-//! - An entry says in which boot it was recorded (`netwright/boot-id`), so that a container of before a restart is not taken for one
-//!   that has its path since.
-//! - Garbage (empty, truncated, foreign, huge, not a file) is passed over and reported, never fatal.
+//! - A file is written beside its place and renamed into it, so that no reader and no crash sees
+//!   half of it.
+//! - An attachment is recorded *before* its first plugin runs, without `result`. So after a crash
+//!   in the middle of ADD, or a roll-back that failed, GC and DEL know what to undo. libcni reads
+//!   such a file as an attachment with an empty result.
+//! - While that ADD runs, its file is locked (`man 2 flock`), so that GC can tell it from an ADD
+//!   that died.
+//! - libcni's names are ambiguous: network `a-b` with container `c` shares a file with network `a`
+//!   and container `b-c`. Here the content decides: a file that names another attachment is never
+//!   overwritten, used or removed. The later attachment goes to the same name with `.` and 32
+//!   hexadecimal digits appended, which libcni still lists, though it does not find it by name.
+//! - An entry names the boot in which it was recorded (`netwright/boot-id`), so that a container
+//!   from before a restart is not taken for one that has its path since.
+//! - Garbage (empty, truncated, foreign, huge, not a file) is skipped and reported, never fatal.
 
 mod base64;
 mod file;
@@ -32,10 +35,11 @@ use crate::Attachment;
 use file::Locked;
 use format::{Content, Entry};
 
-/// The folder that libcni uses when it is told no other.
+/// The folder that libcni uses by default.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 
-/// What folders and files are readable for: the owner, because configurations may hold credentials.
+/// The modes of folders and files: only the owner can read them, because configurations may hold
+/// credentials.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -47,7 +51,7 @@ pub struct Cache {
 }
 
 impl Default for Cache {
-    /// Takes [`DEFAULT_CACHE_DIR`].
+    /// Uses [`DEFAULT_CACHE_DIR`].
     fn default() -> Self {
         Cache::new(DEFAULT_CACHE_DIR)
     }
@@ -59,15 +63,15 @@ impl Default for Cache {
 pub struct CachedAttachment {
     /// The network.
     pub network: NetworkName,
-    /// What the runtime said when it attached.
+    /// The runtime's description when it attached.
     pub attachment: Attachment,
     /// The configuration with which it was attached, as read then.
     pub config: Vec<u8>,
-    /// What ADD returned; `None` when it did not come to its end.
+    /// What ADD returned; `None` when it did not complete.
     pub result: Option<Box<RawValue>>,
     /// The file.
     pub path: PathBuf,
-    /// The boot in which ADD recorded it, where a runtime of ours did.
+    /// The boot in which ADD recorded it, if a runtime of ours did.
     pub boot_id: Option<String>,
 }
 
@@ -101,7 +105,7 @@ pub enum CacheError {
     /// A file is not what it should be.
     #[error("failed to unmarshal cached network {network:?} config: {reason} (in {path:?})")]
     Garbage {
-        /// The network asked for.
+        /// The requested network.
         network: String,
         /// The file.
         path: PathBuf,
@@ -111,14 +115,14 @@ pub enum CacheError {
     /// A file is of a kind that holds no configuration.
     #[error("read cached network {network:?} config has wrong kind: {kind} (in {path:?})")]
     Kind {
-        /// The network asked for.
+        /// The requested network.
         network: String,
         /// The file.
         path: PathBuf,
-        /// What it says it is.
+        /// The kind in the file.
         kind: String,
     },
-    /// The cached result does not fit the version asked for.
+    /// The cached result does not fit the requested version.
     #[error(
         "failed to convert cached result to config version {version:?}: {reason} (in {path:?})"
     )]
@@ -133,7 +137,7 @@ pub enum CacheError {
 }
 
 impl CacheError {
-    /// Returns the error object for it: code 5 for files that cannot be used, 6 for contents.
+    /// Returns the error object: code 5 for files that cannot be used, 6 for contents.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         let code = match self {
@@ -146,7 +150,7 @@ impl CacheError {
     }
 }
 
-/// Tells an error with its causes, for texts that hold it.
+/// Returns an error with its causes, for use in another text.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     Error::from_chain(code::IO_FAILURE, error).msg
 }
@@ -169,13 +173,13 @@ impl CachedAttachment {
     pub fn list(&self) -> Result<NetworkList, Error> {
         let list = NetworkList::parse(&self.config)?;
         if list.plugins.is_empty() {
-            // libcni caches a single plugin's configuration as it is.
+            // libcni caches a single plugin's configuration unchanged.
             return NetworkList::from_plugin(&self.config);
         }
         Ok(list)
     }
 
-    /// Reads what ADD returned; `None` when it did not come to its end.
+    /// Reads what ADD returned; `None` when it did not complete.
     ///
     /// # Errors
     /// As [`AddResult::parse`].
@@ -184,14 +188,15 @@ impl CachedAttachment {
         result.map(|raw| AddResult::parse(raw.get().as_bytes(), Version::V0_1_0)).transpose()
     }
 
-    /// Says whether the ADD that recorded it is still running, wherever that is: it has its file locked. Other runtimes record an
-    /// attachment only once it is made.
+    /// Says whether the ADD that recorded it is still running, in whatever process: that ADD holds
+    /// a lock on the file. Other runtimes record an attachment only once it is made.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.result.is_none() && file::is_locked(&self.path)
     }
 
-    /// Says whether it was recorded before the machine was started last. No namespace outlives that.
+    /// Says whether it was recorded before the last start of the machine. No namespace outlives a
+    /// restart.
     #[must_use]
     pub fn is_of_an_earlier_boot(&self) -> bool {
         self.boot_id.is_some() && own_boot().is_some_and(|now| self.boot_id != Some(now))
@@ -201,7 +206,7 @@ impl CachedAttachment {
         let Entry { key, attachment, config, result, boot_id } = entry;
         let mut cached =
             CachedAttachment { network: key.network, attachment, config, result, path, boot_id };
-        // libcni before 1.2 does not record the namespace, but the result tells it.
+        // libcni before 1.2 does not record the namespace, but the result has it.
         if cached.attachment.netns.is_empty()
             && let Ok(Some(result)) = cached.result()
             && let Some(interface) = result.container_interface(cached.attachment.ifname.as_str())
@@ -212,7 +217,7 @@ impl CachedAttachment {
     }
 }
 
-/// What is found when an attachment is looked for.
+/// The result of looking for an attachment.
 #[derive(Debug)]
 pub(crate) enum Lookup {
     Missing,
@@ -222,24 +227,24 @@ pub(crate) enum Lookup {
     Garbage { path: PathBuf, reason: String },
 }
 
-/// A place in the cache that an ADD under way holds.
+/// A place in the cache that a running ADD holds.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     path: PathBuf,
-    /// What was there before, when that ADD had come to its end.
+    /// What was there before, if its ADD had completed.
     pub(crate) existing: Option<Box<CachedAttachment>>,
-    /// Shows that the ADD is under way: [`CachedAttachment::is_under_way`].
+    /// Shows that the ADD is running: [`CachedAttachment::is_under_way`].
     _locked: Locked,
 }
 
 impl Cache {
-    /// Takes a folder, which need not exist yet.
+    /// Uses a folder, which need not exist yet.
     pub fn new(dir: impl AsRef<Path>) -> Self {
         Cache { results: dir.as_ref().join("results"), durability: Durability::Synced }
     }
 
-    /// Leaves it to the kernel when files reach the disk. This is for caches that need not survive a loss
-    /// of power, such as those on a tmpfs.
+    /// Lets the kernel decide when files reach the disk. This is for caches that need not survive a
+    /// loss of power, such as those on a tmpfs.
     #[must_use]
     pub fn volatile(mut self) -> Self {
         self.durability = Durability::Volatile;
@@ -269,7 +274,7 @@ impl Cache {
         }
     }
 
-    /// Lists the attachments, of one container or of all. A folder that does not exist holds none.
+    /// Lists the attachments of one container or of all. A folder that does not exist holds none.
     ///
     /// # Errors
     /// [`CacheError::File`] when the folder cannot be read.
@@ -308,13 +313,13 @@ impl Cache {
         Ok(listing)
     }
 
-    /// Says whether a file is where an attachment is kept.
+    /// Says whether an attachment's record belongs in this file.
     pub(crate) fn is_file_of(&self, path: &Path, key: &AttachmentKey) -> bool {
         self.paths(key).iter().any(|own| own == path)
     }
 
     fn read_listed(&self, path: &Path) -> Result<Option<CachedAttachment>, String> {
-        // A file that went away in the meantime is no news.
+        // A file that went away in the meantime is not reported.
         let Some(document) = state::read_optional(path).map_err(|error| chain(&error))? else {
             return Ok(None);
         };
@@ -332,8 +337,8 @@ impl Cache {
         }
     }
 
-    /// Removes what the cache knows of an attachment, without any plugin's help. Returns whether there was
-    /// something.
+    /// Removes the record of an attachment, without calling a plugin. Returns whether there was
+    /// one.
     ///
     /// # Errors
     /// [`CacheError::File`].
@@ -348,10 +353,10 @@ impl Cache {
         state::remove_file(&path).map_err(CacheError::File)
     }
 
-    /// Returns libcni's name, and the one for when that is another attachment's.
+    /// Returns libcni's name, and the name to use when that one holds another attachment.
     ///
-    /// The second cannot be the first of any attachment: an interface's name has at most 15 bytes, and the
-    /// last 32 have no dash.
+    /// The second cannot be the first of any attachment: an interface's name has at most 15 bytes,
+    /// and the last 32 have no dash.
     fn paths(&self, key: &AttachmentKey) -> [PathBuf; 2] {
         let name = format!("{}-{}-{}", key.network, key.container_id, key.ifname);
         let other = format!("{name}.{}", key.hash());
@@ -413,7 +418,7 @@ impl Cache {
         Err(CacheError::File(FileError::Create { path: other, source }))
     }
 
-    /// Takes the place of what an ADD left that did not come to its end.
+    /// Overwrites the record of an ADD that did not complete.
     fn reserve_again(&self, path: PathBuf, document: &[u8]) -> Result<Reservation, CacheError> {
         self.replace(&path, document, Durability::Volatile)?;
         let _locked = Locked::take_at(&path);
@@ -441,21 +446,21 @@ impl Cache {
         self.replace(&reservation.path, &document, self.durability)
     }
 
-    /// Changes the recorded result of an attachment: for who changes in the container what an ADD has made, such as its default
-    /// route, so that CHECK expects what is there.
+    /// Changes the recorded result of an attachment: for a caller that changes in the container
+    /// what an ADD has made, such as its default route, so that CHECK expects what is there.
     ///
     /// # Errors
-    /// [`CacheError::File`] when it cannot be written; the record is as it was.
+    /// [`CacheError::File`] when it cannot be written; then the record is unchanged.
     pub fn amend(&self, cached: &CachedAttachment, result: &RawValue) -> Result<(), CacheError> {
         let CachedAttachment { network, attachment, config, path, boot_id, .. } = cached;
         let document = format::write(network, attachment, config, Some(result), boot_id.as_deref());
         self.replace(path, &document, self.durability)
     }
 
-    /// Writes an attachment's file again where it holds garbage. Returns false, and changes nothing, where the file is
-    /// gone, holds an attachment, or is of another kind or form.
+    /// Writes an attachment's file again if it holds garbage. Returns false, and changes nothing,
+    /// if the file is gone, holds an attachment, or is of another kind or form.
     ///
-    /// The caller knows what the file held, and keeps DEL off: a runtime removes the file after the
+    /// The caller knows what the file held, and locks out DEL: a runtime removes the file after the
     /// plugins' DELs.
     ///
     /// # Errors
@@ -480,7 +485,7 @@ impl Cache {
         Ok(is_garbage)
     }
 
-    /// Removes the record of an attachment that was not made after all.
+    /// Removes the record of an attachment that was not made.
     pub(crate) fn release(&self, reservation: &Reservation) -> Result<(), CacheError> {
         state::remove_file(&reservation.path).map(drop).map_err(CacheError::File)
     }
@@ -495,12 +500,12 @@ impl Cache {
     }
 }
 
-/// Which boot this is; unknown where `/proc` is not there.
+/// Returns the ID of this boot; unknown without `/proc`.
 fn own_boot() -> Option<String> {
     state::boot_id().ok()
 }
 
-/// Says whether a file is one that is being written, or was when its writer died.
+/// Says whether a file is being written, or was when its writer died.
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
 }

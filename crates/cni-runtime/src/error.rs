@@ -24,7 +24,8 @@ pub struct PluginFailure {
 }
 
 impl PluginFailure {
-    /// Returns the error object: the plugin's own code and details, with the plugin named in the message.
+    /// Returns the error object: the plugin's own code and details, with the plugin named in the
+    /// message.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         self.error.to_cni().context(self.what())
@@ -54,22 +55,22 @@ impl fmt::Display for PluginFailure {
     }
 }
 
-/// The source is left out because the text already holds it.
+/// No source: the text already holds it.
 impl std::error::Error for PluginFailure {}
 
-/// Why a plugin's call came to nothing.
+/// Why a plugin's call failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PluginError {
     /// Its executable was not found.
     NotFound(FindError),
-    /// It could not be run to its end.
+    /// It could not be run until it ended.
     NotRun(InvokeError),
     /// The deadline had passed before it could be started.
     NoTimeLeft,
     /// It reported an error.
     Reported(Error),
-    /// It succeeded, but what it said cannot be used.
+    /// It succeeded, but its answer cannot be used.
     Answer(Error),
 }
 
@@ -104,7 +105,7 @@ impl fmt::Display for PluginError {
     }
 }
 
-/// What became of the plugins that had run when ADD failed.
+/// What happened to the plugins that had run when ADD failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RollBack {
@@ -116,7 +117,7 @@ pub enum RollBack {
     Failed(Vec<PluginFailure>),
     /// The attachment existed before this ADD, in the same namespace: it was left alone.
     Withheld,
-    /// The runtime was made without roll-back: the caller must run DEL.
+    /// The runtime was created without roll-back: the caller must run DEL.
     Disabled,
 }
 
@@ -152,23 +153,23 @@ pub enum AddError {
     Plugin {
         /// The plugin and its error.
         failure: PluginFailure,
-        /// What became of the plugins before it.
+        /// What happened to the plugins before it.
         roll_back: RollBack,
     },
-    /// The attachment could not be recorded, so that nobody could have undone it properly.
+    /// The attachment could not be recorded, so that it could not have been undone properly.
     #[error("failed to set network {network:?} cached result: {cause}")]
     Cache {
         /// The network.
         network: String,
         /// What failed.
         cause: Box<CacheError>,
-        /// What became of the plugins.
+        /// What happened to the plugins.
         roll_back: RollBack,
     },
 }
 
 impl AddError {
-    /// Returns the error object for it: the plugin's own code; the roll-back is told in the details.
+    /// Returns the error object: the plugin's own code; its details describe the roll-back.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         match self {
@@ -182,7 +183,7 @@ impl AddError {
         }
     }
 
-    /// Returns what became of the plugins that had run.
+    /// Returns what happened to the plugins that had run.
     #[must_use]
     pub fn roll_back(&self) -> &RollBack {
         match self {
@@ -198,7 +199,7 @@ impl AddError {
 pub enum DelError {
     /// The network cannot be used; nothing was run.
     Invalid(Error),
-    /// Nobody knows the configuration: none was given and the cache holds none that can be read.
+    /// The configuration is not known: none was given and the cache holds none that can be read.
     NoConfig {
         /// The attachment.
         attachment: Box<AttachmentKey>,
@@ -209,7 +210,7 @@ pub enum DelError {
     Plugins(Vec<PluginFailure>),
     /// GC's deadline had passed before the attachment's turn came; nothing was run.
     NoTimeLeft,
-    /// The container was gone, and came back under its ID before its turn came; nothing was run.
+    /// The container was gone, and came back under its ID before DEL reached it; nothing was run.
     Back {
         /// The attachment.
         attachment: Box<AttachmentKey>,
@@ -250,7 +251,7 @@ impl fmt::Display for DelError {
 
 impl std::error::Error for DelError {}
 
-/// Says why CHECK failed. A plugin's error is shown as the plugin said it.
+/// Says why CHECK failed. A plugin's error is shown in the plugin's words.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -274,7 +275,7 @@ pub enum CheckError {
 }
 
 impl CheckError {
-    /// Returns the error object for it; a plugin's own, with the plugin named in the details.
+    /// Returns the error object; for a plugin's own error, its details name the plugin.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         match self {
@@ -286,8 +287,8 @@ impl CheckError {
     }
 }
 
-/// Says why STATUS failed. A plugin's error is shown as the plugin said it, so that codes 50 and 51 stay
-/// visible.
+/// Says why STATUS failed. A plugin's error is shown in the plugin's words, so that codes 50 and 51
+/// stay visible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusError {
@@ -300,7 +301,7 @@ pub enum StatusError {
 }
 
 impl StatusError {
-    /// Returns the error object for it; a plugin's own, with the plugin named in the details.
+    /// Returns the error object; for a plugin's own error, its details name the plugin.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         match self {
@@ -310,7 +311,7 @@ impl StatusError {
     }
 }
 
-/// Says why a network list will not work on this machine: every problem, not the first.
+/// Says why a network list does not work on this machine: every problem, not only the first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ValidateError {
@@ -318,14 +319,14 @@ pub struct ValidateError {
     pub problems: Vec<ValidateProblem>,
 }
 
-/// One reason why a network list will not work.
+/// One reason why a network list does not work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidateProblem {
     /// The list itself is wrong.
     #[error("{0}")]
     List(Error),
-    /// A plugin is missing or does not tell its versions.
+    /// A plugin is missing or does not report its versions.
     #[error("{}", .0.error)]
     Plugin(PluginFailure),
     /// A plugin does not support the list's version.

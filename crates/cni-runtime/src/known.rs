@@ -1,4 +1,4 @@
-//! Every attachment on this node that anybody wrote down: the cache and our plugins' records, seen as one.
+//! Every recorded attachment on this node: the cache and our plugins' records, merged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +15,12 @@ use crate::{Attachment, DelError, Runtime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Presence {
-    /// It is there.
+    /// It exists.
     Alive,
-    /// It is known not to be there any more: see [`kernel::living`].
+    /// It is known to be gone: see [`kernel::living`].
     Gone,
-    /// Nobody wrote down where it was, not everything can be seen from here, or another namespace may have its path by now.
+    /// Its place was not recorded, not everything can be seen from here, or another namespace may
+    /// have its path by now.
     Unknown,
 }
 
@@ -45,39 +46,39 @@ impl From<Life> for Presence {
     }
 }
 
-/// An attachment, with all that is known of it.
+/// An attachment, with everything that is known of it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Known {
     /// The attachment.
     pub key: AttachmentKey,
-    /// What the runtime wrote down; `None` when a runtime made it that keeps its cache elsewhere.
+    /// The runtime's record; `None` when a runtime made it that keeps its cache elsewhere.
     pub cached: Option<CachedAttachment>,
-    /// What our plugins wrote down; empty when others made it.
+    /// Our plugins' records; empty when others made it.
     pub records: Vec<Record>,
     /// Whether the container is still there.
     pub presence: Presence,
-    /// The runtime wrote it down, and the file holds nothing of it any more: which it is, and why.
+    /// The runtime's file for it, if that is damaged: which file, and why.
     pub damaged: Option<PassedOver>,
 }
 
-/// Why an attachment of a living container cannot be looked after by what its runtime wrote down.
+/// Why an attachment of a living container cannot be repaired by its runtime's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Apart {
-    /// It is of a container of Docker's: plugins worked in a namespace of its driver's, and Docker has moved the interface since, or is
-    /// about to.
+    /// It is of a container of Docker's: plugins worked in a namespace of Docker's driver, and
+    /// Docker has moved the interface since, or is about to.
     Dockers,
     /// Its runtime keeps its cache elsewhere, or none.
     Elsewhere,
-    /// ADD has not come to its end, or failed.
+    /// ADD has not completed, or failed.
     Unfinished,
-    /// Whether its namespace is there cannot be seen.
+    /// It cannot be seen from here whether its namespace exists.
     Unseen,
 }
 
 impl Apart {
-    /// Says it of several.
+    /// Returns the words for several such attachments.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -95,12 +96,13 @@ impl Apart {
 pub struct Everything {
     /// The attachments, sorted by their keys.
     pub known: Vec<Known>,
-    /// Files that were passed over, a line each.
+    /// Files that were skipped, one line each.
     pub notices: Vec<String>,
 }
 
 impl Runtime<'_> {
-    /// Reads the cache and the records below `roots`, and judges which containers are there by one look at the machine.
+    /// Reads the cache and the records below `roots`, and determines with one look at the machine
+    /// which containers exist.
     ///
     /// # Errors
     /// [`CacheError::File`] when the cache's folder cannot be read.
@@ -108,7 +110,7 @@ impl Runtime<'_> {
         self.everything_by(roots, &Census::new())
     }
 
-    /// Does what [`Runtime::everything`] does with a look that others use too.
+    /// Does what [`Runtime::everything`] does, with a census that the caller also uses elsewhere.
     ///
     /// # Errors
     /// As [`Runtime::everything`].
@@ -116,8 +118,8 @@ impl Runtime<'_> {
         self.read_all(roots, &|noted| presence_of(noted, census))
     }
 
-    /// Does what [`Runtime::everything`] does without a look at anything but the containers' paths: what is not there is
-    /// [`Presence::Unknown`].
+    /// Does what [`Runtime::everything`] does, but looks only at the containers' paths: what is not
+    /// there is [`Presence::Unknown`].
     ///
     /// # Errors
     /// As [`Runtime::everything`].
@@ -167,8 +169,8 @@ impl Runtime<'_> {
         Ok(Everything { known: known.collect(), notices })
     }
 
-    /// Detaches with the configuration of the time when the attachment was made; `None` where nobody wrote that down: the
-    /// present one must do then ([`Known::description`]).
+    /// Detaches with the configuration with which the attachment was made; `None` if that was not
+    /// recorded: then the caller must use the present one ([`Known::description`]).
     pub fn del_known(
         &self,
         known: &Known,
@@ -181,7 +183,7 @@ impl Runtime<'_> {
                 deleted => Some(deleted.map(drop)),
             };
         }
-        // A foreign plugin does not look again; what the runtime itself wrote down can be.
+        // A foreign plugin does not check again; we can check the runtime's own record.
         let text = |one: &CachedAttachment| one.result.as_ref().map(|raw| raw.get().to_owned());
         let now = self.cached_attachment(&known.key).ok().flatten();
         if now.is_some_and(|now| {
@@ -199,7 +201,8 @@ impl Runtime<'_> {
         }
     }
 
-    /// Returns a runtime for the DEL of an attachment: of one that is gone it removes nothing that came back since it was looked at.
+    /// Returns a runtime for the DEL of an attachment: if the attachment is gone, DEL removes
+    /// nothing that came back since the look.
     #[must_use]
     pub fn for_known(&self, known: &Known) -> Self {
         if known.presence != Presence::Gone {
@@ -208,8 +211,8 @@ impl Runtime<'_> {
         self.for_seen(known)
     }
 
-    /// Returns a runtime for the DEL of an attachment that is to go as it was looked at: what somebody makes of it now, or has made since,
-    /// stays. Its DEL does not go on beside an ADD.
+    /// Returns a runtime for the DEL of an attachment in the state that was seen: what is made of
+    /// it now, or was made since, stays. Its DEL does not run beside an ADD.
     #[must_use]
     pub fn for_seen(&self, known: &Known) -> Self {
         let gone = known.records.iter().filter_map(|record| {
@@ -220,7 +223,7 @@ impl Runtime<'_> {
     }
 }
 
-/// What was written down of an attachment.
+/// What was recorded of an attachment.
 struct Written<'w> {
     key: &'w AttachmentKey,
     cached: Option<&'w CachedAttachment>,
@@ -228,12 +231,14 @@ struct Written<'w> {
 }
 
 impl Written<'_> {
-    /// Says whether all that is known of it was written down before the machine was started last. Records do not outlive that.
+    /// Says whether everything known of it was recorded before the last start of the machine.
+    /// Plugins' records do not outlive a restart.
     fn is_of_an_earlier_boot(&self) -> bool {
         self.records.is_empty() && self.cached.is_some_and(CachedAttachment::is_of_an_earlier_boot)
     }
 
-    /// What the container's interface is known by, as ADD reported it; `None` where ADD did not come to its end.
+    /// Returns what identifies the container's interface, as ADD reported it; `None` if ADD did not
+    /// complete.
     fn sign(&self) -> Option<Sign> {
         let result = self.cached?.result().ok()??;
         let ifname = self.key.ifname.as_str();
@@ -250,8 +255,8 @@ impl Written<'_> {
         matches!(self.cached.map(CachedAttachment::result), Some(Ok(None)))
     }
 
-    /// Says what became of a namespace. One of which nobody noted more than a path is there when the interface is in it: the path may
-    /// lead to another by now.
+    /// Says what became of a namespace. If only its path was recorded, it lives only if the
+    /// interface is in it: the path may lead to another namespace by now.
     fn life(&self, noted: &Noted, census: &Census) -> Life {
         match census.life(noted) {
             Life::Living if noted.id.is_none() && !self.is_at(&noted.path) => Life::Unknown,
@@ -260,19 +265,19 @@ impl Written<'_> {
     }
 
     fn is_at(&self, path: &Path) -> bool {
-        // An ADD that is under way works in the namespace that the path leads to now.
+        // A running ADD works in the namespace to which the path leads now.
         self.cached.is_some_and(CachedAttachment::is_under_way)
             || self.sign().is_some_and(|sign| sign.is_at(path))
     }
 
-    /// All that tells the container's namespace.
+    /// Returns everything that identifies the container's namespace.
     fn noted(&self) -> Vec<Noted> {
         let mut all = state::noted_in(self.records);
         let cached = self.cached.map(|cached| Path::new(&cached.attachment.netns));
         if let Some(path) = cached.filter(|path| !path.as_os_str().is_empty())
             && !all.iter().any(|noted| noted.path == path)
         {
-            // What a plugin noted under another path is this one's namespace too.
+            // What a plugin recorded under another path applies to this namespace too.
             let like = all.iter().find(|noted| noted.id.is_some()).cloned().unwrap_or_default();
             all.push(Noted { path: path.to_owned(), ..like });
         }
@@ -292,7 +297,7 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
     if lives.contains(&Life::Living) {
         return Presence::Alive;
     }
-    // Its runtime may see a namespace that is not seen from here, and undoes an ADD that fails.
+    // Its runtime may see a namespace that cannot be seen from here, and undoes an ADD that fails.
     if written.cached.is_some_and(CachedAttachment::is_under_way) {
         return Presence::Unknown;
     }
@@ -302,8 +307,9 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
         .filter(|(_, life)| **life == Life::Unknown)
         .map(|(noted, _)| noted);
     for noted in unknown {
-        // Nobody noted more than a path: a runtime that keeps no records, or the machine was started since. Then the interface
-        // is looked for, wherever it may be. Where the path leads to a namespace that may be its, under another name.
+        // Only the path was recorded: by a runtime without records, or before a restart of the
+        // machine. Then look for the interface in all namespaces. If the path leads to a namespace,
+        // that may be the container's, with the interface renamed.
         let life = match (noted.id, noted.open()) {
             (None, Ok(None)) => life_of_interface(written, census),
             (None, Ok(Some(_))) if is_elsewhere(written, census) => Life::Living,
@@ -325,7 +331,8 @@ fn is_elsewhere(written: &Written<'_>, census: &Census) -> bool {
 fn life_of_interface(written: &Written<'_>, census: &Census) -> Life {
     match written.sign() {
         Some(sign) => census.seek(&sign, None),
-        // That ADD has died, and no plugin wrote down a namespace to work with. From elsewhere its path may be seen all the same.
+        // That ADD has died, and no plugin recorded a namespace in which it worked. From elsewhere
+        // its path may still be seen.
         None if written.has_no_result() && census.sees_everything() => Life::Gone,
         None => Life::Unknown,
     }
@@ -336,7 +343,8 @@ fn netns_of(records: &[Record]) -> Option<String> {
 }
 
 impl Known {
-    /// Describes one of several networks that are an attachment together, of which nothing but this entry is known.
+    /// Describes one of several networks that together are an attachment; nothing but this entry is
+    /// known of it.
     #[must_use]
     pub fn part(of: &Known, cached: CachedAttachment) -> Self {
         let key = cached.key();
@@ -349,7 +357,7 @@ impl Known {
         }
     }
 
-    /// Returns the path of the namespace; empty when nobody wrote it down.
+    /// Returns the path of the namespace; empty when it was not recorded.
     #[must_use]
     pub fn netns(&self) -> String {
         let cached = self.cached.as_ref().map(|cached| cached.attachment.netns.clone());
@@ -359,15 +367,16 @@ impl Known {
             .unwrap_or_default()
     }
 
-    /// Says whether it is of a container of Docker's: plugins worked in a namespace of its driver's.
+    /// Says whether it is of a container of Docker's: plugins worked in a namespace of Docker's
+    /// driver.
     #[must_use]
     pub fn is_dockers(&self, roots: &Roots) -> bool {
         // docs/files.md, "Services of `netwrightd`".
         Path::new(&self.netns()).starts_with(roots.run.join("docker/netns"))
     }
 
-    /// Says why an attachment whose container is not gone is not to be looked after; `None` when it is, or when that its file is damaged
-    /// is to be told.
+    /// Says why an attachment whose container is not gone is not to be repaired; `None` when it is
+    /// to be repaired, or when its damaged file is to be reported.
     #[must_use]
     pub fn apart(&self, roots: &Roots) -> Option<Apart> {
         if self.is_dockers(roots) {
@@ -381,7 +390,8 @@ impl Known {
         }
     }
 
-    /// The error for an attachment whose runtime's file is damaged, or whose result in it is.
+    /// Returns the error for an attachment whose file in the runtime's cache is damaged, or whose
+    /// result in it is.
     #[must_use]
     pub fn damage(&self) -> Option<Error> {
         let hint =

@@ -1,15 +1,16 @@
 //! Network lists from a folder, with reasons.
 //!
-//! The order is libcni's: files named `*.conflist` sorted by path, then `*.conf` and `*.json`, each of which
-//! holds one plugin's configuration and becomes a list of one. A list without
-//! `loadOnlyInlinedPlugins` is followed by the plugins of `<folder>/<network>/*.conf`.
+//! The order is libcni's: files named `*.conflist` sorted by path, then `*.conf` and `*.json`, each
+//! of which holds one plugin's configuration and becomes a list of one. A list without
+//! `loadOnlyInlinedPlugins` also gets the plugins of `<folder>/<network>/*.conf`.
 //!
-//! What is different from libcni: every file is read, and each has an [`Outcome`]. A file that is broken
-//! never stops a network that does not need it, where libcni fails when the broken one sorts before the one
-//! looked for. A network does need its own file and its drop-in folder: when one of those is broken, the
-//! network is refused with the place and the reason, instead of coming up without a part of its chain or
-//! from another file that happens to name it too. While a node starts, files appear: a list that is rewritten while it is
-//! read is read again, and a network that no file names is not said to be missing while a file is unfinished that may name it.
+//! Unlike libcni, this reads every file, and each has an [`Outcome`]. A broken file never stops a
+//! network that does not need it; libcni fails when the broken file sorts before the one it looks
+//! for. A network does need its own file and its drop-in folder: when one of those is broken, the
+//! network is refused with the place and the reason. It does not come up without a part of its
+//! chain, or from another file that happens to name it too. While a node starts, files appear: a
+//! list that is rewritten during the read is read again, and a network that no file names is not
+//! reported as missing while an unfinished file may name it.
 //!
 //! ```
 //! use netwright_cni_runtime::ConfigFolder;
@@ -33,7 +34,7 @@ use cni::{Error, NetworkList, PluginConfig, code};
 mod moment;
 mod place;
 
-/// What is said of a folder inside the folder.
+/// The reason shown for a folder inside the folder.
 const A_FOLDER: &str = "a folder, read only for the drop-ins of a network of its name";
 
 /// A folder of network configurations, such as `/etc/cni/net.d`, as it was when it was read.
@@ -43,7 +44,7 @@ pub struct ConfigFolder {
     considered: Vec<Considered>,
 }
 
-/// A file or folder that was looked at.
+/// A file or folder that was read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Considered {
@@ -51,7 +52,7 @@ pub struct Considered {
     pub path: PathBuf,
     /// What its name says it is.
     pub kind: Kind,
-    /// What became of it.
+    /// What it turned out to be.
     pub outcome: Outcome,
 }
 
@@ -69,17 +70,17 @@ pub enum Kind {
     Other,
 }
 
-/// What became of a file.
+/// What a file turned out to be.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Outcome {
     /// It defines this network.
     Network(Box<NetworkList>),
-    /// It defines this network, but another file that sorts before it does so too.
+    /// It defines this network, but another file that sorts before it also does.
     Shadowed {
         /// The network.
         network: String,
-        /// The file that counts.
+        /// The file that is used.
         by: PathBuf,
     },
     /// It adds a plugin to this network.
@@ -91,7 +92,7 @@ pub enum Outcome {
     },
     /// It cannot be used.
     Refused(Refusal),
-    /// It is none of our business.
+    /// It is not a configuration.
     PassedOver(&'static str),
 }
 
@@ -107,13 +108,13 @@ pub struct Refusal {
     pub column: usize,
     /// What is wrong.
     pub reason: String,
-    /// The network that the file would define, as far as that can be told.
+    /// The network that the file would define, if that is known.
     pub network: Option<String>,
-    /// It is empty, or ends too early: somebody may be writing it.
+    /// It is empty, or ends too early: a program may be writing it.
     pub unfinished: bool,
 }
 
-/// Shown as `PATH:LINE:COLUMN: REASON`, without what is not known.
+/// Shown as `PATH:LINE:COLUMN: REASON`, without the parts that are not known.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
@@ -126,7 +127,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Shown as one line: the path and what became of it.
+/// Shown as one line: the path and what it turned out to be.
 impl fmt::Display for Considered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
@@ -147,7 +148,7 @@ impl fmt::Display for Considered {
     }
 }
 
-/// Says why no network came of a folder.
+/// Says why a folder gave no network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -156,7 +157,7 @@ pub enum LoadError {
     Folder {
         /// The folder.
         dir: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// The folder holds no file that could be a configuration, or does not exist.
@@ -164,7 +165,7 @@ pub enum LoadError {
     Empty {
         /// The folder.
         dir: PathBuf,
-        /// What was looked at, a line each.
+        /// What was read, one line each.
         considered: Vec<String>,
     },
     /// No file defines the network.
@@ -174,10 +175,10 @@ pub enum LoadError {
         dir: PathBuf,
         /// The network.
         name: String,
-        /// What was looked at, a line each.
+        /// What was read, one line each.
         considered: Vec<String>,
     },
-    /// No file defines the network yet: one is unfinished, and may come to define it.
+    /// No file defines the network yet: an unfinished one may come to define it.
     #[error("no net configuration with name {name:?} yet: {refusal}")]
     Unfinished {
         /// The network.
@@ -196,7 +197,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns the error object for it. The details list the files that were looked at, with reasons.
+    /// Returns the error object. The details list the files that were read, with reasons.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         let (code, considered) = match self {
@@ -225,8 +226,8 @@ impl ConfigFolder {
     /// Reads every configuration of a folder. A folder that does not exist holds none.
     ///
     /// # Errors
-    /// [`LoadError::Folder`] when the folder cannot be listed. What is wrong with a single file is told by
-    /// its [`Outcome`].
+    /// [`LoadError::Folder`] when the folder cannot be listed. A problem of a single file is in its
+    /// [`Outcome`].
     pub fn scan(dir: impl AsRef<Path>) -> Result<Self, LoadError> {
         let dir = dir.as_ref();
         let names = list(dir).map_err(|cause| LoadError::Folder { dir: dir.to_owned(), cause })?;
@@ -245,13 +246,13 @@ impl ConfigFolder {
         &self.dir
     }
 
-    /// Lists what was looked at, in the order in which it counts.
+    /// Lists what was read, in order of precedence.
     #[must_use]
     pub fn considered(&self) -> &[Considered] {
         &self.considered
     }
 
-    /// Lists the networks, in the order in which runtimes that take the first choose.
+    /// Lists the networks, in the order from which runtimes take the first.
     pub fn networks(&self) -> impl Iterator<Item = &NetworkList> {
         self.considered.iter().filter_map(|considered| match &considered.outcome {
             Outcome::Network(list) => Some(&**list),
@@ -271,7 +272,8 @@ impl ConfigFolder {
     ///
     /// # Errors
     /// [`LoadError::Refused`] when the first file that names the network is broken, else
-    /// [`LoadError::Unfinished`] when there is a file that may come to name it, [`LoadError::NotFound`], or [`LoadError::Empty`] when no file could have been one.
+    /// [`LoadError::Unfinished`] when there is a file that may come to name it,
+    /// [`LoadError::NotFound`], or [`LoadError::Empty`] when no file could have been one.
     pub fn find(&self, name: &str) -> Result<&NetworkList, LoadError> {
         let mut files = 0;
         for considered in &self.considered {
@@ -334,8 +336,8 @@ impl ConfigFolder {
     }
 }
 
-/// Reads one file as a network list: `*.conflist` as such, others as one plugin's configuration unless they
-/// hold `plugins`. The drop-in folder beside it counts.
+/// Reads one file as a network list: `*.conflist` as such, others as one plugin's configuration
+/// unless they hold `plugins`. Also reads the drop-in folder beside it.
 ///
 /// # Errors
 /// [`Refusal`] with the place and the reason.
@@ -417,7 +419,7 @@ fn read_file(
     Ok(list)
 }
 
-/// Returns libcni's words, without the place that is told apart from them.
+/// Returns libcni's words, without the place, which is reported separately.
 fn reason(error: &Error, kind: Kind, document: &[u8]) -> String {
     let text = error.to_string();
     let text = match text.rfind(" at line ") {
@@ -431,8 +433,8 @@ fn reason(error: &Error, kind: Kind, document: &[u8]) -> String {
     text
 }
 
-/// Appends the plugins of the network's drop-in folder. The list's source becomes a document that holds
-/// them all, so that whoever keeps it (the result cache) keeps the whole chain.
+/// Appends the plugins of the network's drop-in folder. The list's source becomes a document that
+/// holds them all, so that the result cache, which keeps it, keeps the whole chain.
 fn add_drop_ins(
     path: &Path,
     list: &mut NetworkList,

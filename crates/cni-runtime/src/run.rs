@@ -1,4 +1,4 @@
-//! Calling one plugin of a chain, in a version that both sides speak.
+//! Calls one plugin of a chain, in a version that both sides speak.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -28,26 +28,26 @@ pub use repair::{Moved, Repairs};
 pub use several::{Left, Member, SeveralError};
 pub use version::VersionInfo;
 
-/// A result on its way through a chain, in the version of the list.
+/// A result that is passed along a chain, in the version of the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Chained {
-    /// The text, which keeps what this library does not know.
+    /// The text, which keeps keys that this library does not know.
     pub(crate) raw: Box<RawValue>,
     pub(crate) result: AddResult,
 }
 
-/// What a plugin said.
+/// A plugin's answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It succeeded, having been asked in this version.
+    /// It succeeded, called in this version.
     Said { stdout: Vec<u8>, asked: Version },
-    /// It succeeded; the version is one that nobody released.
+    /// It succeeded; the version is one that was never released.
     SaidUnknown { stdout: Vec<u8> },
     /// It does not have the verb in any version that both sides speak.
     NoSuchVerb,
 }
 
-/// What one call is about, beside the plugin.
+/// What one call is about, apart from the plugin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) list: &'a NetworkList,
@@ -55,14 +55,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) attachment: Option<&'a Attachment>,
     pub(crate) previous: Option<&'a Chained>,
     pub(crate) valid: Option<&'a [GcAttachment]>,
-    /// CHECK: put back first.
+    /// CHECK: repair first.
     pub(crate) repair: bool,
-    /// CHECK: where the interface is, when that is not where ADD made it.
+    /// CHECK: where the interface is, if not where ADD made it.
     pub(crate) moved: Option<&'a Moved>,
 }
 
 impl<'a> Subject<'a> {
-    /// A verb about a list, and nothing else yet.
+    /// Starts with a verb and a list, and nothing else.
     pub(crate) fn of(list: &'a NetworkList, command: Command) -> Self {
         Subject {
             list,
@@ -76,12 +76,12 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// How long a walk along a chain may take.
+/// The time limit for all plugins of a chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Time {
     /// Until the caller's deadline.
     Given(Option<Instant>),
-    /// Until then, each plugin having its share of what is left.
+    /// Until then; each plugin gets its share of what is left.
     Shared(Instant),
 }
 
@@ -130,8 +130,8 @@ impl Runtime<'_> {
     }
 
     /// Calls a plugin, in the list's version or, when it does not support that one, in the nearest.
-    ///
-    /// The plugin is asked for its versions only after it has refused the list's, so that the usual call
+    /// The plugin is asked for its versions only after it has refused the list's, so that the usual
+    /// call costs one execution.
     /// costs one execution.
     pub(crate) fn call(
         &self,
@@ -169,11 +169,11 @@ impl Runtime<'_> {
             }
         };
         if info.supports(list_version) {
-            // Something else than the configuration's version was refused.
+            // The plugin refused something else than the configuration's version.
             return Err(PluginError::Reported(refused));
         }
-        // Before 0.3.0 a plugin does not take part in a chain: it would return a result of its own in the
-        // place of the one before it.
+        // A plugin older than 0.3.0 does not take part in a chain: it would return its own result
+        // and drop the one before it.
         let floor = if subject.command == Command::Add && raw.is_some() {
             Version::V0_3_0
         } else {
@@ -273,7 +273,7 @@ impl Runtime<'_> {
             netns = request.env.netns,
         );
         let _entered = span.enter();
-        // Starting a plugin only to kill it could leave its work half done.
+        // A plugin that is started only to be killed could leave its work half done.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(PluginError::NoTimeLeft);
         }

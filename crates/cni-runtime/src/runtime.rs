@@ -11,7 +11,7 @@ use cni_invoke::Executor;
 use crate::cache::{Cache, CacheError, CachedAttachment, Listing};
 use crate::{Attachment, TraceContext};
 
-/// How long undoing may take after the caller's own time is up; see [`Runtime::with_cleanup_time`].
+/// How long undoing may take after the caller's deadline; see [`Runtime::with_cleanup_time`].
 pub const CLEANUP_TIME: Duration = Duration::from_secs(30);
 
 /// What a plugin that succeeded wrote to its standard error.
@@ -32,9 +32,9 @@ type StderrSink = Arc<dyn Fn(&PluginStderr<'_>) + Send + Sync>;
 ///
 /// What it calls plugins with may be borrowed, for as long as `'e`.
 ///
-/// A runtime holds no state but its settings: it is cheap to clone, and may be used from several threads at
-/// once for different containers. The operations of one container are the caller's to order, as the
-/// specification wants it (CNI 1.1.0 §1 "Lifecycle & Ordering").
+/// A runtime holds no state but its settings: it is cheap to clone, and several threads may use it
+/// at once for different containers. The caller orders the operations of one container, as the
+/// specification demands (CNI 1.1.0 §1 "Lifecycle & Ordering").
 #[derive(Clone)]
 pub struct Runtime<'e> {
     pub(crate) plugin_path: Vec<PathBuf>,
@@ -64,9 +64,10 @@ impl fmt::Debug for Runtime<'_> {
 }
 
 impl<'e> Runtime<'e> {
-    /// Takes the folders in which plugins are looked for (`CNI_PATH`), in their order, and what calls them.
+    /// Takes the folders in which plugins are looked up (`CNI_PATH`), in order, and what calls
+    /// them.
     ///
-    /// The cache is [`crate::DEFAULT_CACHE_DIR`] until [`Runtime::with_cache`] says otherwise.
+    /// The cache is [`crate::DEFAULT_CACHE_DIR`] unless [`Runtime::with_cache`] sets another.
     pub fn new<P: Into<PathBuf>>(
         plugin_path: impl IntoIterator<Item = P>,
         executor: Arc<dyn Executor + 'e>,
@@ -85,33 +86,34 @@ impl<'e> Runtime<'e> {
         }
     }
 
-    /// Records attachments in another place.
+    /// Records attachments in another cache.
     #[must_use]
     pub fn with_cache(mut self, cache: Cache) -> Self {
         self.cache = cache;
         self
     }
 
-    /// Passes on where the caller stands in a trace. Traces differ from call to call: clone the runtime for
-    /// each.
+    /// Passes the caller's trace context on to plugins. Traces differ from call to call: clone the
+    /// runtime for each.
     #[must_use]
     pub fn with_trace(mut self, trace: Option<TraceContext>) -> Self {
         self.trace = trace;
         self
     }
 
-    /// Hands out what plugins that succeeded wrote to standard error. This library never prints.
+    /// Passes what successful plugins wrote to standard error to `sink`. This library never prints.
     ///
-    /// What a plugin that failed wrote there becomes the error's text when it said nothing else.
+    /// What a failed plugin wrote there becomes the error's text if the plugin reported nothing
+    /// else.
     #[must_use]
     pub fn with_stderr(mut self, sink: impl Fn(&PluginStderr<'_>) + Send + Sync + 'static) -> Self {
         self.stderr = Some(Arc::new(sink));
         self
     }
 
-    /// Sets how long undoing may take: the roll-back of an ADD that failed, and the rest of a DEL after the
-    /// caller's deadline has passed. The time is divided among the plugins that are left, so that one that
-    /// hangs cannot take the others' share. [`CLEANUP_TIME`] by default.
+    /// Sets how long undoing may take: the roll-back of an ADD that failed, and the rest of a DEL
+    /// after the caller's deadline has passed. The remaining plugins share the time, so that one
+    /// that hangs cannot use up the others' share. [`CLEANUP_TIME`] by default.
     #[must_use]
     pub fn with_cleanup_time(mut self, time: Duration) -> Self {
         self.cleanup_time = time;
@@ -125,28 +127,28 @@ impl<'e> Runtime<'e> {
         self
     }
 
-    /// Sets `CNI_NETNS_OVERRIDE`, which lets plugins work in the very namespace they run in.
+    /// Sets `CNI_NETNS_OVERRIDE`, which lets plugins work in the namespace in which they run.
     #[must_use]
     pub fn with_netns_override(mut self, value: impl Into<String>) -> Self {
         self.netns_override = value.into();
         self
     }
 
-    /// Has DEL remove only what was made in these namespaces, which are gone: see [`cni::GONE`].
+    /// Makes DEL remove only what was made in these namespaces, which are gone: see [`cni::GONE`].
     #[must_use]
     pub fn for_gone(mut self, gone: Vec<GoneNetns>) -> Self {
         self.gone = Some(gone);
         self
     }
 
-    /// Has DEL undo what an ADD has just made, as if that had never been: see [`cni::UNDO`].
+    /// Makes DEL undo what an ADD has just made, as if that had never been: see [`cni::UNDO`].
     #[must_use]
     pub fn undoing(mut self) -> Self {
         self.undo = true;
         self
     }
 
-    /// Returns the folders in which plugins are looked for.
+    /// Returns the folders in which plugins are looked up.
     #[must_use]
     pub fn plugin_path(&self) -> &[PathBuf] {
         &self.plugin_path
@@ -177,7 +179,8 @@ impl<'e> Runtime<'e> {
         self.cache.list(container)
     }
 
-    /// Returns what the cache knows of one attachment: its configuration, its arguments and its result.
+    /// Returns what the cache has for one attachment: its configuration, its arguments and its
+    /// result.
     ///
     /// # Errors
     /// As [`Cache::attachment`].
@@ -191,7 +194,8 @@ impl<'e> Runtime<'e> {
     /// Returns the key of an attachment to a network.
     ///
     /// # Errors
-    /// Code 7 when the network's name is empty or has characters that the specification does not allow.
+    /// Code 7 when the network's name is empty or has characters that the specification does not
+    /// allow.
     pub fn key(&self, list: &NetworkList, attachment: &Attachment) -> Result<AttachmentKey, Error> {
         Ok(AttachmentKey {
             network: NetworkName::new(&list.name)?,
@@ -208,7 +212,7 @@ impl<'e> Runtime<'e> {
     }
 }
 
-/// Refuses what no plugin could be called for.
+/// Refuses a list for which no plugin could be called.
 pub(crate) fn require_usable(list: &NetworkList) -> Result<NetworkName, Error> {
     if list.plugins.is_empty() {
         return Err(Error::new(code::INVALID_CONFIG, "no plugin configs found")

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Where a call stands in a distributed trace, in the words of
-/// [W3C Trace Context](https://www.w3.org/TR/trace-context/).
+/// The position of a call in a distributed trace, in the form of [W3C Trace
+/// Context](https://www.w3.org/TR/trace-context/).
 ///
 /// Plugins get it as `TRACEPARENT`, `TRACESTATE` and `BAGGAGE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl TraceContext {
     /// Takes a `traceparent`.
     ///
     /// # Errors
-    /// [`TraceError`] when it is not `VV-TTT…-SSS…-FF` in lower-case hexadecimal, or names no trace or span.
+    /// [`TraceError`] when it is not `VV-TTT…-SSS…-FF` in lower-case hexadecimal, or names no trace
+    /// or span.
     pub fn new(traceparent: &str) -> Result<Self, TraceError> {
         check_traceparent(traceparent).map_err(refuse("traceparent", traceparent))?;
         Ok(TraceContext { traceparent: traceparent.to_owned(), tracestate: None, baggage: None })
@@ -64,7 +65,7 @@ impl TraceContext {
 
     /// Continues the trace that an environment carries.
     ///
-    /// As the recommendation wants it, a malformed `TRACEPARENT` means no trace, and a malformed
+    /// As the recommendation demands, a malformed `TRACEPARENT` means no trace, and a malformed
     /// `TRACESTATE` or `BAGGAGE` is left out.
     pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Option<Self> {
         let (mut traceparent, mut tracestate, mut baggage) = (None, None, None);

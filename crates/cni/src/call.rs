@@ -1,4 +1,4 @@
-//! What a plugin is told by its environment: the verb, the attachment, the search path.
+//! What the environment tells a plugin: the verb, the attachment, the search path.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -72,10 +72,11 @@ impl fmt::Display for Command {
     }
 }
 
-/// The environment of one call, as text: not yet judged. `None` is unset, which the protocol treats as empty.
+/// The environment of one call, as unchecked text. A variable that is not set is empty here: the
+/// protocol treats both alike.
 ///
-/// The same value serves a process (as its environment) and a call within this process, so that neither
-/// can see what the other does not.
+/// The same value serves a process (as its environment) and a call within this process, so that
+/// both see the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallEnv {
     /// `CNI_COMMAND`.
@@ -92,7 +93,8 @@ pub struct CallEnv {
     pub path: String,
     /// `CNI_NETNS_OVERRIDE`.
     pub netns_override: String,
-    /// Everything else that the plugin inherits by contract: `TRACEPARENT`, `TRACESTATE`, `BAGGAGE`.
+    /// All other variables that the plugin inherits by contract: `TRACEPARENT`, `TRACESTATE`,
+    /// `BAGGAGE`.
     pub trace: Vec<(String, String)>,
 }
 
@@ -124,8 +126,8 @@ impl CallEnv {
         env
     }
 
-    /// Returns the variables to set for a process. The six of the protocol are always there, possibly
-    /// empty; the override only when it says something.
+    /// Returns the variables to set for a process. The six of the protocol are always there,
+    /// possibly empty; the override only when it is not empty.
     #[must_use]
     pub fn to_vars(&self) -> Vec<(&str, &str)> {
         let mut vars = vec![
@@ -156,7 +158,7 @@ impl CallEnv {
     }
 }
 
-/// The one key every plugin that reads `CNI_ARGS` knows.
+/// The one key that every plugin which reads `CNI_ARGS` knows.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
 
 /// The pairs of `CNI_ARGS`, in their order.
@@ -187,7 +189,7 @@ impl Args {
             .map(Args)
     }
 
-    /// Reads the same text without judging: pieces without `=` are left out, values may hold `=`.
+    /// Reads the same text leniently: ignores pieces without `=`, and values may contain `=`.
     #[must_use]
     pub fn parse_lenient(text: &str) -> Self {
         let pairs = text.split(';').filter_map(|pair| pair.split_once('='));
@@ -211,10 +213,11 @@ impl Args {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Refuses keys that nobody reads, unless `IgnoreUnknown` says otherwise.
+    /// Refuses keys that no plugin reads, unless `IgnoreUnknown` allows them.
     ///
     /// # Errors
-    /// Code 4, `ARGS: unknown args ["K=V"]`, or the text for an `IgnoreUnknown` that is no boolean.
+    /// Code 4, `ARGS: unknown args ["K=V"]`, or the text for an `IgnoreUnknown` that is not a
+    /// boolean.
     pub fn require_known(&self, known: &[&str]) -> Result<(), Error> {
         let mut ignore_unknown = false;
         for (_, value) in self.iter().filter(|(key, _)| *key == IGNORE_UNKNOWN) {

@@ -1,4 +1,4 @@
-//! Network configurations: what an administrator writes and what a plugin is given.
+//! Network configurations: what an administrator writes and what a plugin gets.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,8 @@ pub struct PluginConfig {
     pub object: Object,
 }
 
-/// The keys of a plugin's object whose types are checked when it is loaded, as the reference library does.
+/// The keys of a plugin's object whose types are checked when it is loaded, as the reference
+/// library does.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Head {
@@ -57,11 +58,12 @@ pub struct Injection<'a> {
     pub prev_result: Option<&'a RawValue>,
     /// `cni.dev/valid-attachments`.
     pub valid_attachments: Option<&'a [crate::GcAttachment]>,
-    /// [`crate::REPAIR`]: CHECK puts back what it can before it looks.
+    /// [`crate::REPAIR`]: CHECK restores what it can before it checks.
     pub repair: bool,
-    /// [`crate::ATTACHED_AS`]: CHECK is told where the interface is now, and this is the name that ADD gave it.
+    /// [`crate::ATTACHED_AS`]: CHECK gets the interface's present place, and this is the name that
+    /// ADD gave it.
     pub attached_as: Option<&'a crate::IfName>,
-    /// [`crate::GONE`]: DEL removes only what is of these namespaces.
+    /// [`crate::GONE`]: DEL removes only what belongs to these namespaces.
     pub gone: Option<&'a [crate::GoneNetns]>,
     /// [`crate::UNDO`]: DEL undoes an ADD that failed.
     pub undo: bool,
@@ -71,8 +73,8 @@ impl PluginConfig {
     /// Reads one plugin's object.
     ///
     /// # Errors
-    /// Code 6 when it is not an object or a key every plugin has is of the wrong type, code 7 when `type`
-    /// is missing or could leave its directory.
+    /// Code 6 when it is not an object or a key every plugin has is of the wrong type, code 7 when
+    /// `type` is missing or could leave its directory.
     pub fn parse(document: &[u8]) -> Result<Self, Error> {
         let document = json::utf8(document).map_err(undecodable)?;
         PluginConfig::check(
@@ -114,8 +116,9 @@ impl PluginConfig {
         })
     }
 
-    /// Derives the object a plugin is given (CNI 1.1.0 §3 "Deriving request configuration from plugin
-    /// configuration"): name and version of the list, `capabilities` removed, what the runtime adds.
+    /// Derives the object that a plugin gets (CNI 1.1.0 §3 "Deriving request configuration from
+    /// plugin configuration"): with the list's name and version, without `capabilities`, with what
+    /// the runtime adds.
     #[must_use]
     pub fn request(&self, name: &str, cni_version: &str, injection: &Injection<'_>) -> Vec<u8> {
         let mut object = self.object.clone();
@@ -134,13 +137,14 @@ impl PluginConfig {
         }
         if let Some(attachments) = injection.valid_attachments {
             object.set_value("cni.dev/valid-attachments", attachments);
-            // The name in the text tagged 1.1.0, which plugins built then look for (cni#1101).
+            // The key's name in the specification tagged 1.1.0; plugins built at that time read it
+            // (cni#1101).
             object.set_value("cni.dev/attachments", attachments);
         }
         if injection.repair {
             object.set_value(crate::REPAIR, &true);
         } else {
-            // Only a runtime may ask for it, and only for one call.
+            // Only a runtime may set this key, and only for one call.
             object.remove(crate::REPAIR);
         }
         match injection.attached_as {
@@ -159,9 +163,9 @@ impl PluginConfig {
     }
 }
 
-/// The keys every plugin's configuration may hold beside its own.
+/// The keys that every plugin's configuration may hold beside its own.
 ///
-/// Plugins read their own keys from the same document with a type of their own.
+/// Plugins read their own keys from the same document with their own type.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct CommonConfig {
@@ -183,19 +187,19 @@ pub struct CommonConfig {
     /// GC: the attachments that stay.
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid_attachments: Option<Vec<crate::GcAttachment>>,
-    /// The same under the name of the text tagged 1.1.0.
+    /// The same, under the key's name in the specification tagged 1.1.0.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<crate::GcAttachment>>,
-    /// CHECK: put back what can be put back first ([`crate::REPAIR`]).
+    /// CHECK: restore what can be restored first ([`crate::REPAIR`]).
     #[serde(rename = "netwright/repair")]
     pub repair: bool,
-    /// CHECK: the name that ADD gave the interface, where it has another by now ([`crate::ATTACHED_AS`]).
+    /// CHECK: the name that ADD gave the interface, if it has another now ([`crate::ATTACHED_AS`]).
     #[serde(rename = "netwright/attached-as")]
     pub attached_as: Option<String>,
     /// DEL: the namespaces of the attachment that are known to be gone ([`crate::GONE`]).
     #[serde(rename = "netwright/gone")]
     pub gone: Option<Vec<crate::GoneNetns>>,
-    /// DEL: an ADD that failed is undone ([`crate::UNDO`]).
+    /// DEL: this call undoes an ADD that failed ([`crate::UNDO`]).
     #[serde(rename = "netwright/undo")]
     pub undo: bool,
 }
@@ -209,7 +213,7 @@ pub struct IpamHead {
     pub plugin_type: String,
 }
 
-/// `dns` in a configuration, which tells "absent" from "empty".
+/// `dns` in a configuration; distinguishes "absent" from "empty".
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DnsConfig {
@@ -243,8 +247,8 @@ impl DnsConfig {
 }
 
 impl CommonConfig {
-    /// Reads `prevResult`, if there is one, in the family of the configuration's version, which also is its
-    /// version when it names none.
+    /// Reads `prevResult`, if there is one, in the family of the configuration's version; a
+    /// `prevResult` that names no version has the configuration's.
     ///
     /// # Errors
     /// Code 6 when it cannot be read or is of another family.

@@ -22,7 +22,8 @@ pub mod code {
     pub const DECODE_FAILURE: u32 = 6;
     /// The network configuration makes no sense.
     pub const INVALID_CONFIG: u32 = 7;
-    /// The network namespace is wrong (used by the reference, absent from the table of the text).
+    /// The network namespace is wrong (used by the reference, absent from the specification's
+    /// table).
     pub const INVALID_NETNS: u32 = 8;
     /// A condition that passes: try again later.
     pub const TRY_AGAIN_LATER: u32 = 11;
@@ -30,14 +31,14 @@ pub mod code {
     pub const PLUGIN_NOT_AVAILABLE: u32 = 50;
     /// STATUS: the plugin cannot serve ADD and existing attachments may suffer.
     pub const LIMITED_CONNECTIVITY: u32 = 51;
-    /// An error of our own making: a bug.
+    /// A bug of ours.
     pub const INTERNAL: u32 = 999;
 }
 
 /// An error as plugins report it on standard output.
 ///
-/// `msg` is one line and begins with the reference implementation's words where callers are known to match
-/// on them; `details` holds the chain of causes and what to do.
+/// `msg` is one line and begins with the reference implementation's words where callers are known
+/// to match on them; `details` holds the chain of causes and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Error {
     /// The version the error object is written in.
@@ -76,7 +77,7 @@ impl Error {
         Error::new(code, whole)
     }
 
-    /// Adds details after those there are.
+    /// Appends details.
     #[must_use]
     pub fn with_details(mut self, details: impl AsRef<str>) -> Self {
         if !self.details.is_empty() && !details.as_ref().is_empty() {
@@ -86,7 +87,7 @@ impl Error {
         self
     }
 
-    /// Puts words before the message, keeping code and details.
+    /// Puts words before the message; keeps code and details.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.msg = format!("{what}: {}", self.msg);

@@ -1,10 +1,12 @@
-//! DEL by who collects: an extension of ours, so that it does not take down what came back, or what is being made.
+//! DEL by a collector: an extension of ours, so that it does not remove an attachment that came
+//! back or is being made.
 
 use serde::{Deserialize, Serialize};
 
-/// The key that tells DEL which namespaces of the attachment are known to be gone, or are to be left. A plugin that has written down
-/// another one since refuses with code 11 and changes nothing: the container came back under its ID. So does one that cannot have
-/// the attachment's lock. A plugin that does not know the key removes.
+/// The key that tells DEL which namespaces of the attachment are known to be gone, or are to be
+/// left. If a plugin has recorded another one since, it refuses with code 11 and changes nothing:
+/// the container came back under its ID. A plugin that cannot have the attachment's lock does the
+/// same. A plugin that does not know the key removes.
 pub const GONE: &str = "netwright/gone";
 
 /// A namespace that is gone, as the plugin's record names it.

@@ -1,14 +1,15 @@
 //! JSON as CNI's ecosystem reads it.
 //!
-//! Configurations in the field were written against Go's `encoding/json`, so typed reading here keeps
-//! its rules, but for one: object keys match fields without regard to case, the last of several equal keys wins,
-//! a key that is spelled exactly wins over others of it wherever they stand (Go has the last of all win),
-//! `null` leaves a field at its default, unknown keys are ignored, a wrong type is an error. The rest
-//! of a document is never rewritten: [`Object`] keeps every value as the text it was, in order, so
-//! unknown keys and numbers of any size pass through untouched.
+//! Configurations in the field were written against Go's `encoding/json`, so typed reading here
+//! keeps its rules, with one exception. Object keys match fields without regard to case, the last
+//! of several equal keys wins, a key that is spelled exactly wins over other spellings of it
+//! wherever they stand (in Go the last of all wins: that is the exception), `null` leaves a field
+//! at its default, unknown keys are ignored, a wrong type is an error. The rest of a document is
+//! never rewritten: [`Object`] keeps the text of every value, in order, so unknown keys and numbers
+//! of any size pass through untouched.
 //!
-//! Stricter than Go: text must be UTF-8, escapes must be whole characters, and nothing may be nested
-//! deeper than [`MAX_DEPTH`]. Reading costs at most [`MAX_DEPTH`] passes over the document.
+//! Stricter than Go: text must be UTF-8, escapes must be whole characters, and nothing may be
+//! nested deeper than [`MAX_DEPTH`]. Reading costs at most [`MAX_DEPTH`] passes over the document.
 //!
 //! ```
 //! #[derive(serde::Deserialize, Debug, PartialEq)]
@@ -33,15 +34,17 @@ use lenient::Lenient;
 pub use object::Object;
 pub use unknown::{UnknownKey, unknown_keys};
 
-/// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at 10 000; the
-/// margin lets a document of this depth be wrapped into another (a request, the cache) and read again.
+/// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at
+/// 10 000; the margin lets a document of this depth be wrapped into another (a request, the cache)
+/// and read again.
 pub const MAX_DEPTH: usize = 100;
 
 /// Says why a document could not be read, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct JsonError {
-    /// The key path of the offending value, such as `ipam.ranges[0].subnet`; empty for the whole document.
+    /// The key path of the offending value, such as `ipam.ranges[0].subnet`; empty for the whole
+    /// document.
     pub path: String,
     /// The line, counted from 1; 0 when it is not known.
     pub line: usize,
@@ -91,7 +94,7 @@ impl JsonError {
         }
     }
 
-    /// Forgets the position: it was relative to a part of the document.
+    /// Drops the position: it was relative to a part of the document.
     fn unplaced(error: &serde_json::Error) -> Self {
         JsonError { line: 0, column: 0, ..JsonError::of(error) }
     }
@@ -106,7 +109,7 @@ impl JsonError {
         self
     }
 
-    /// Turns the address of the offending text into a line and column of `document`.
+    /// Converts the address of the offending text to a line and column of `document`.
     fn place(mut self, document: &str) -> Self {
         if self.line == 0
             && let Some(offset) =
@@ -129,8 +132,8 @@ fn position(before: &str) -> (usize, usize) {
 /// Reads a document from bytes.
 ///
 /// # Errors
-/// [`JsonError`] when the bytes are not UTF-8, not JSON, followed by something, nested too deeply, or of
-/// the wrong shape.
+/// [`JsonError`] when the bytes are not UTF-8, not JSON, followed by something, nested too deeply,
+/// or of the wrong shape.
 pub fn from_slice<'de, T: Deserialize<'de>>(document: &'de [u8]) -> Result<T, JsonError> {
     from_str(utf8(document)?)
 }
@@ -138,8 +141,8 @@ pub fn from_slice<'de, T: Deserialize<'de>>(document: &'de [u8]) -> Result<T, Js
 /// Reads a document from text.
 ///
 /// # Errors
-/// [`JsonError`] when the text is not JSON, is followed by something, nested too deeply, or of the wrong
-/// shape.
+/// [`JsonError`] when the text is not JSON, is followed by something, nested too deeply, or of the
+/// wrong shape.
 pub fn from_str<'de, T: Deserialize<'de>>(document: &'de str) -> Result<T, JsonError> {
     from_part(whole(document)?, document)
 }
@@ -165,7 +168,7 @@ pub(crate) fn entries(document: &str) -> Result<Vec<(String, &RawValue)>, JsonEr
     Lenient::new(whole(document)?, None).pairs()
 }
 
-/// Takes bytes as text.
+/// Returns bytes as text.
 pub(crate) fn utf8(document: &[u8]) -> Result<&str, JsonError> {
     std::str::from_utf8(document).map_err(|error| {
         let valid = &document[..error.valid_up_to()];
@@ -184,8 +187,8 @@ fn whole(document: &str) -> Result<&RawValue, JsonError> {
     serde_json::from_str(document).map_err(|error| JsonError::of(&error))
 }
 
-/// Finds the bracket that opens one level too many. Kept text is scanned by `serde_json` without a limit
-/// on depth, so the limit has to be ours.
+/// Finds the bracket that opens one level too many. `serde_json` scans unparsed text without a
+/// limit on depth, so the limit has to be ours.
 fn too_deep(document: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (offset, byte) in document.bytes().enumerate() {
@@ -207,8 +210,8 @@ fn too_deep(document: &str) -> Option<usize> {
     None
 }
 
-/// Compares a known key with a written one as Go's `encoding/json` does: without regard to case, where
-/// the Kelvin sign is a `k` and the long s an `s`, because Unicode folds them so.
+/// Compares a known key with a written one as Go's `encoding/json` does: without regard to case,
+/// where the Kelvin sign is a `k` and the long s an `s`, because Unicode folds them so.
 pub(crate) fn same_key(known: &str, written: &str) -> bool {
     fn fold(letter: char) -> char {
         match letter {

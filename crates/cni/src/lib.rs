@@ -2,11 +2,12 @@
 //!
 //! # Where things are
 //!
-//! - A runtime reads a [`NetworkList`], derives each plugin's request with [`PluginConfig::request`] and
-//!   reads the answer with [`AddResult::parse`].
-//! - A plugin reads a [`CallEnv`] and a [`CommonConfig`] and answers with [`AddResult::write_indented`] or an
-//!   [`Error`].
-//! - The rules by which JSON is read are those of [`json`]; [`json::unknown_keys`] finds what nobody reads.
+//! - A runtime reads a [`NetworkList`], derives each plugin's request with
+//!   [`PluginConfig::request`] and reads the answer with [`AddResult::parse`].
+//! - A plugin reads a [`CallEnv`] and a [`CommonConfig`] and answers with
+//!   [`AddResult::write_indented`] or an [`Error`].
+//! - The rules for reading JSON are those of [`json`]; [`json::unknown_keys`] finds keys that
+//!   nothing reads.
 //! - [`AttachmentKey`] is the owner of everything that is made for an attachment.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

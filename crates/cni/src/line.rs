@@ -1,10 +1,12 @@
-//! Messages of one line, as plugins and our daemon say them to each other over Unix sockets.
+//! One-line messages between plugins and our daemon over Unix sockets.
 //!
-//! A message is one JSON object on one line of at most [`MAX_MESSAGE`] bytes, the newline included, with its `version` and one more key, which
-//! says what it is about: `{"version":1,"plan":{…}}`. Keys that are not known are passed over, so that either side may be newer by additions;
-//! what is no addition gets another version. A connection may carry several, each answered by one.
+//! A message is one JSON object on one line of at most [`MAX_MESSAGE`] bytes, the newline included,
+//! with its `version` and one more key, which says what it is about: `{"version":1,"plan":{…}}`.
+//! Keys that are not known are ignored, so that either side may be newer by additions; any other
+//! change gets another version. A connection may carry several messages, each answered by one.
 //!
-//! What nobody heard is left in a folder beside the socket ([`todo_dir`]), a file each, which holds the line as it would have been sent.
+//! A message that no daemon took is left in a folder beside the socket ([`todo_dir`]), one file per
+//! message, which holds the line that would have been sent.
 //!
 //! ```
 //! use netwright_cni::line;
@@ -28,10 +30,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::json::{self, JsonError};
 use crate::{Error, code};
 
-/// The longest message, with its newline. Who sends more is cut off.
+/// The longest message, with its newline. A sender of more is cut off.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
-/// Where messages are left that found nobody: the socket's path and `.todo`.
+/// The folder for messages that no daemon took: the socket's path and `.todo`.
 #[must_use]
 pub fn todo_dir(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
@@ -39,11 +41,11 @@ pub fn todo_dir(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// Where a daemon says when it could do its work last: the socket's path and `.ready`.
+/// The file with the time at which a daemon was last ready: the socket's path and `.ready`.
 ///
-/// The file holds the milliseconds since the boot (`man 2 clock_gettime` CLOCK_BOOTTIME), as a decimal number. The daemon
-/// writes it every few seconds while it is ready, and leaves it behind, so that STATUS can tell a daemon that is being
-/// replaced from one that is gone.
+/// The file holds the milliseconds since the boot (`man 2 clock_gettime` CLOCK_BOOTTIME), as a
+/// decimal number. The daemon writes it every few seconds while it is ready, and leaves it behind,
+/// so that STATUS can tell a daemon that is being replaced from one that is gone.
 #[must_use]
 pub fn ready_file(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
@@ -64,41 +66,41 @@ pub enum LineError {
     /// It is of another version.
     #[error("a message of version {found}; this is version {known}")]
     Version {
-        /// What it says.
+        /// The message's version.
         found: u32,
-        /// What is understood.
+        /// The version that is understood.
         known: u32,
     },
-    /// It says nothing, or several things, that this version knows.
+    /// This version knows none, or several, of its keys.
     #[error("a message that says nothing that is known")]
     Unknown,
 }
 
-/// An answer that says no.
+/// An answer that refuses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(default)]
 #[error("{msg}")]
 pub struct Refusal {
-    /// The code that the plugin is to end with ([`code`]); 0 is [`code::TRY_AGAIN_LATER`] where [`Refusal::retry`] is set and
-    /// [`code::INVALID_CONFIG`] where it is not.
+    /// The code that the plugin is to end with ([`code`]); 0 is [`code::TRY_AGAIN_LATER`] where
+    /// [`Refusal::retry`] is set and [`code::INVALID_CONFIG`] where it is not.
     pub code: u32,
     /// One sentence.
     pub msg: String,
-    /// More.
+    /// Longer text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
-    /// Whether the same question may be answered otherwise later, with nothing changed by anybody: a server does not answer, something is
-    /// not known yet.
+    /// Whether the same request may succeed later without a change by anybody: a server does not
+    /// answer, something is not known yet.
     pub retry: bool,
 }
 
 impl Refusal {
-    /// Refuses for good.
+    /// Refuses permanently.
     pub fn new(code: u32, msg: impl Into<String>) -> Self {
         Refusal { code, msg: msg.into(), details: String::new(), retry: false }
     }
 
-    /// Refuses for now.
+    /// Refuses for now; the same request may succeed later.
     pub fn for_now(msg: impl Into<String>) -> Self {
         let code = code::TRY_AGAIN_LATER;
         Refusal { code, msg: msg.into(), details: String::new(), retry: true }
@@ -123,7 +125,7 @@ impl Refusal {
     }
 }
 
-/// Reads a message of a version: a line, with or without its newline.
+/// Reads a message of a given version: a line, with or without its newline.
 ///
 /// # Errors
 /// [`LineError`].
@@ -137,7 +139,7 @@ pub fn read<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineErr
     if MAX_MESSAGE < line.len() {
         return Err(LineError::TooLong(line.len()));
     }
-    // First, since what another version says may have another shape.
+    // Checked first, since a message of another version may have another shape.
     let head: Head = json::from_slice(line).map_err(LineError::Shape)?;
     if head.version != version {
         return Err(LineError::Version { found: head.version, known: version });
@@ -145,10 +147,10 @@ pub fn read<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineErr
     json::from_slice(line).map_err(LineError::Shape)
 }
 
-/// Returns the one thing that was said.
+/// Returns the one value that is there.
 ///
 /// # Errors
-/// [`LineError::Unknown`] when it is none, or several.
+/// [`LineError::Unknown`] when there is none, or several.
 pub fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
     let mut said = said.into_iter().flatten();
     match (said.next(), said.next()) {
@@ -163,7 +165,7 @@ pub fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
 /// [`LineError::TooLong`].
 pub fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, LineError> {
     let mut text = serde_json::to_vec(line).expect("our messages have string keys only");
-    // Kept text may be written over several lines.
+    // Unparsed text may contain line breaks.
     for byte in &mut text {
         if matches!(byte, b'\n' | b'\r') {
             *byte = b' ';

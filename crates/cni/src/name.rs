@@ -1,4 +1,4 @@
-//! Names that are checked once, where they enter.
+//! Names that are checked once, where they enter the program.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -81,7 +81,7 @@ impl ContainerId {
     /// Checks and takes a container ID.
     ///
     /// # Errors
-    /// Code 3 when empty, code 4 when it has other characters than the specification allows.
+    /// Code 3 when empty, code 4 when it has characters that the specification does not allow.
     pub fn new(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
             return Err(Error::new(code::UNKNOWN_CONTAINER, "missing containerID"));
@@ -98,7 +98,7 @@ impl NetworkName {
     /// Checks and takes a network name.
     ///
     /// # Errors
-    /// Code 7 when empty or when it has other characters than the specification allows.
+    /// Code 7 when empty or when it has characters that the specification does not allow.
     pub fn new(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
             return Err(Error::new(code::INVALID_CONFIG, "missing network name"));
@@ -141,7 +141,8 @@ impl IfName {
 /// Checks the `type` of a plugin, which becomes a file name below a plugin directory.
 ///
 /// # Errors
-/// `no plugin name provided` when empty, `invalid plugin name: X` when it could leave its directory.
+/// `no plugin name provided` when empty, `invalid plugin name: X` when it could leave its
+/// directory.
 pub fn check_plugin_type(text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Err(Error::new(code::INVALID_CONFIG, "no plugin name provided"));

@@ -1,4 +1,4 @@
-//! Who owns what: the attachment as the key of everything made for it.
+//! Ownership: the attachment as the key of everything made for it.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::name::{ContainerId, IfName, NetworkName};
 
 /// An attachment of a container to a network: the owner of everything made for it.
 ///
-/// The specification's attachment is (container ID, interface name); the network is part of the key here
-/// because plugins keep their state by network.
+/// The specification's attachment is (container ID, interface name); the network is part of the key
+/// here because plugins keep their state by network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentKey {
     /// The network.
@@ -23,8 +23,8 @@ pub struct AttachmentKey {
 }
 
 impl AttachmentKey {
-    /// Returns 32 hexadecimal digits that stand for the key where space is short: in comments of the
-    /// firewall and in file names. The parts are separated by a byte no part can hold.
+    /// Returns 32 hexadecimal digits that stand for the key where space is short: in comments of
+    /// the firewall and in file names. It separates the parts by a byte that no part can contain.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hasher = Sha512::new();
@@ -53,7 +53,7 @@ pub struct GcAttachment {
 }
 
 /// Returns the first `digits` hexadecimal digits of the SHA-512 of `text`, as the reference plugins
-/// name their chains and devices.
+/// do to name their chains and devices.
 #[must_use]
 pub fn sha512_hex(text: &str, digits: usize) -> String {
     let mut whole = hex(&Sha512::digest(text.as_bytes()));

@@ -1,18 +1,20 @@
-//! CHECK that repairs: an extension of ours, made so that a plugin which does not know it does what it always does.
+//! CHECK that repairs: an extension of ours, made so that a plugin which does not know it checks as
+//! usual.
 
 use serde::{Deserialize, Serialize};
 
-/// The key that asks CHECK to put back what can be put back, and then to check. A plugin that does not know it only
-/// checks, so that any chain can be repaired as far as its plugins can.
+/// The key that asks CHECK to restore what can be restored, and then to check. A plugin that does
+/// not know it only checks, so that any chain can be repaired as far as its plugins can.
 pub const REPAIR: &str = "netwright/repair";
 
-/// The key that names the interface as ADD was told to, where CHECK is told the one it is now: somebody has moved the interface to
-/// another namespace and given it another name, as Docker does. `CNI_NETNS`, `CNI_IFNAME` and `prevResult` say then where it is,
-/// and this whose it is.
+/// The key with the interface's name from ADD, for a CHECK of an interface that a program has moved
+/// to another namespace and renamed, as Docker does. `CNI_NETNS`, `CNI_IFNAME` and `prevResult`
+/// then say where the interface is, and this key whose it is.
 pub const ATTACHED_AS: &str = "netwright/attached-as";
 
-/// The answer to a CHECK that was asked to repair and succeeded: what was put back, a line for each thing. A plain CHECK
-/// answers nothing, and so does a plugin that knows nothing of repairing.
+/// The answer to a CHECK that was asked to repair and succeeded: what was restored, one line for
+/// each thing. A plain CHECK answers nothing, and so does a plugin that does not know how to
+/// repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repaired {
     /// The lines.
@@ -21,7 +23,7 @@ pub struct Repaired {
 }
 
 impl Repaired {
-    /// Writes the answer; nothing was put back is no answer.
+    /// Writes the answer; empty when nothing was restored.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         if self.lines.is_empty() {
@@ -30,7 +32,7 @@ impl Repaired {
         serde_json::to_vec(self).expect("lines serialise to JSON")
     }
 
-    /// Reads an answer; whatever else a plugin prints says nothing.
+    /// Reads an answer; ignores anything else that a plugin prints.
     #[must_use]
     pub fn parse(stdout: &[u8]) -> Self {
         serde_json::from_slice(stdout).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! What ADD returns, in every version's shape.
 //!
-//! [`AddResult`] is the newest form. It is read from and written in any version's shape, which loses what
-//! that shape cannot hold; see [`AddResult::write`].
+//! [`AddResult`] is the newest form. It is read from and written in any version's shape; what that
+//! shape cannot hold is lost; see [`AddResult::write`].
 
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ pub struct Interface {
     /// The hardware address.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// The maximum transmission unit in bytes; 0 when not told.
+    /// The maximum transmission unit in bytes; 0 when not given.
     #[serde(skip_serializing_if = "is_zero")]
     pub mtu: u32,
     /// The path of the container's namespace; empty for links of the host.
@@ -57,8 +57,9 @@ pub struct IpConfig {
     pub address: IpNet,
     /// The default gateway of the subnet.
     pub gateway: Option<IpAddr>,
-    /// The index into [`AddResult::interfaces`]; delegated IPAM leaves it out. Read as unset when negative,
-    /// which is how early 0.3.0 plugins said so; not checked against the list.
+    /// The index into [`AddResult::interfaces`]; delegated IPAM leaves it out. A negative index
+    /// counts as unset, because early 0.3.0 plugins used it so; the index is not checked against
+    /// the list.
     pub interface: Option<usize>,
 }
 
@@ -70,7 +71,7 @@ impl IpConfig {
     }
 }
 
-/// A route. Also the form in which configurations list routes.
+/// A route. Configurations list routes in the same form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The destination.
@@ -90,7 +91,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// Makes a route with nothing but a destination and perhaps a next hop.
+    /// Makes a route with only a destination and perhaps a next hop.
     #[must_use]
     pub fn new(dst: IpNet, gw: Option<IpAddr>) -> Self {
         Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
@@ -103,7 +104,7 @@ impl Route {
     }
 }
 
-/// Name resolution. Also the form in which configurations give it.
+/// Name resolution. Configurations give it in the same form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {
@@ -130,11 +131,11 @@ impl Dns {
 }
 
 impl AddResult {
-    /// Reads a result. Its own `cniVersion` decides the shape; when it has none, `assumed` does.
+    /// Reads a result. Its own `cniVersion` decides the shape; if it has none, `assumed` does.
     ///
     /// # Errors
-    /// Code 6 when it is not JSON, names a version that does not exist, or has a wrong type in it. Keys that
-    /// the version does not have are ignored.
+    /// Code 6 when it is not JSON, names a version that does not exist, or has a wrong type in it.
+    /// Keys that the version does not have are ignored.
     pub fn parse(document: &[u8], assumed: Version) -> Result<Self, Error> {
         wire::parse(document, assumed)
     }
@@ -149,11 +150,13 @@ impl AddResult {
 
     /// Writes the result in a version's shape, compact.
     ///
-    /// Going down, 0.3.x and 0.4.0 lose an interface's `mtu`, `socketPath` and `pciID`; 0.1.0 and 0.2.0 keep
-    /// the first address of each family and the destination and next hop of the routes of those families.
+    /// In older versions something is lost: 0.3.x and 0.4.0 drop an interface's `mtu`, `socketPath`
+    /// and `pciID`; 0.1.0 and 0.2.0 keep the first address of each family and the destination and
+    /// next hop of the routes of those families.
     ///
     /// # Errors
-    /// Code 6, `cannot convert: no valid IP addresses`, when there is no address and the version needs one.
+    /// Code 6, `cannot convert: no valid IP addresses`, when there is no address and the version
+    /// needs one.
     pub fn write(&self, version: Version) -> Result<Vec<u8>, Error> {
         wire::write(self, version, false)
     }
@@ -166,7 +169,7 @@ impl AddResult {
         wire::write(self, version, true)
     }
 
-    /// Returns what is left of the result after it was written in `version` and read again.
+    /// Returns what is left of the result after it is written in `version` and read again.
     ///
     /// # Errors
     /// As [`AddResult::write`].
@@ -174,7 +177,7 @@ impl AddResult {
         AddResult::parse(&self.write(version)?, version)
     }
 
-    /// Returns the addresses that belong to the container's interface `ifname`: those whose index is unset,
+    /// Returns the addresses of the container's interface `ifname`: those whose index is unset,
     /// points at an interface of that name with a sandbox, or points at nothing.
     pub fn container_ips<'a>(&'a self, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
         self.ips.iter().filter(move |ip| {

@@ -1,8 +1,8 @@
-//! Addresses and quoted words as configurations, results and messages write them.
+//! Addresses and quoted words in the form of configurations, results and messages.
 //!
-//! Addresses are read as Go reads them, because the same text must mean the same address to every plugin
-//! of a chain: no leading zeros in IPv4 (which other programs take for octal), no zone, and an IPv4 address
-//! written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
+//! Addresses are read as in Go, because the same text must mean the same address to every plugin of
+//! a chain: no leading zeros in IPv4 (which other programs take for octal), no zone, and an IPv4
+//! address written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -67,15 +67,16 @@ pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
-/// Writes text of others into a line for people. What a terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and
-/// what shows letters in another order (UAX #9) is written as Rust's escapes, `\u{1b}`: nobody who names a file, a
-/// container or a label can recolour, rename or rewrite the terminal of who reads it, nor write lines that are not ours.
+/// Writes text of others into a line for people. It escapes, as Rust does (`\u{1b}`), what a
+/// terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and what shows letters in
+/// another order (UAX #9). So a chosen name of a file, a container or a label cannot recolour,
+/// rename or rewrite the reader's terminal, nor add lines that are not ours.
 #[must_use]
 pub fn one_line(text: impl fmt::Display) -> String {
     escape(&text.to_string(), |_| false)
 }
 
-/// Does what [`one_line`] does for text that has lines and tabs of its own.
+/// Does what [`one_line`] does for text with its own lines and tabs.
 #[must_use]
 pub fn lines(text: impl fmt::Display) -> String {
     escape(&text.to_string(), |letter| matches!(letter, '\n' | '\t'))
@@ -93,7 +94,7 @@ fn escape(text: &str, keeps: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Says whether a letter does something else than stand in its place.
+/// Says whether a character does something other than appear in its place.
 fn is_obeyed(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{2028}' | '\u{2029}')

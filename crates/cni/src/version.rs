@@ -8,8 +8,8 @@ use crate::text::quote;
 
 /// A released version of the CNI specification.
 ///
-/// They are ordered as they were released. Anything else a configuration may say (`1.2.3`, `1.0`, `abc`)
-/// stays text until [`Version::parse`] or [`compare`] judges it.
+/// Versions are ordered as they were released. Anything else in a configuration (`1.2.3`, `1.0`,
+/// `abc`) stays text until [`Version::parse`] or [`compare`] judges it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Version {
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Version {
     }
 }
 
-/// The three shapes a result has had.
+/// The three shapes that a result has had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResultFamily {
     /// `ip4` and `ip6` objects.
@@ -127,14 +127,14 @@ pub struct InvalidVersion {
 
 const TOO_MANY_PARTS: &str = "too many parts";
 
-/// What is wrong when the part of that place is not a number.
+/// The error when the part at that position is not a number.
 const NOT_A_NUMBER: [&str; 3] = [
     "failed to convert major version part",
     "failed to convert minor version part",
     "failed to convert micro version part",
 ];
 
-/// Said in the reference library's words.
+/// Shown in the reference library's words.
 impl fmt::Display for InvalidVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = NOT_A_NUMBER.iter().position(|reason| *reason == self.reason);
@@ -147,9 +147,9 @@ impl fmt::Display for InvalidVersion {
 
 impl std::error::Error for InvalidVersion {}
 
-/// Reads a version for ordering: up to three numbers separated by dots, missing ones being 0, empty
-/// text being 0.1.0. This is how gates such as "CHECK needs 0.4.0" see versions that nobody released.
-/// Numbers too large to hold count as the largest.
+/// Reads a version for ordering: up to three numbers separated by dots; a missing number is 0, and
+/// empty text is 0.1.0. Checks such as "CHECK needs 0.4.0" see versions that were never released
+/// this way. Numbers too large to hold count as the largest.
 ///
 /// # Errors
 /// [`InvalidVersion`] for four or more parts or a part that is not a number.

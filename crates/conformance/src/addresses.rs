@@ -1,6 +1,7 @@
-//! The daemon that the suite gives to a plugin whose addresses are a cluster's: it hands out those of the ranges it is asked for, the lowest first.
+//! The daemon that the suite provides to a plugin with cluster-wide addresses: it hands out
+//! addresses of the requested ranges, the lowest first.
 //!
-//! It speaks the lines that `netwrightd ipam` does, as far as the suite's questions need.
+//! It speaks the same lines as `netwrightd ipam`, as far as the suite's cases need them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use crate::bench::NETWORK;
 use crate::case::{OrBroken as _, Outcome};
 
-/// Where it listens.
+/// The socket on which it listens.
 pub(crate) const SOCKET: &str = "/run/conformance/addresses.sock";
 
 /// The longest line that is read.
@@ -35,14 +36,14 @@ pub(crate) fn start() -> Outcome {
             let asked = read.ok().and_then(|_| serde_json::from_str(&line).ok());
             let mut answer = asked.map_or(Value::Null, |asked| held.answer(&asked));
             answer["version"] = json!(1);
-            // Whoever asked and is gone hears nothing.
+            // Ignore errors: the client is gone.
             let _ = writeln!(stream, "{answer}");
         }
     });
     Ok(())
 }
 
-/// Has it forget whose the network's addresses are.
+/// Makes it forget who has the network's addresses.
 pub(crate) fn forget() -> Outcome {
     let asked = json!({ "version": 1, "collect": { "network": NETWORK, "valid": [] } });
     let mut stream = UnixStream::connect(SOCKET).or_broken("reach the daemon")?;
@@ -52,7 +53,7 @@ pub(crate) fn forget() -> Outcome {
     Ok(())
 }
 
-/// Whose each address is: container and interface, and of which network.
+/// The owner of each address: container and interface, and the network.
 #[derive(Debug, Default)]
 struct Held(BTreeMap<IpAddr, (String, String)>);
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What every such command has in common.
+/// The parts that all such commands share.
 #[derive(Debug, Clone)]
 pub(crate) struct Again {
     program: String,
@@ -14,12 +14,12 @@ impl Again {
         Again { program: "netwright".to_owned(), options: Vec::new() }
     }
 
-    /// The program is called like this.
+    /// Sets how the program is called.
     pub(crate) fn program(&mut self, program: &str) {
         program.clone_into(&mut self.program);
     }
 
-    /// The suite was given this option, and a case is another without it.
+    /// Adds an option that the suite was given, and without which a case is another one.
     pub(crate) fn option(&mut self, name: &str, value: &str) {
         self.options.extend([name.to_owned(), value.to_owned()]);
     }
@@ -34,7 +34,7 @@ impl Again {
     }
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@,+".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {

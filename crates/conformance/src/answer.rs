@@ -1,18 +1,18 @@
-//! What a plugin answered, and reading it.
+//! A plugin's answer, and checks on it.
 
 use serde_json::Value;
 
 use crate::case::{Outcome, fail};
 use crate::process::Finished;
 
-/// The most of a text that a report shows.
+/// How much of a text a report shows.
 const SHOWN: usize = 1500;
 
-/// One answer, with the question for those who read a report.
+/// One answer, with the call in words for readers of a report.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) finished: Finished,
-    /// The question in words: `ADD`, `DEL without CNI_NETNS`.
+    /// The call in words: `ADD`, `DEL without CNI_NETNS`.
     pub(crate) question: String,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Message and details.
+    /// Returns the message and the details.
     pub(crate) fn words(&self) -> String {
         format!("{}; {}", self.msg, self.details)
     }
@@ -73,7 +73,7 @@ impl Answer {
         }
     }
 
-    /// Expects another exit code, whatever is said.
+    /// Expects another exit code, with any output.
     pub(crate) fn failed(&self) -> Outcome {
         self.orderly()?;
         if self.finished.code == Some(0) {
@@ -94,7 +94,7 @@ impl Answer {
         )
     }
 
-    /// Expects an end by itself, in time, with bounded output.
+    /// Expects that it ended by itself, in time, with bounded output.
     pub(crate) fn orderly(&self) -> Outcome {
         match &self.finished.trouble {
             None => Ok(()),
@@ -104,7 +104,7 @@ impl Answer {
         }
     }
 
-    /// Says how it ended, in a line or two.
+    /// Describes how it ended, in a line or two.
     fn told(&self) -> String {
         let finished = &self.finished;
         let mut text = format!("exit code {}", finished.code.unwrap_or(-1));
@@ -117,7 +117,7 @@ impl Answer {
     }
 }
 
-/// A text from outside, cut and on one line.
+/// Returns a text from outside, cut and on one line.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]);
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");

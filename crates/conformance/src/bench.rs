@@ -27,40 +27,39 @@ pub(crate) const NETWORK: &str = "conformance";
 /// The interface in every container.
 pub(crate) const IFNAME: &str = "eth0";
 
-/// A variable of nobody's that a delegating plugin has to pass on.
+/// A variable without a meaning that a delegating plugin has to pass on.
 pub(crate) const MARK: (&str, &str) = ("CONFORMANCE_MARK", "passed on");
 
-/// How long a call may take if nobody says otherwise. IPv6's detection of duplicates takes seconds where a plugin waits for it.
+/// The default timeout of a call. IPv6's duplicate address detection takes seconds where a plugin
+/// waits for it.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The most a plugin may print.
+/// How much a plugin may print.
 const CALL_LIMIT: usize = 4 << 20;
 
 /// How many calls a report of a failure shows.
 const TOLD: usize = 6;
 
-/// What a case's process is told.
+/// What a case's process needs to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The folder of the plugins.
     pub(crate) bin_dir: PathBuf,
-    /// The folders of the files that its links lead to.
+    /// The folders of the files to which its links lead.
     pub(crate) behind: Vec<PathBuf>,
-    /// The plugin.
     pub(crate) plugin: String,
     /// The plugin's configuration object, if the user gave one.
     pub(crate) config: Option<Value>,
-    /// What the user's configuration shows it to be.
+    /// What kind of plugin the user's configuration shows it to be.
     pub(crate) kind: Option<Kind>,
-    /// The case.
     pub(crate) case: String,
-    /// Where plugins find programs.
+    /// The `PATH` for plugins.
     pub(crate) path: String,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub(crate) call_timeout: Duration,
 }
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cost {
     pub(crate) verb: String,
@@ -68,7 +67,7 @@ pub(crate) struct Cost {
     pub(crate) peak_kib: u64,
 }
 
-/// A container: a namespace with a name.
+/// A container: a named namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
     pub(crate) name: String,
@@ -81,15 +80,15 @@ pub(crate) struct Container {
 pub(crate) struct Target {
     pub(crate) container: Container,
     pub(crate) ifname: String,
-    /// From 1; addresses and ports follow from it.
+    /// Counted from 1; addresses and ports follow from it.
     pub(crate) number: u8,
-    /// What ADD gets as `prevResult`.
+    /// The `prevResult` of ADD.
     pub(crate) before: Option<Value>,
     /// What ADD returned.
     pub(crate) result: Value,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Bench {
     pub(crate) job: Job,
@@ -100,7 +99,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes the bench of a job. The calling process is on its private machine already.
+    /// Creates the bench of a job. The calling process already runs on its private machine.
     pub(crate) fn new(job: Job) -> Outcome<Self> {
         delegate::install()?;
         let profile = Profile::of(&job.plugin);
@@ -108,12 +107,12 @@ impl Bench {
         Ok(Bench { job, profile, versions: OnceCell::new(), log, costs })
     }
 
-    /// What the plugin is for.
+    /// Returns what the plugin is for.
     pub(crate) fn kind(&self) -> Kind {
         self.job.kind.unwrap_or(self.profile.kind)
     }
 
-    /// The calls so far, for a report.
+    /// Returns the calls so far, for a report.
     pub(crate) fn evidence(&self) -> Vec<String> {
         let log = self.log.borrow();
         log[log.len().saturating_sub(TOLD)..].to_vec()
@@ -123,7 +122,7 @@ impl Bench {
         self.costs.borrow().clone()
     }
 
-    /// The versions that the plugin says it supports.
+    /// Returns the versions that the plugin reports.
     pub(crate) fn versions(&self) -> Outcome<&[String]> {
         if let Some(known) = self.versions.get() {
             return Ok(known);
@@ -134,7 +133,7 @@ impl Bench {
         Ok(self.versions.get_or_init(|| list))
     }
 
-    /// The newest version that both sides know.
+    /// Returns the newest version that both sides know.
     pub(crate) fn version(&self) -> Outcome<String> {
         let own = self.versions()?;
         let newest = shape::VERSIONS.iter().rev().find(|known| own.iter().any(|own| own == *known));
@@ -154,8 +153,8 @@ impl Bench {
         Err(Stop::NotApplicable(reason))
     }
 
-    /// The plugin's configuration for the n-th attachment, without `name`, `cniVersion`, `prevResult` and
-    /// `runtimeConfig`.
+    /// Returns the plugin's configuration for the n-th attachment, without `name`, `cniVersion`,
+    /// `prevResult` and `runtimeConfig`.
     fn plugin_config(&self, number: u8) -> Value {
         match &self.job.config {
             Some(given) => given.clone(),
@@ -163,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// Whether the plugin is configured to ask our delegate for addresses.
+    /// Checks that the plugin is configured to ask our delegate for addresses.
     pub(crate) fn delegates(&self) -> Outcome {
         if self.plugin_config(1)["ipam"]["type"] == delegate::NAME {
             return Ok(());
@@ -171,7 +170,7 @@ impl Bench {
         Err(Stop::NotApplicable("its configuration names no delegate of ours".to_owned()))
     }
 
-    /// Prepares what the plugin finds on its machine.
+    /// Prepares what the plugin needs on its machine.
     pub(crate) fn prepare_host(&self) -> Outcome {
         if self.job.config.is_none() && matches!(self.kind(), Kind::Unknown) {
             let reason = "no configuration for this plugin is known: give one with --config";
@@ -180,20 +179,20 @@ impl Bench {
         (self.profile.host)(self)
     }
 
-    /// Makes a namespace.
+    /// Creates a namespace.
     pub(crate) fn namespace(&self, name: &str) -> Outcome<Container> {
         let path = Path::new(lab::NETNS).join(name);
         let netns = netns::create_at(&path).or_broken("make a container")?;
         Ok(Container { name: name.to_owned(), path, netns })
     }
 
-    /// Makes the n-th container, ready for the plugin's ADD.
+    /// Creates the n-th container, ready for the plugin's ADD.
     pub(crate) fn container(&self, number: u8) -> Outcome<Target> {
         let container = self.namespace(&format!("c{number}"))?;
         self.target(container, IFNAME, number)
     }
 
-    /// Says how a container will be attached as the n-th.
+    /// Describes the n-th attachment, of this container.
     pub(crate) fn target(&self, container: Container, ifname: &str, number: u8) -> Outcome<Target> {
         let mut target = Target {
             container,
@@ -243,12 +242,12 @@ impl Bench {
         self.about("DEL", target).send().succeeded()
     }
 
-    /// Asks for CHECK, which must succeed.
+    /// Calls CHECK, which must succeed.
     pub(crate) fn check(&self, target: &Target) -> Outcome {
         self.about("CHECK", target).send().succeeded()
     }
 
-    /// Begins a call about nothing in particular.
+    /// Begins a call without a subject.
     pub(crate) fn ask<'b>(&'b self, verb: &str) -> Ask<'b> {
         let environment = BTreeMap::from([
             ("CNI_COMMAND".to_owned(), verb.to_owned()),
@@ -277,7 +276,7 @@ impl Bench {
         self.ask(verb).with(&self.plugin_config(1))
     }
 
-    /// Begins a call about an attachment, with everything that a runtime gives.
+    /// Begins a call for an attachment, with everything that a runtime gives.
     pub(crate) fn about(&self, verb: &str, target: &Target) -> Ask<'_> {
         let mut ask = self.ask(verb).with(&self.plugin_config(target.number));
         for (key, value) in [
@@ -298,7 +297,7 @@ impl Bench {
         ask
     }
 
-    /// Begins GC of the network; the attachments given are valid.
+    /// Begins GC of the network; the given attachments are valid.
     pub(crate) fn collect(&self, valid: &[&Target]) -> Ask<'_> {
         let valid: Vec<Value> = valid
             .iter()
@@ -310,22 +309,23 @@ impl Bench {
         ask
     }
 
-    /// `CNI_PATH`: the folder of the plugins, and the delegate's.
+    /// Returns `CNI_PATH`: the folder of the plugins, and the delegate's.
     pub(crate) fn cni_path(&self) -> String {
         format!("{}:{}", self.job.bin_dir.display(), delegate::FOLDER)
     }
 
-    /// Looks at the whole machine.
+    /// Takes a snapshot of the whole machine.
     pub(crate) fn machine(&self) -> Outcome<Snapshot> {
         Snapshot::of_machine()
     }
 
-    /// A link to a container as a plugin before ours would make it: the result that tells of it.
+    /// Creates a link to a container as an earlier plugin would, and returns the result that
+    /// describes it.
     fn make_link(&self, target: &Target) -> Outcome<Value> {
         let host_name = format!("link{}", target.number);
         let version = self.version()?;
         let mut given = given(target.number, Some(1));
-        // Each container is a network of its own: the host routes between them.
+        // Each container is on its own network: the host routes between them.
         for one in &mut given {
             (one.address, one.gateway) = routed(target.number, one.address.addr().is_ipv4());
         }
@@ -365,18 +365,18 @@ impl Bench {
         RouteSocket::open_in(&container.netns).or_broken("open netlink in a container")
     }
 
-    /// Removes a container's namespace, as a runtime does that was faster than DEL.
+    /// Removes a container's namespace, as a runtime that is faster than DEL does.
     pub(crate) fn remove_namespace(&self, target: Target) -> Outcome<Target> {
         let Target { container, ifname, number, before, result } = target;
         netns::remove_at(&container.path).or_broken("remove a container")?;
-        // The value held the namespace: another stands in its place from here on.
+        // The value held the namespace: from here on it holds another one.
         let here = Netns::current().or_broken("open the own namespace")?;
         let container = Container { netns: here, ..container };
         Ok(Target { container, ifname, number, before, result })
     }
 }
 
-/// Finds a link that must be there.
+/// Finds a link that must exist.
 pub(crate) fn find(netlink: &mut RouteSocket, name: &str) -> Outcome<kernel::route::Link> {
     match netlink.link_by_name(name).or_broken("look for a link")? {
         Some(link) => Ok(link),
@@ -384,7 +384,7 @@ pub(crate) fn find(netlink: &mut RouteSocket, name: &str) -> Outcome<kernel::rou
     }
 }
 
-/// The addresses that the n-th attachment gets from our delegate.
+/// Returns the addresses that the n-th attachment gets from our delegate.
 pub(crate) fn given(number: u8, interface: Option<usize>) -> Vec<Given> {
     let v4 = |last| IpAddr::from(Ipv4Addr::new(10, 88, 0, last));
     let v6 = |last| IpAddr::from(Ipv6Addr::new(0xfd88, 0, 0, 0, 0, 0, 0, last));
@@ -396,7 +396,7 @@ pub(crate) fn given(number: u8, interface: Option<usize>) -> Vec<Given> {
     ]
 }
 
-/// Address and gateway of the n-th container that is a network of its own.
+/// Returns address and gateway of the n-th container, which is on its own network.
 fn routed(number: u8, v4: bool) -> (IpNet, IpAddr) {
     let host = |last: u8| match v4 {
         true => IpAddr::from(Ipv4Addr::new(10, 89, number, last)),
@@ -406,7 +406,7 @@ fn routed(number: u8, v4: bool) -> (IpNet, IpAddr) {
     (net.expect("the lengths are in range"), host(1))
 }
 
-/// One call in the making.
+/// A call that is being prepared.
 #[derive(Debug)]
 pub(crate) struct Ask<'b> {
     bench: &'b Bench,
@@ -418,7 +418,7 @@ pub(crate) struct Ask<'b> {
 }
 
 impl Ask<'_> {
-    /// Puts keys into the configuration.
+    /// Adds keys to the configuration.
     #[must_use]
     pub(crate) fn with(mut self, keys: &Value) -> Self {
         for (key, value) in keys.as_object().into_iter().flatten() {
@@ -427,7 +427,7 @@ impl Ask<'_> {
         self
     }
 
-    /// Takes a key out of the configuration.
+    /// Removes a key from the configuration.
     #[must_use]
     pub(crate) fn without(mut self, key: &str) -> Self {
         if let Some(config) = self.config.as_object_mut() {
@@ -437,7 +437,7 @@ impl Ask<'_> {
         self
     }
 
-    /// Asks in a version.
+    /// Sets the version of the configuration.
     #[must_use]
     pub(crate) fn version(self, version: &str) -> Self {
         self.with(&json!({ "cniVersion": version }))
@@ -451,7 +451,7 @@ impl Ask<'_> {
         self
     }
 
-    /// Does not set a variable.
+    /// Leaves a variable unset.
     #[must_use]
     pub(crate) fn unset(mut self, variable: &str) -> Self {
         self.environment.remove(variable);
@@ -466,12 +466,12 @@ impl Ask<'_> {
         self
     }
 
-    /// The bytes of the configuration.
+    /// Returns the bytes of the configuration.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.stdin.clone().unwrap_or_else(|| self.config.to_string().into_bytes())
     }
 
-    /// Makes the call one that any thread can send; it is not written down.
+    /// Makes the call one that any thread can send; it is not recorded.
     pub(crate) fn detached(self) -> Detached {
         Detached {
             executable: self.bench.job.bin_dir.join(&self.bench.job.plugin),

@@ -1,4 +1,4 @@
-//! What a case is, and what becomes of one.
+//! Cases and their verdicts.
 
 use std::fmt;
 
@@ -35,60 +35,61 @@ pub enum Kind {
     Chained,
     /// Other plugins ask it for addresses.
     Ipam,
-    /// Nobody told: only what holds for every plugin is asked of it.
+    /// Its kind is not known: it is tested only for what applies to every plugin.
     Unknown,
 }
 
-/// One thing that the suite asks of a plugin.
+/// One requirement that the suite tests.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Its name, for `--case` and for reports.
     pub id: &'static str,
     /// How binding it is.
     pub level: Level,
-    /// Where the rule stands: a section of the specification, `CONVENTIONS`, or the reference implementation.
+    /// Where the rule is written: a section of the specification, `CONVENTIONS`, or the reference
+    /// implementation.
     pub section: &'static str,
-    /// What is asked, as one sentence.
+    /// The requirement, as one sentence.
     pub text: &'static str,
-    /// The rules of `docs/spec/cni-1.1.0.toml` that it holds.
+    /// The rules of `docs/spec/cni-1.1.0.toml` that it tests.
     pub rules: &'static [&'static str],
     /// The kinds of plugins it is for.
     pub kinds: &'static [Kind],
-    /// The case without which this one means nothing: it is skipped when that one failed.
+    /// The case that this one depends on: this one is skipped when that one failed.
     pub after: Option<&'static str>,
-    /// Asks it.
+    /// Tests it.
     pub(crate) run: fn(&Bench) -> Outcome,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "verdict")]
 pub enum Verdict {
-    /// The plugin does what is asked.
+    /// The plugin meets the requirement.
     Passed,
     /// It does not.
     Failed {
         /// What was expected.
         expected: String,
-        /// What there was.
+        /// What was found.
         found: String,
-        /// The calls that led to it, the last one last.
+        /// The calls that led to it, in order.
         #[serde(default)]
         evidence: Vec<String>,
     },
-    /// It could not be asked here: the machine lacks something, or a case before it failed.
+    /// It could not be tested here: the machine lacks something, or a case before it failed.
     Skipped {
         /// Why.
         reason: String,
     },
-    /// It means nothing for this plugin.
+    /// The requirement does not apply to this plugin.
     NotApplicable {
         /// Why.
         reason: String,
     },
 }
 
-/// Why a case ended before its end.
+/// Why a case ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Failed {
@@ -97,7 +98,7 @@ pub(crate) enum Stop {
     },
     Skipped(String),
     NotApplicable(String),
-    /// The laboratory broke, not the plugin.
+    /// The suite's own machinery failed, not the plugin.
     Broken(String),
 }
 
@@ -114,12 +115,12 @@ pub(crate) fn expect(holds: bool, expected: &str, found: impl FnOnce() -> String
     if holds { Ok(()) } else { fail(expected, found()) }
 }
 
-/// Ends the case as meaningless for the plugin.
+/// Ends the case as not applicable to the plugin.
 pub(crate) fn not_applicable<T>(reason: impl Into<String>) -> Outcome<T> {
     Err(Stop::NotApplicable(reason.into()))
 }
 
-/// Turns a failure of the laboratory into one of the suite's own.
+/// Turns an error of the suite's own machinery into `Stop::Broken`.
 pub(crate) trait OrBroken<T> {
     fn or_broken(self, what: &str) -> Outcome<T>;
 }
@@ -130,7 +131,8 @@ impl<T, E: fmt::Display> OrBroken<T> for Result<T, E> {
     }
 }
 
-/// Writes a table of cases: `"id" LEVEL "section" after "case" for KINDS [rules] "text" => function;`.
+/// Defines a table of cases:
+/// `"id" LEVEL "section" after "case" for KINDS [rules] "text" => function;`.
 macro_rules! cases {
     ($( $id:literal $level:ident $section:literal $(after $after:literal)? for $kinds:ident
         [$($rule:literal),*] $text:literal => $run:expr; )*) => {
@@ -152,11 +154,11 @@ pub(crate) use cases;
 
 /// Every plugin.
 pub(crate) const ANY: &[Kind] = &[Kind::Interface, Kind::Chained, Kind::Ipam, Kind::Unknown];
-/// Every plugin of which an attachment can be made.
+/// Every plugin that can have an attachment.
 pub(crate) const ALL: &[Kind] = &[Kind::Interface, Kind::Chained, Kind::Ipam];
 /// Plugins that make interfaces.
 pub(crate) const INTERFACE: &[Kind] = &[Kind::Interface];
-/// Plugins that change what is there.
+/// Plugins that change what exists.
 pub(crate) const CHAINED: &[Kind] = &[Kind::Chained];
 /// Plugins that act on links.
 pub(crate) const LINKS: &[Kind] = &[Kind::Interface, Kind::Chained];

@@ -10,21 +10,22 @@ use crate::bench::{Bench, Cost, Job};
 use crate::case::{Outcome, Stop, Verdict};
 use crate::{cases, lab};
 
-/// What a case's process answers.
+/// The answer of a case's process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) verdict: Verdict,
     pub(crate) costs: Vec<Cost>,
-    /// The laboratory broke: the verdict says nothing of the plugin.
+    /// The suite's own machinery failed: the verdict says nothing about the plugin.
     pub(crate) broken: bool,
 }
 
-/// Runs the case that standard input names and writes what became of it to standard output.
+/// Runs the case that standard input names and writes its result to standard output.
 ///
-/// For the process that [`Launcher`](crate::Launcher) starts, which must not have started threads. It is turned into a private
-/// machine and does not come back. It ends with the suite, however that ends, and takes along whatever its plugin started.
+/// Only for the process that [`Launcher`](crate::Launcher) starts, which must not have started
+/// threads. The process becomes a private machine and does not return. It ends with the suite, in
+/// whatever way that ends, and all processes of its plugin end with it.
 pub fn serve_case(stdin: &mut dyn Read, stdout: &mut dyn Write) -> ExitCode {
-    // Where that is refused it ends by the calls' deadlines.
+    // If the kernel refuses that, the timeouts of calls end it.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let reply = match read(stdin) {
         Ok(job) => run(job),
@@ -85,7 +86,7 @@ fn run(job: Job) -> Reply {
 }
 
 fn asked(bench: &Bench, case: &crate::Case) -> Outcome {
-    // What holds for every plugin is asked without a network.
+    // What applies to every plugin is tested without a network.
     if !case.kinds.contains(&crate::Kind::Unknown) {
         bench.prepare_host()?;
     }

@@ -1,5 +1,5 @@
-//! The IPAM plugin that the suite gives to plugins that delegate: it writes down how it was called and answers as it
-//! was told to.
+//! The IPAM plugin that the suite provides to plugins that delegate: it records how it was called
+//! and answers as it was told to.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,13 +12,13 @@ use crate::case::{OrBroken as _, Outcome};
 /// Its type.
 pub(crate) const NAME: &str = "conformance-ipam";
 
-/// The folder it is in: the last one of `CNI_PATH`.
+/// Its folder: the last one of `CNI_PATH`.
 pub(crate) const FOLDER: &str = "/run/conformance/bin";
 
-/// Where it writes and reads.
+/// The folder of its files.
 const DESK: &str = "/run/conformance/ipam";
 
-/// What it tells on standard error at every call.
+/// What it writes to standard error at every call.
 pub(crate) const WORDS: &str = "conformance-ipam was here";
 
 const SCRIPT: &str = r#"#!/bin/sh
@@ -45,7 +45,7 @@ VERSION)
 esac
 "#;
 
-/// One call it got.
+/// One call that it received.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) verb: String,
@@ -54,7 +54,7 @@ pub(crate) struct Call {
     pub(crate) stdin: Vec<u8>,
 }
 
-/// Puts it in its place.
+/// Installs it.
 pub(crate) fn install() -> Outcome {
     let file = PathBuf::from(FOLDER).join(NAME);
     fs::create_dir_all(FOLDER).or_broken("make the delegate's folder")?;
@@ -64,18 +64,18 @@ pub(crate) fn install() -> Outcome {
     fs::set_permissions(&file, mode).or_broken("make the delegate executable")
 }
 
-/// Tells what it shall answer to the ADD of an attachment.
+/// Sets its answer to the ADD of an attachment.
 pub(crate) fn reply(container: &str, ifname: &str, result: &Value) -> Outcome {
     let file = format!("{DESK}/reply.{container}.{ifname}");
     fs::write(file, result.to_string()).or_broken("write the delegate's reply")
 }
 
-/// Makes it fail at a verb with an error object.
+/// Makes it fail at a verb, with an error object.
 pub(crate) fn fail_at(verb: &str, error: &Value) -> Outcome {
     fs::write(format!("{DESK}/fail.{verb}"), error.to_string()).or_broken("write its error")
 }
 
-/// Lists the calls it got since the last look, and forgets them.
+/// Lists the calls since the last look, and forgets them.
 pub(crate) fn calls() -> Outcome<Vec<Call>> {
     let log = fs::read_to_string(format!("{DESK}/log")).unwrap_or_default();
     let mut calls = Vec::new();
@@ -93,7 +93,7 @@ pub(crate) fn calls() -> Outcome<Vec<Call>> {
             .collect();
         calls.push(Call { verb, container, environment, stdin: read("stdin")? });
     }
-    // Nothing there is what a first look finds.
+    // At the first look there is no log.
     let _ = fs::remove_file(format!("{DESK}/log"));
     Ok(calls)
 }

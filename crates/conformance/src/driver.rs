@@ -1,4 +1,5 @@
-//! The Docker network driver that the suite gives to a plugin that drives one: bridges, and pairs of links on them.
+//! The Docker network driver that the suite provides to a plugin that uses one: bridges, and veths
+//! on them.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -14,13 +15,13 @@ use serde_json::{Value, json};
 
 use crate::case::{OrBroken as _, Outcome};
 
-/// Where it listens.
+/// The socket on which it listens.
 pub(crate) const SOCKET: &str = "/run/conformance/driver.sock";
 
-/// Where the daemon listens that is asked which networks a pod is to have.
+/// The socket of the daemon that decides which networks a pod is to have.
 pub(crate) const PODS: &str = "/run/conformance/pods.sock";
 
-/// The longest question that is read.
+/// The longest request that is read.
 const MAX_QUESTION: usize = 1 << 20;
 
 /// The longest line that is read.
@@ -35,14 +36,15 @@ pub(crate) fn start() -> Outcome {
     thread::spawn(move || {
         let mut held = Held::default();
         for stream in listener.incoming().flatten() {
-            // Whoever asked and is gone hears nothing.
+            // Ignore errors: the client is gone.
             let _ = held.serve(&stream);
         }
     });
     Ok(())
 }
 
-/// Starts a daemon that is content with whatever it is told of pods; it need not know any, since the suite's containers are none.
+/// Starts a daemon that accepts everything it is told about pods. It need not know any pod, since
+/// the suite's containers are not pods.
 pub(crate) fn start_pods() -> Outcome {
     if let Some(folder) = Path::new(PODS).parent() {
         std::fs::create_dir_all(folder).or_broken("make the daemon's folder")?;
@@ -52,14 +54,14 @@ pub(crate) fn start_pods() -> Outcome {
         for mut stream in listener.incoming().flatten() {
             let mut line = String::new();
             let asked = BufReader::new(&stream).take(MAX_LINE).read_line(&mut line);
-            // Whoever asked and is gone hears nothing.
+            // Ignore errors: the client is gone.
             let _ = asked.and_then(|_| stream.write_all(b"{\"version\":1,\"ok\":{}}\n"));
         }
     });
     Ok(())
 }
 
-/// What it holds.
+/// The networks and endpoints of the driver.
 #[derive(Debug, Default)]
 struct Held {
     /// The gateways of each network.
@@ -162,7 +164,7 @@ impl Held {
     }
 }
 
-/// What a link of a network or an endpoint is called.
+/// Returns the name of a network's or an endpoint's link.
 fn name(prefix: &str, id: &str) -> String {
     format!("{prefix}{}", id.chars().take(9).collect::<String>())
 }

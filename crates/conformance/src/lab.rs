@@ -1,9 +1,10 @@
 //! The private machine that a case runs on.
 //!
-//! A case is a process of its own, the first of a PID namespace. It moves into new mount and network namespaces, makes
-//! everything it shares with the machine read-only, covers `/run`, `/var`, `/tmp` and `/dev/shm` with empty file
-//! systems and `/etc` with a private copy, and mounts `/proc` and `/sys` anew. When it ends, or is ended, the kernel
-//! takes all of it away: namespaces, mounts and every process that a plugin left behind.
+//! A case is its own process, the first of a PID namespace. It moves into new mount and network
+//! namespaces, makes everything it shares with the machine read-only, covers `/run`, `/var`, `/tmp`
+//! and `/dev/shm` with empty file systems and `/etc` with a private copy, and mounts `/proc` and
+//! `/sys` anew. When it ends, or is ended, the kernel removes all of that: namespaces, mounts and
+//! every process that a plugin left behind.
 
 use std::ffi::CString;
 use std::fs;
@@ -20,25 +21,25 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 use thiserror::Error;
 
-/// What belongs to the suite: no part of what plugins may leave or change.
+/// The suite's own folder: it does not count as something that plugins leave or change.
 pub(crate) const OWN: &str = "/run/conformance";
 
-/// Where containers' namespaces are.
+/// The folder of containers' namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
 
 /// Folders covered by empty file systems.
 const COVERED: [&str; 4] = ["/run", "/var", "/tmp", "/dev/shm"];
 
-/// What programs take for granted below them.
+/// Folders below them that programs take for granted.
 const MADE: [&str; 6] = ["/run/lock", "/var/lib", "/var/tmp", "/var/log", "/var/cache", OWN];
 
-/// What the private copy of `/etc` does not show: a fresh machine has none of it.
+/// What the private copy of `/etc` leaves out: a fresh machine does not have it.
 const FORGOTTEN: [&str; 2] = ["/etc/cni", "/etc/netwright"];
 
-/// Mount points that stay writable: devices, and what gets a mount of its own.
+/// Mount points that stay writable: devices, and what gets its own mount.
 const WRITABLE: [&str; 4] = ["/proc", "/sys", "/dev", "/etc"];
 
-/// The laboratory could not be made.
+/// The private machine could not be set up.
 #[derive(Debug, Error)]
 #[error("{step}")]
 pub(crate) struct LabError {
@@ -59,17 +60,19 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 
 /// Moves the calling thread into new namespaces.
 ///
-/// The deprecated function is the safe one. What makes its successor unsafe (`CLONE_FILES`) is not asked for here.
+/// The deprecated function is the safe one. Its successor is unsafe because of `CLONE_FILES`, which
+/// is not used here.
 #[expect(deprecated, reason = "see above")]
 pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     assert!(!flags.contains(UnshareFlags::FILES), "descriptor tables are never unshared");
     rustix::thread::unshare(flags)
 }
 
-/// Turns the calling process, which must have one thread, into a private machine. `kept` stay visible at their paths.
+/// Turns the calling process, which must have one thread, into a private machine. The `kept` paths
+/// stay visible.
 ///
 /// # Errors
-/// [`LabError`]; it takes root.
+/// [`LabError`]; it needs root.
 pub(crate) fn enter(kept: &[PathBuf]) -> Result<(), LabError> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET)
         .step("make mount and network namespaces (it takes root)")?;
@@ -96,7 +99,8 @@ pub(crate) fn enter(kept: &[PathBuf]) -> Result<(), LabError> {
     protect_machine();
     mount("proc", "/proc", "proc", MountFlags::empty(), None).step("mount /proc")?;
     protect_sysctls();
-    // Without it, programs see the links of another namespace; nothing depends on it that has netlink.
+    // Without it, programs see the links of another namespace; programs that use netlink do not
+    // depend on it.
     let _ = mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None);
     let mut netlink = RouteSocket::open().map_err(io::Error::other).step("open netlink")?;
     let lo = Change::SetLink { ifindex: 1, set: LinkSet::default().up(true) };
@@ -119,7 +123,7 @@ fn clone_tree(dir: &Path) -> Result<OwnedFd, LabError> {
     open_tree(CWD, dir, flags).step(format!("clone the mounts of {}", dir.display()))
 }
 
-/// `/etc` as it is, but nothing written to it reaches the machine.
+/// Mounts a copy of `/etc`: nothing written to it reaches the machine.
 fn overlay_etc() -> Result<(), LabError> {
     let (top, work) = (format!("{OWN}/etc"), format!("{OWN}/etc-work"));
     for dir in [&top, &work] {
@@ -140,7 +144,8 @@ fn overlay_etc() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes every mount of the machine read-only here. One that refuses stays as it is: the next is no worse for it.
+/// Makes every mount of the machine read-only here. A mount that refuses stays as it is, and the
+/// next is tried.
 fn protect_machine() {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for line in table.lines() {
@@ -154,7 +159,7 @@ fn protect_machine() {
     }
 }
 
-/// Of the sysctls only those of the network are a namespace's own.
+/// Only the network's sysctls belong to a namespace: protects the others.
 fn protect_sysctls() {
     let (all, net) = ("/proc/sys", "/proc/sys/net");
     let protect = || -> rustix::io::Result<()> {

@@ -1,6 +1,6 @@
-//! Which rule of the specification is held by which case, and why some are held by none.
+//! Which case tests which rule of the specification, and why some rules have no case.
 //!
-//! `docs/spec/cni-1.1.0.toml` lists the rules; a test compares.
+//! `docs/spec/cni-1.1.0.toml` lists the rules; a test compares the two.
 
 use std::fmt::Write as _;
 
@@ -62,18 +62,18 @@ pub const WITHOUT_CASE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Lists the cases that hold a rule.
+/// Lists the cases that test a rule.
 pub fn cases_of(rule: &str) -> impl Iterator<Item = &'static str> {
     crate::cases().filter(move |case| case.rules.contains(&rule)).map(|case| case.id)
 }
 
-/// Finds the reason why a rule has no case.
+/// Returns the reason why a rule has no case.
 #[must_use]
 pub fn reason_of(rule: &str) -> Option<&'static str> {
     WITHOUT_CASE.iter().find(|(_, rules)| rules.contains(&rule)).map(|(reason, _)| *reason)
 }
 
-/// Writes the table of every case, for `docs/conformance.md`.
+/// Writes the table of all cases, for `docs/conformance.md`.
 #[must_use]
 pub fn table_of_cases() -> String {
     let mut text =
@@ -93,7 +93,8 @@ pub fn table_of_cases() -> String {
     text
 }
 
-/// Writes the table of the specification's rules (identifier, level, section), for `docs/conformance.md`.
+/// Writes the table of the specification's rules (identifier, level, section), for
+/// `docs/conformance.md`.
 #[must_use]
 pub fn table_of_rules(rules: &[(String, String, String)]) -> String {
     let mut text = "| rule | level | § | cases |\n|---|---|---|---|\n".to_owned();

@@ -1,15 +1,17 @@
 //! An acceptance suite for CNI plugins.
 //!
-//! Anybody's: it is pointed at a folder of executables and asks each what the specification, the conventions and the
-//! reference implementation ask of a plugin. A [`Case`] is one such thing, as data; [`cases()`] lists them all. [`Suite`]
-//! runs them and returns a [`Report`], which knows how to be a table, JUnit's XML, JSON, Markdown or HTML.
+//! It tests plugins of any project: it takes a folder of executables and tests each against what
+//! the specification, the conventions and the reference implementation demand of a plugin. A
+//! [`Case`] is one such requirement, as data; [`cases()`] lists them all. [`Suite`] runs them and
+//! returns a [`Report`], which can be written as a table, JUnit's XML, JSON, Markdown or HTML.
 //!
-//! Every case runs in a process of its own ([`serve_case`]) on a private machine: its own network, mount and PID
-//! namespaces, empty `/run`, `/var` and `/tmp`, everything else read-only. A plugin that hangs, prints without end, or leaves
-//! processes behind costs its case and nothing else, and the machine's own network is never touched.
+//! Every case runs in its own process ([`serve_case`]) on a private machine: its own network, mount
+//! and PID namespaces, empty `/run`, `/var` and `/tmp`, everything else read-only. A plugin that
+//! hangs, prints without end, or leaves processes behind costs its case and nothing else, and the
+//! machine's own network is never touched.
 //!
-//! The suite must not share the mistakes of the plugins that are written beside it: of this workspace it uses only the
-//! `kernel` crate, for namespaces, links and for looking at them.
+//! The suite must not share the mistakes of the plugins that are written beside it: of this
+//! workspace it uses only the `kernel` crate, for namespaces and links and for reading them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Running a program that must not be trusted: with a deadline, bounds on what it says, and an eye on what it costs.
+//! Runs an untrusted program: with a deadline, limits on its output, and measurements of its cost.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// How long a pipe may stay open after the program has ended. A runtime reads to the end of the pipe: a program whose
-/// child keeps it open keeps the runtime waiting.
+/// How long a pipe may stay open after the program has ended. A runtime reads to the end of the
+/// pipe: a program whose child keeps it open makes the runtime wait.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What a process may hold before it has become the program.
+/// How much memory a process may hold before it has become the program.
 const NOT_YET_KIB: u64 = 64;
 
-/// How often the memory of a running program is looked at.
+/// How often the memory of a running program is read.
 const SAMPLE: Duration = Duration::from_millis(2);
 
 /// The program to run.
@@ -32,11 +32,11 @@ pub(crate) struct Program<'a> {
     pub(crate) environment: &'a [(OsString, OsString)],
     pub(crate) stdin: &'a [u8],
     pub(crate) deadline: Duration,
-    /// The most it may write to standard output, and to standard error.
+    /// How much it may write to standard output, and to standard error.
     pub(crate) limit: usize,
 }
 
-/// How a program ended, and what it said until then.
+/// How a program ended, and its output until then.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Finished {
     pub(crate) stdout: Vec<u8>,
@@ -45,11 +45,11 @@ pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) elapsed: Duration,
-    /// The most memory it was seen to hold, in KiB.
+    /// The most memory that it was seen to hold, in KiB.
     pub(crate) peak_kib: u64,
 }
 
-/// What no program may do, whatever it was asked.
+/// What no program may do, whatever it is called for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trouble {
     NotStarted(String),
@@ -78,7 +78,7 @@ impl fmt::Display for Trouble {
 }
 
 impl Program<'_> {
-    /// Runs it to its end, at the latest until the deadline.
+    /// Runs it until it ends, or until the deadline.
     pub(crate) fn run(&self) -> Finished {
         let started = Instant::now();
         let mut child = match self.spawn() {
@@ -94,7 +94,7 @@ impl Program<'_> {
         if let Err(error) = talked {
             finished.trouble = Some(Trouble::NotStarted(error.to_string()));
         }
-        // What it left behind goes with it.
+        // This also ends the processes that it left behind.
         kill(&mut child);
         if let Ok(status) = child.wait() {
             finished.code = status.code();
@@ -120,10 +120,11 @@ impl Program<'_> {
     }
 }
 
-/// Ends a program and what it started in its process group. It has not been waited for, so its number is its own.
+/// Kills a program and its process group. It has not been waited for, so its process ID cannot
+/// belong to another one.
 fn kill(child: &mut Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // A failure means that nobody is there.
+        // A failure means that the group is empty.
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
@@ -176,7 +177,7 @@ impl<'a> Conversation<'a> {
                 });
                 break;
             }
-            // Looked at often in the beginning, then less: a plugin lives for milliseconds.
+            // Check often in the beginning, then less: a plugin lives for milliseconds.
             let pause = SAMPLE * (1 + looked / 10).min(50);
             if self.wait(pause.min(until - now), ended.is_some())? && ended.is_none() {
                 ended = Some(Instant::now());
@@ -201,7 +202,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Waits for something to happen; tells whether the process has ended.
+    /// Waits for an event; says whether the process has ended.
     fn wait(&self, pause: Duration, ended: bool) -> io::Result<bool> {
         let mut fds = Vec::with_capacity(4);
         if !ended {
@@ -226,7 +227,7 @@ impl<'a> Conversation<'a> {
                 Ok(written) => self.input = &self.input[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nobody need read what he does not want.
+                // A program need not read what it does not want.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error),
             }
@@ -257,7 +258,8 @@ fn read_some(pipe: &mut Option<OwnedFd>, text: &mut Vec<u8>, limit: usize) -> io
     Ok(true)
 }
 
-/// Reads the most memory a process has held so far (`man 5 proc`, VmHWM), in KiB; 0 when it has none any more.
+/// Reads the most memory that a process has held so far (`man 5 proc`, VmHWM), in KiB; 0 when it no
+/// longer has any.
 fn peak_of(status_file: &str) -> u64 {
     let text = fs::read_to_string(status_file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,5 @@
-//! What the suite knows of plugins that everybody has: how to configure them, what they need, what can be broken.
+//! What the suite knows about common plugins: how to configure them, what they need, what can be
+//! broken.
 
 use kernel::netns::within;
 use kernel::nft::{Batch, NftSocket};
@@ -9,16 +10,17 @@ use crate::bench::{Bench, Target, find, given};
 use crate::case::{Kind, OrBroken as _, Outcome, Stop};
 use crate::{addresses, delegate, driver, switch};
 
-/// What is known of a plugin.
+/// What is known about a plugin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Profile {
     pub(crate) plugin: &'static str,
     pub(crate) kind: Kind,
-    /// Makes what the plugin finds on the machine; skips the case when the machine cannot have it.
+    /// Creates what the plugin needs on the machine; skips the case when the machine cannot have
+    /// it.
     pub(crate) host: fn(&Bench) -> Outcome,
-    /// What the kernel must have, where only ADD can tell.
+    /// A kernel feature that it needs, where only ADD can tell.
     pub(crate) feature: Option<&'static str>,
-    /// Makes what the plugin finds for one attachment.
+    /// Creates what the plugin needs for one attachment.
     pub(crate) each: fn(&Bench, &Target) -> Outcome,
     /// The configuration for the n-th attachment.
     pub(crate) config: fn(u8) -> Value,
@@ -26,15 +28,15 @@ pub(crate) struct Profile {
     pub(crate) runtime: fn(u8) -> Option<Value>,
     /// Breaks something that is not in the result, so that CHECK should notice.
     pub(crate) damage: Option<fn(&Bench, &Target) -> Outcome>,
-    /// Makes ADD impossible and returns the keys that make it so; STATUS should know.
+    /// Makes ADD impossible and returns the keys for that; STATUS should report it.
     pub(crate) unready: Option<fn(&Bench) -> Outcome<Value>>,
-    /// The interface is new in the container.
+    /// The plugin creates the interface in the container.
     pub(crate) makes_link: bool,
     /// Containers on the network reach each other.
     pub(crate) siblings: bool,
     /// Containers reach the machine at their gateway's address.
     pub(crate) gateway: bool,
-    /// The key of the hardware address among the capability arguments is honoured.
+    /// The plugin honours the hardware address in the capability arguments.
     pub(crate) takes_mac: bool,
     /// Only one attachment at a time is possible.
     pub(crate) single: bool,
@@ -327,7 +329,7 @@ const ALL: &[Profile] = &[
     },
 ];
 
-/// What takes a port of Open vSwitch into mirrors.
+/// The profile of plugins that put a port of Open vSwitch into mirrors.
 const MIRROR: Profile = Profile {
     host: |_| switch::start_database(),
     each: |_, target| switch::add_port(&format!("link{}", target.number)),
@@ -339,19 +341,19 @@ const MIRROR: Profile = Profile {
 const CHAINED: Profile = Profile { kind: Kind::Chained, makes_link: false, ..PLAIN };
 
 impl Profile {
-    /// Finds what is known of a plugin.
+    /// Returns what is known about a plugin.
     pub(crate) fn of(plugin: &str) -> Self {
         let known = ALL.iter().find(|profile| profile.plugin == plugin);
         known.copied().unwrap_or(Profile { kind: Kind::Unknown, makes_link: false, ..PLAIN })
     }
 }
 
-/// The port of the machine that is published for the n-th container.
+/// Returns the host port that is published for the n-th container.
 pub(crate) fn host_port(number: u8) -> u16 {
     18080 + u16::from(number)
 }
 
-/// The hardware address asked for the n-th container.
+/// Returns the hardware address requested for the n-th container.
 pub(crate) fn mac(number: u8) -> String {
     format!("02:00:00:00:88:{number:02x}")
 }
@@ -360,7 +362,7 @@ fn ipam() -> Value {
     json!({ "type": delegate::NAME })
 }
 
-/// Makes a pair of links of the machine's, both up.
+/// Creates a veth on the machine, with both ends up.
 pub(crate) fn veth(name: &str, peer: &str) -> Outcome {
     let mut netlink = RouteSocket::open().or_broken("open netlink")?;
     let kind = LinkKind::Veth(VethPeer::new(peer));
@@ -373,7 +375,7 @@ pub(crate) fn veth(name: &str, peer: &str) -> Outcome {
     Ok(())
 }
 
-/// Skips the case when the kernel makes no link of a kind.
+/// Skips the case if the kernel cannot create a link of a kind.
 fn needs(name: &str, kind: LinkKind) -> Outcome {
     let mut netlink = RouteSocket::open().or_broken("open netlink")?;
     let Ok(made) = netlink.create_link(&NewLink::new("probe0", kind)) else {
@@ -383,7 +385,7 @@ fn needs(name: &str, kind: LinkKind) -> Outcome {
     Ok(())
 }
 
-/// Takes every nftables table away, as a careless administrator does.
+/// Deletes every nftables table, as a careless administrator does.
 pub(crate) fn delete_tables() -> Outcome {
     let mut nft = NftSocket::open().or_broken("open nftables")?;
     let tables = nft.tables(None).or_broken("list tables")?;

@@ -1,4 +1,4 @@
-//! What the suite found, and the ways to write it down.
+//! The findings of the suite, and the formats in which they are written.
 
 mod markup;
 
@@ -12,7 +12,7 @@ pub use markup::side_by_side;
 use crate::bench::Cost;
 use crate::case::{Case, Kind, Level, Verdict};
 
-/// What became of every case of every plugin.
+/// The results of every case of every plugin.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The folder of the plugins.
@@ -21,7 +21,7 @@ pub struct Report {
     pub plugins: Vec<PluginReport>,
 }
 
-/// What became of a plugin's cases.
+/// The results of a plugin's cases.
 #[derive(Debug, Clone, Serialize)]
 pub struct PluginReport {
     /// The plugin.
@@ -30,40 +30,40 @@ pub struct PluginReport {
     pub kind: Kind,
     /// Its cases, in the order they ran.
     pub cases: Vec<CaseReport>,
-    /// What its verbs cost.
+    /// The costs of its verbs.
     pub costs: BTreeMap<String, VerbCost>,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug, Clone, Serialize)]
 pub struct CaseReport {
     /// The case.
     pub id: &'static str,
     /// How binding it is.
     pub level: Level,
-    /// Where the rule stands.
+    /// Where the rule is written.
     pub section: &'static str,
-    /// What was asked.
+    /// The requirement.
     pub text: &'static str,
-    /// What became of it.
+    /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// How long it took, making its machine included.
+    /// How long it took, including the creation of its machine.
     pub millis: u64,
-    /// The laboratory broke: the verdict says nothing of the plugin.
+    /// The suite's own machinery failed: the verdict says nothing about the plugin.
     pub broken: bool,
     /// The command that runs it again.
     pub again: String,
 }
 
-/// What a verb of a plugin cost.
+/// The cost of a plugin's verb.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VerbCost {
     /// How often it was called.
     pub calls: usize,
-    /// The time that half of the calls stayed below, in microseconds.
+    /// The median time of a call, in microseconds.
     pub median_micros: u64,
-    /// The longest, in microseconds.
+    /// The longest time of a call, in microseconds.
     pub longest_micros: u64,
     /// The most memory that a call was seen to hold, in KiB.
     pub peak_kib: u64,
@@ -71,16 +71,16 @@ pub struct VerbCost {
     times: Vec<u64>,
 }
 
-/// How many cases ended how.
+/// How many cases had which verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// The plugin does what is asked.
+    /// The plugin meets the requirement.
     pub passed: usize,
     /// It does not.
     pub failed: usize,
-    /// They could not be asked.
+    /// They could not be tested.
     pub skipped: usize,
-    /// They mean nothing for the plugin.
+    /// They do not apply to the plugin.
     pub not_applicable: usize,
 }
 
@@ -116,7 +116,7 @@ impl CaseReport {
         matches!(self.verdict, Verdict::Failed { .. })
     }
 
-    /// One line, and what a reader of a failure needs below it.
+    /// Returns one line, and below it what a reader of a failure needs.
     #[must_use]
     pub fn text(&self, plugin: &str) -> String {
         let head =
@@ -155,7 +155,7 @@ impl PluginReport {
         }
     }
 
-    /// Counts its cases of a level.
+    /// Counts its cases of a level, by verdict.
     #[must_use]
     pub fn tally(&self, level: Level) -> Tally {
         let mut tally = Tally::default();
@@ -172,7 +172,7 @@ impl PluginReport {
 }
 
 impl Report {
-    /// Counts the cases of a level.
+    /// Counts the cases of a level, by verdict.
     #[must_use]
     pub fn tally(&self, level: Level) -> Tally {
         let mut tally = Tally::default();
@@ -184,13 +184,13 @@ impl Report {
         tally
     }
 
-    /// Says whether every MUST that could be asked is kept.
+    /// Says whether every MUST that could be tested is met.
     #[must_use]
     pub fn conforms(&self) -> bool {
         self.tally(Level::Must).failed == 0
     }
 
-    /// Says whether a case failed because of the laboratory.
+    /// Says whether a case failed because of the suite's own machinery.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.plugins.iter().flat_map(|plugin| &plugin.cases).any(|case| case.broken)

@@ -1,4 +1,4 @@
-//! Running cases: each in a process of its own, several beside each other.
+//! Runs cases: each in its own process, several at the same time.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,19 +21,20 @@ use crate::schedule::Schedule;
 use crate::subjects::{plugin_object, plugins_in};
 use crate::{cases, lab};
 
-/// The longest a case may take, in calls that take as long as they may; a plugin that hangs at every call is told after a few.
+/// The timeout of a case, in timeouts of a call; after a few calls it is clear that a plugin hangs
+/// at every one.
 const CASE_DEADLINE_CALLS: u32 = 6;
 
-/// The most a case's process may answer.
+/// How much a case's process may answer.
 const CASE_LIMIT: usize = 16 << 20;
 
-/// How many cases are run beside each other: one waits for the kernel half of its time.
+/// How many cases run at the same time: a case waits for the kernel for half of its time.
 const WORKERS_PER_CORE: usize = 2;
 
-/// The most of them: namespaces are taken apart by one thread of the kernel.
+/// The most workers: one thread of the kernel takes all namespaces apart.
 const MOST_WORKERS: usize = 8;
 
-/// How the process of a case is started: a program that ends up in [`serve_case`](crate::serve_case).
+/// How to start the process of a case: a program that calls [`serve_case`](crate::serve_case).
 #[derive(Debug, Clone)]
 pub struct Launcher {
     /// The program.
@@ -57,7 +58,7 @@ pub struct Suite {
     again: Again,
 }
 
-/// The suite cannot be run as asked.
+/// Why the suite cannot be run as requested.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SuiteError {
@@ -76,7 +77,7 @@ pub enum SuiteError {
         /// The folder.
         dir: PathBuf,
     },
-    /// The folder lacks a plugin that was asked for.
+    /// The folder lacks a requested plugin.
     #[error("there is no plugin {plugin:?} in {dir:?}; there is: {}", .there.join(", "))]
     NoSuchPlugin {
         /// The plugin.
@@ -86,25 +87,26 @@ pub enum SuiteError {
         /// What it holds.
         there: Vec<String>,
     },
-    /// There is no such case.
+    /// The case does not exist.
     #[error("there is no case {case:?}; --list names them all")]
     NoSuchCase {
         /// The case.
         case: String,
     },
-    /// The configuration is not one.
+    /// The configuration is invalid.
     #[error("the configuration {problem}")]
     Config {
         /// What is wrong.
         problem: String,
     },
-    /// Namespaces take privileges.
+    /// Creating namespaces needs privileges.
     #[error("the suite makes namespaces, which takes root")]
     NotRoot,
 }
 
 impl Suite {
-    /// Plans every case for every plugin of a folder (an absolute path). `path` is where plugins find programs.
+    /// Plans every case for every plugin of a folder (an absolute path). `path` is the `PATH` for
+    /// plugins.
     ///
     /// # Errors
     /// [`SuiteError::Folder`], [`SuiteError::NoPlugins`].
@@ -129,7 +131,7 @@ impl Suite {
         })
     }
 
-    /// Runs these plugins only.
+    /// Runs only these plugins.
     ///
     /// # Errors
     /// [`SuiteError::NoSuchPlugin`].
@@ -144,7 +146,7 @@ impl Suite {
         Ok(self)
     }
 
-    /// Runs these cases only, without those that they stand on.
+    /// Runs only these cases, without those that they depend on.
     ///
     /// # Errors
     /// [`SuiteError::NoSuchCase`].
@@ -160,8 +162,9 @@ impl Suite {
         Ok(self)
     }
 
-    /// Configures plugins as this network list, or single plugin's configuration, does; those that it does not name are
-    /// not run. `file` is where it stands, for the command that runs a case again.
+    /// Configures plugins as this network list, or single plugin's configuration, does; plugins
+    /// that it does not name are not run. `file` is its path, for the command that runs a case
+    /// again.
     ///
     /// # Errors
     /// [`SuiteError::Config`].
@@ -182,14 +185,15 @@ impl Suite {
         Ok(self)
     }
 
-    /// How many cases are run beside each other.
+    /// Sets how many cases run at the same time.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// How long a call of a plugin may take: more than ten seconds on a slow machine. A case may take six times that.
+    /// Sets the timeout of a call of a plugin: more than ten seconds for a slow machine. A case may
+    /// take six times that.
     #[must_use]
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
@@ -197,26 +201,27 @@ impl Suite {
         self
     }
 
-    /// How the program is called that runs the suite, for the command that runs a case again; otherwise `netwright`.
+    /// Sets how the program that runs the suite is called, for the command that runs a case again;
+    /// otherwise `netwright`.
     #[must_use]
     pub fn called_as(mut self, program: &str) -> Self {
         self.again.program(program);
         self
     }
 
-    /// How many cases will be run.
+    /// Returns how many cases will be run.
     #[must_use]
     pub fn len(&self) -> usize {
         self.plugins.iter().map(|plugin| self.cases_for(plugin).count()).sum()
     }
 
-    /// Whether there is nothing to run.
+    /// Says whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Runs everything. `progress` hears of each case when it is done.
+    /// Runs everything, and calls `progress` after each case.
     ///
     /// # Errors
     /// [`SuiteError::NotRoot`].
@@ -295,8 +300,9 @@ impl Suite {
         (done, costs)
     }
 
-    /// Runs a case's process as the first of a new PID namespace: with it, every process that a plugin left goes. The
-    /// thread that asks for such a namespace can start no more than that process.
+    /// Runs a case's process as the first of a new PID namespace: when it ends, every process that
+    /// a plugin left ends too. The thread that asks for such a namespace can start only that one
+    /// process.
     fn in_pid_namespace(&self, job: &[u8]) -> Finished {
         let run = || {
             if let Err(errno) = lab::unshare(UnshareFlags::NEWPID) {

@@ -1,4 +1,5 @@
-//! Which case is run when: beside each other as many as there are workers, none before the case that it stands on.
+//! Decides which case runs when: as many at the same time as there are workers, none before the
+//! case that it depends on.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,18 +7,19 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::case::{Case, Verdict};
 use crate::report::CaseReport;
 
-/// What is to be done, and what was: jobs of several subjects, told by their numbers.
+/// Jobs that are waiting, and jobs that are done, of several subjects, which are identified by
+/// number.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     state: Mutex<State>,
-    /// Something was done: who waits for it may go on.
+    /// A job is done: others that wait for it may start.
     done: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     waiting: VecDeque<Job>,
-    /// What became of each case, a subject's in order; none of one that is not done.
+    /// The result of each case, in order for each subject; none for a case that is not done.
     results: Vec<Vec<(&'static Case, Option<CaseReport>)>>,
 }
 
@@ -42,7 +44,8 @@ impl Schedule {
         Schedule { state: Mutex::new(State { waiting, results }), done: Condvar::new() }
     }
 
-    /// Works until nothing is left: `run` runs a case, and is told why it cannot when the one it stands on did not pass.
+    /// Works until nothing is left: `run` runs a case, or gets the reason why it cannot run when
+    /// the case that it depends on did not pass.
     pub(crate) fn work(&self, run: impl Fn(Job, Option<String>) -> CaseReport) {
         while let Some((job, missing)) = self.next() {
             let report = run(job, missing);
@@ -51,7 +54,7 @@ impl Schedule {
         }
     }
 
-    /// Takes every subject's reports, in the order of their cases.
+    /// Returns every subject's reports, in the order of their cases.
     pub(crate) fn reports(self) -> Vec<Vec<CaseReport>> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let of = |cases: Vec<(_, Option<CaseReport>)>| {
@@ -60,7 +63,7 @@ impl Schedule {
         state.results.into_iter().map(of).collect()
     }
 
-    /// The next case whose turn it is, with the reason why it cannot be asked.
+    /// Returns the next case that can start, with the reason if it cannot be tested.
     fn next(&self) -> Option<(Job, Option<String>)> {
         let mut state = self.lock();
         while !state.waiting.is_empty() {
@@ -79,7 +82,7 @@ impl Schedule {
 }
 
 impl State {
-    /// The case that a case stands on, if it is asked at all.
+    /// Returns the case that a case depends on, if that one is in the schedule at all.
     fn before(&self, job: Job) -> Option<&Option<CaseReport>> {
         let id = job.case.after?;
         let mut all = self.results[job.subject].iter();

@@ -1,5 +1,5 @@
-//! The shapes of results, version by version (CNI 1.1.0 §5 and the older texts): written for plugins to read as
-//! `prevResult`, and what plugins print judged by it.
+//! The shapes of results, version by version (CNI 1.1.0 §5 and the older texts): writes results for
+//! plugins to read as `prevResult`, and checks what plugins print.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use crate::case::{Outcome, fail};
 pub(crate) const VERSIONS: [&str; 7] =
     ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Where a version stands among them; unknown ones last.
+/// Returns a version's position among them; unknown ones are last.
 pub(crate) fn rank(version: &str) -> usize {
     VERSIONS.iter().position(|known| *known == version).unwrap_or(VERSIONS.len())
 }
 
-/// Whether a version's results have `ip4` and `ip6`.
+/// Says whether a version's results have `ip4` and `ip6`.
 pub(crate) fn is_old(version: &str) -> bool {
     rank(version) < rank("0.3.0")
 }
 
-/// Whether the addresses of a version's results say their family.
+/// Says whether the addresses in a version's results name their family.
 pub(crate) fn says_family(version: &str) -> bool {
     !is_old(version) && rank(version) < rank("1.0.0")
 }
@@ -81,14 +81,14 @@ pub(crate) fn write(version: &str, interfaces: &[Value], given: &[Given]) -> Val
     result
 }
 
-/// Every address of a result, whatever its version.
+/// Returns every address of a result of any version.
 pub(crate) fn addresses(result: &Value) -> Vec<String> {
     let new = result["ips"].as_array().into_iter().flatten().map(|ip| &ip["address"]);
     let old = ["ip4", "ip6"].into_iter().map(|key| &result[key]["ip"]);
     new.chain(old).filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-/// Judges a result's shape.
+/// Checks a result's shape.
 pub(crate) fn judge(result: &Value, version: &str, of_ipam: bool) -> Outcome {
     let expected = format!("a result in the shape of version {version}");
     let wrong = |what: String| fail(expected.clone(), format!("{what}: {result}"));

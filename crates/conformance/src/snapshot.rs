@@ -1,4 +1,4 @@
-//! Everything that a plugin could leave behind or change, as text to compare.
+//! Everything that a plugin could leave behind or change, as text that can be compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,19 +18,19 @@ use crate::lab::{NETNS, OWN};
 /// Folders that plugins write to.
 const FOLDERS: [&str; 3] = ["/run", "/var", "/etc/cni"];
 
-/// Sysctls that count, or that change by themselves.
+/// Sysctls that are counters, or change by themselves.
 const VOLATILE: [&str; 5] =
     ["nf_conntrack_count", "stable_secret", "dad_transmits_count", "random_id", "route/flush"];
 
 /// Duplicate address detection takes a random second before its first probe and one after it.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What was there at one moment. Each fact has a kind (`link`, `address`, …), a name and a value.
+/// The state at one moment. Each fact has a kind (`link`, `address`, …), a name and a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Snapshot(BTreeMap<(&'static str, String), String>);
 
 impl Snapshot {
-    /// Looks at the private machine: its own namespace and its files.
+    /// Records the private machine: its own namespace and its files.
     pub(crate) fn of_machine() -> Outcome<Self> {
         let here = Netns::current().or_broken("open the own namespace")?;
         let mut found = Self::of_netns(&here)?;
@@ -40,7 +40,7 @@ impl Snapshot {
         Ok(found)
     }
 
-    /// Looks at a namespace.
+    /// Records a namespace.
     pub(crate) fn of_netns(netns: &Netns) -> Outcome<Self> {
         let mut found = Self::default();
         found.links(netns).or_broken("list links")?;
@@ -49,8 +49,8 @@ impl Snapshot {
         Ok(found)
     }
 
-    /// Leaves out the frames that others stand in: nftables' tables, chains and rules without addresses, empty
-    /// folders and locks.
+    /// Drops what only contains other things: nftables' tables, chains and rules without addresses,
+    /// empty folders and locks.
     pub(crate) fn without_frames(mut self) -> Self {
         self.0.retain(|(kind, _), _| !matches!(*kind, "table" | "chain" | "rule" | "set"));
         self.0.retain(|(kind, name), value| {
@@ -62,7 +62,7 @@ impl Snapshot {
         self
     }
 
-    /// Names what differs from an earlier moment: `+` is new, `-` is gone, `~` is changed.
+    /// Lists what differs from an earlier moment: `+` is new, `-` is gone, `~` is changed.
     pub(crate) fn since(&self, before: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         for ((kind, name), value) in &self.0 {
@@ -77,7 +77,7 @@ impl Snapshot {
         for (kind, name) in before.0.keys().filter(|key| !self.0.contains_key(*key)) {
             lines.push(format!("- {kind} {name}"));
         }
-        // A link's sysctls come and go with it and say nothing more.
+        // A link's sysctls come and go with it and give no further information.
         let links: Vec<String> = lines
             .iter()
             .filter_map(|line| line.strip_prefix("+ link ").or(line.strip_prefix("- link ")))
@@ -139,7 +139,7 @@ impl Snapshot {
             }
         }
         for address in netlink.addresses(None)? {
-            // The kernel makes these when a link comes up, in its own time.
+            // The kernel creates these when a link comes up, in its own time.
             if is_link_local(&address) {
                 continue;
             }
@@ -148,7 +148,8 @@ impl Snapshot {
         }
         for family in [IpFamily::V4, IpFamily::V6] {
             for route in netlink.routes(RouteFilter { family, table: None, oif: None })? {
-                // The kernel's own follow addresses and carriers, in its own time; link-local ones too.
+                // The kernel's own routes follow addresses and carriers, in its own time; so do
+                // link-local ones.
                 let kernels =
                     route.table == TABLE_LOCAL || route.protocol == Some(RouteProtocol::KERNEL);
                 let destination = route.destination.to_string();
@@ -199,7 +200,7 @@ impl Snapshot {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 self.sysctls(&path);
             } else if !VOLATILE.iter().any(|name| path.ends_with(name)) {
-                // Some can only be written, some have no value yet.
+                // Some sysctls can only be written, some have no value yet.
                 if let Ok(value) = fs::read_to_string(&path) {
                     self.add("sysctl", path.display().to_string(), value.trim_end().to_owned());
                 }
@@ -212,11 +213,13 @@ impl Snapshot {
         if path == Path::new(OWN) || path == Path::new(NETNS) {
             return;
         }
-        // What Netwright knows of an address pool without reading it differs after every call; whether it is there counts.
+        // Netwright's index of an address pool differs after every call; only its existence
+        // counts.
         if path.parent().is_some_and(|parent| parent.ends_with("run/netwright/addresses")) {
             return self.add("file", path.display().to_string(), "an index".to_owned());
         }
-        // A lock that nobody holds is nothing; plugins make theirs when they first need them.
+        // A lock that nobody holds does not count; plugins create their locks when they first need
+        // them.
         let is_lock = path.file_name().is_some_and(|name| name == "lock")
             || path.extension().is_some_and(|extension| extension == "lock");
         if meta.is_file() && meta.len() == 0 && is_lock {
@@ -244,17 +247,17 @@ fn is_link_local(address: &Address) -> bool {
     matches!(address.address, ipnet::IpNet::V6(net) if net.addr().is_unicast_link_local())
 }
 
-/// Says whether a line tells that forwarding is on and was off, or what the kernel changes along with
-/// it. It may stay on behind the last container: other programs may rely on it by then.
+/// Says whether a line reports that forwarding is on and was off, or what the kernel changes along
+/// with it. It may stay on after the last container: other programs may rely on it by then.
 fn stays_on(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("~ sysctl /proc/sys/net/") else { return is_memory(line) };
     let switch = rest.starts_with("ipv4/ip_forward:") || rest.contains("/forwarding:");
     (switch && rest.ends_with(" 0 -> 1")) || rest == "ipv4/conf/all/accept_redirects: 1 -> 0"
 }
 
-/// Says whether a line tells of a folder of memory in our own plugins' state: which sysctls stay on because
-/// of them, and which modules this boot's kernel lacks. Neither is of an attachment; `gc --all` removes
-/// both.
+/// Says whether a line reports a folder in our own plugins' state that holds notes: which sysctls
+/// stay on because of them, and which modules this boot's kernel lacks. Neither belongs to an
+/// attachment; `gc --all` removes both.
 fn is_memory(line: &str) -> bool {
     ["left", "lacking"].iter().any(|folder| {
         let rest =

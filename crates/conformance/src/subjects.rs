@@ -1,4 +1,5 @@
-//! Whom the suite asks: the plugins of a folder, and what a configuration shows one of them to be.
+//! What the suite tests: the plugins of a folder, and what kind of plugin a configuration shows one
+//! to be.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +10,10 @@ use serde_json::Value;
 use crate::case::Kind;
 use crate::runner::SuiteError;
 
-/// Executables that stand beside plugins and are none.
+/// Executables that are installed beside plugins and are not plugins.
 const NO_PLUGINS: [&str; 4] = ["netwright", "netwrightd", "cnitool", "."];
 
-/// Lists the plugins of a folder, and the folders that its links lead to.
+/// Lists the plugins of a folder, and the folders to which its links lead.
 pub(crate) fn plugins_in(dir: &Path) -> Result<(Vec<String>, Vec<PathBuf>), SuiteError> {
     let failed = |source| SuiteError::Folder { dir: dir.to_owned(), source };
     let (mut plugins, mut behind) = (Vec::new(), Vec::new());
@@ -38,8 +39,8 @@ pub(crate) fn plugins_in(dir: &Path) -> Result<(Vec<String>, Vec<PathBuf>), Suit
     Ok((plugins, behind))
 }
 
-/// Finds a plugin's object in a network list, or in the configuration of a single plugin, and what it shows the plugin
-/// to be.
+/// Finds a plugin's object in a network list, or in the configuration of a single plugin, and the
+/// kind that it shows the plugin to be.
 pub(crate) fn plugin_object(config: &Value, plugin: &str) -> Option<(Value, Kind)> {
     let of = |object: &Value, first: bool| {
         if object["ipam"]["type"] == plugin {

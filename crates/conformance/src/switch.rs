@@ -1,4 +1,5 @@
-//! The Open vSwitch that the suite gives to a plugin that wants one: Debian's programs, with the datapath in user space.
+//! The Open vSwitch that the suite provides to a plugin that needs one: Debian's programs, with the
+//! datapath in user space.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,16 +9,16 @@ use crate::case::{OrBroken as _, Outcome, Stop};
 /// The folder of its files.
 const FOLDER: &str = "/run/conformance/ovs";
 
-/// Where its database listens.
+/// The socket of its database.
 pub(crate) const SOCKET: &str = "/run/conformance/ovs/db.sock";
 
-/// The bridge that is there.
+/// The bridge that exists in it.
 pub(crate) const BRIDGE: &str = "ovsbr0";
 
-/// Where the database's schema is.
+/// The path of the database's schema.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// What both programs are told. `--detach` comes back when each is ready; everything has a limit.
+/// Options of both programs. `--detach` returns when each is ready; everything has a timeout.
 const QUIET: &str = "-vconsole:off -vsyslog:off --no-chdir --detach --pidfile --log-file";
 
 /// Starts its database, with a bridge, and no switch: what is written there changes no link.
@@ -35,7 +36,7 @@ pub(crate) fn start_database() -> Outcome {
     ))
 }
 
-/// Starts it, or skips the case where it is not installed. Its processes end with the case's.
+/// Starts it, or skips the case if it is not installed. Its processes end with the case's.
 pub(crate) fn start() -> Outcome {
     start_database()?;
     run(&format!(
@@ -52,14 +53,14 @@ pub(crate) fn add_port(link: &str) -> Outcome {
     ))
 }
 
-/// Takes every mirror off the bridge.
+/// Removes every mirror from the bridge.
 pub(crate) fn remove_mirrors() -> Outcome {
     run(&format!(
         "ovs-vsctl --timeout=20 --no-wait --db=unix:{SOCKET} clear bridge {BRIDGE} mirrors"
     ))
 }
 
-/// Takes every container's port off the bridge, as a careless administrator does.
+/// Removes every container's port from the bridge, as a careless administrator does.
 pub(crate) fn remove_ports() -> Outcome {
     let vsctl = format!("ovs-vsctl --timeout=20 --db=unix:{SOCKET}");
     run(&format!("for port in $({vsctl} list-ports {BRIDGE}); do {vsctl} del-port $port; done"))
@@ -70,7 +71,7 @@ fn run(script: &str) -> Outcome {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).env_clear();
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-    // What stays running must not hold the case's own outputs.
+    // A process that stays must not hold the case's own outputs.
     let Output { status, .. } =
         command.stdout(Stdio::null()).stderr(Stdio::null()).output().or_broken("start a shell")?;
     match status.success() {

@@ -1,4 +1,4 @@
-//! Real traffic between namespaces, without any program.
+//! Real traffic between namespaces, without other programs.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,13 +14,13 @@ use rustix::net::{
 
 use crate::case::{OrBroken as _, Outcome};
 
-/// How long a connection may take: address resolution and a lost first packet included.
+/// The timeout of a connection: it includes address resolution and a lost first packet.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long one try may take.
+/// The timeout of one attempt.
 const TRY: Duration = Duration::from_secs(1);
 
-/// What a server says.
+/// What a server sends.
 const GREETING: &[u8] = b"conformance";
 
 /// A server in a namespace that answers on TCP and UDP until it is dropped.
@@ -30,10 +30,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it, in both families, on a port.
+    /// Starts it on a port, in both families.
     pub(crate) fn start(netns: &Netns, port: u16) -> Outcome<Self> {
         let bound = within(netns, || -> io::Result<_> {
-            // IPv6's socket takes IPv4 as well.
+            // An IPv6 socket takes IPv4 as well.
             let any: IpAddr = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
                 Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
                 Err(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -56,7 +56,7 @@ impl Server {
 fn serve_tcp(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
         let mut stream = stream;
-        // A client that is gone is none of ours.
+        // Ignore errors: the client is gone.
         let _ = stream.write_all(GREETING);
     }
 }
@@ -68,7 +68,7 @@ fn serve_udp(socket: &UdpSocket) {
     }
 }
 
-/// Whether an address is reached by TCP from a namespace; otherwise why not.
+/// Tries to reach an address by TCP from a namespace; returns why it cannot be reached.
 pub(crate) fn tcp(from: &Netns, to: SocketAddr) -> Outcome<Result<(), String>> {
     attempt(from, || {
         let mut stream = TcpStream::connect_timeout(&to, TRY)?;
@@ -78,7 +78,7 @@ pub(crate) fn tcp(from: &Netns, to: SocketAddr) -> Outcome<Result<(), String>> {
     })
 }
 
-/// Whether an address is reached by UDP from a namespace; otherwise why not.
+/// Tries to reach an address by UDP from a namespace; returns why it cannot be reached.
 pub(crate) fn udp(from: &Netns, to: SocketAddr) -> Outcome<Result<(), String>> {
     attempt(from, || {
         let any: IpAddr = match to {
@@ -93,7 +93,7 @@ pub(crate) fn udp(from: &Netns, to: SocketAddr) -> Outcome<Result<(), String>> {
     })
 }
 
-/// Whether an address answers a ping from a namespace; otherwise why not.
+/// Pings an address from a namespace; returns why there is no answer.
 pub(crate) fn ping(from: &Netns, to: IpAddr) -> Outcome<Result<(), String>> {
     attempt(from, || echoed(to))
 }
@@ -104,7 +104,8 @@ fn echoed(to: IpAddr) -> io::Result<()> {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
         IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129),
     };
-    // Not a socket for pings: a new namespace allows those to nobody, root included (`net.ipv4.ping_group_range`).
+    // Not a socket for pings: a new namespace allows those to nobody, root included
+    // (`net.ipv4.ping_group_range`).
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
     connect(&socket, &SocketAddr::new(to, 0))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(TRY))?;
@@ -115,11 +116,11 @@ fn echoed(to: IpAddr) -> io::Result<()> {
         let (length, _) = recv(&socket, &mut buffer, RecvFlags::empty())?;
         let mut message = &buffer[..length];
         if to.is_ipv4() {
-            // IPv4's sockets give the header too; its length stands in the first byte, in words.
+            // IPv4's sockets return the header too; its length is in the first byte, in words.
             let header = message.first().map_or(0, |first| usize::from(first & 0xf) * 4);
             message = message.get(header..).unwrap_or_default();
         }
-        // Where the request goes to the own namespace, it is heard as well.
+        // A request to the own namespace is received as well.
         if message.first() == Some(&reply) && message.ends_with(GREETING) {
             return Ok(());
         }
@@ -127,8 +128,8 @@ fn echoed(to: IpAddr) -> io::Result<()> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// An echo request: type, code, checksum, identifier, sequence number, and our greeting. Of ICMPv6 the kernel makes the
-/// checksum.
+/// Returns an echo request: type, code, checksum, identifier, sequence number, and our greeting.
+/// The kernel computes the checksum of ICMPv6.
 fn echo(kind: u8) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0, 0x43, 0x4e, 0, 1], GREETING].concat();
     let sum: u32 = message
@@ -141,7 +142,7 @@ fn echo(kind: u8) -> Vec<u8> {
     message
 }
 
-/// Tries until it works or timeout is over.
+/// Tries until it works or the timeout is over.
 fn attempt(from: &Netns, once: impl Fn() -> io::Result<()>) -> Outcome<Result<(), String>> {
     let end = Instant::now() + TIMEOUT;
     within(from, || {

@@ -17,10 +17,11 @@ fn millis(time: Timespec) -> u64 {
     seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000)
 }
 
-/// A number that nobody else has.
+/// Returns a number that no other caller gets.
 pub(crate) fn seed() -> u64 {
     let mut octets = [0; 8];
-    // Early in a boot there may be none yet: then the time does, as nothing here is a secret.
+    // Early in a boot the kernel may have no randomness yet. Then the time serves, as nothing here
+    // is secret.
     match rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::NONBLOCK) {
         Ok(8) => u64::from_ne_bytes(octets),
         _ => now().wall.as_millis().rotate_left(32) ^ now().at.as_millis(),

@@ -1,7 +1,8 @@
-//! Logs, a line each, on standard error.
+//! Writes logs to standard error, one line for each event.
 //!
-//! `netwrightd: bound lease=lan/c1/eth0 address=192.0.2.9/24`. Where systemd reads them, the level stands before as
-//! `<6>` (`man 3 sd-daemon`). `NETWRIGHT_LOG` chooses the lowest level: error, warn, info (the default), debug, trace.
+//! A line looks like `netwrightd: bound lease=lan/c1/eth0 address=192.0.2.9/24`. Where systemd
+//! reads the lines, each begins with its level, such as `<6>` (`man 3 sd-daemon`). `NETWRIGHT_LOG`
+//! chooses the lowest level: error, warn, info (the default), debug, trace.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
@@ -13,14 +14,15 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 thread_local! {
-    /// What the thread works for.
+    /// What the thread is working on.
     static ABOUT: RefCell<Subject> = const { RefCell::new(Vec::new()) };
 }
 
-/// What work is for: names and values, in the order in which they are shown.
+/// What a piece of work is about: names and values, in the order in which they are shown.
 pub(crate) type Subject = Vec<(&'static str, String)>;
 
-/// Has every line that this thread logs name what it works for, until the guard is dropped. What was said before counts again then.
+/// Adds `subject` to every line that this thread logs until the guard is dropped. Then the subject
+/// from before applies again.
 #[must_use]
 pub(crate) fn about(subject: Subject) -> About {
     About { before: ABOUT.replace(subject) }
@@ -44,19 +46,19 @@ struct Lines {
     journal: bool,
 }
 
-/// Crates that log every request, and failures that we tell of ourselves.
+/// Crates that log every request, and failures that we report ourselves.
 const FOREIGN: [&str; 5] = ["hyper", "kube", "rustls", "tokio", "tower"];
 
-/// Begins to log.
+/// Starts logging.
 pub(crate) fn start(level: Option<&str>, journal: bool) {
     let lowest = level.and_then(|text| text.parse().ok()).unwrap_or(Level::INFO);
-    // It fails when it was called before.
+    // It fails when a subscriber is already set.
     let _ = tracing::subscriber::set_global_default(Lines { lowest, journal });
 }
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Others' words about each request are for who looks for everything.
+        // Messages of other crates about each request appear only at level trace.
         let foreign = FOREIGN.iter().any(|begin| metadata.target().starts_with(begin));
         *metadata.level() <= self.lowest && (!foreign || self.lowest == Level::TRACE)
     }
@@ -79,7 +81,7 @@ impl Subscriber for Lines {
             let _ = write!(text, "{level:<5} ");
         }
         let _ = writeln!(text, "netwrightd: {}{}", line.message, line.fields);
-        // Nobody is left to tell.
+        // Ignore write errors: there is no other place to report them.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
@@ -114,7 +116,7 @@ impl Visit for Line {
 }
 
 impl Line {
-    /// Reads an event, and what the thread works for.
+    /// Reads an event, and what the thread is working on.
     fn of(event: &Event<'_>) -> Self {
         let mut line = Line { message: String::new(), fields: String::new() };
         event.record(&mut line);
@@ -152,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what would be logged.
+    /// Stores what would be logged.
     struct Kept(Arc<Mutex<String>>);
 
     impl Subscriber for Kept {

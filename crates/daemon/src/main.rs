@@ -1,13 +1,13 @@
-//! The node daemon: what cannot be done by a program that is called and ends.
+//! The node daemon: work that a program which is called and ends cannot do.
 //!
-//! It keeps DHCP leases ([`services::dhcp`]) and is Docker's network driver ([`services::docker`]). The network keeps
-//! working while it is down.
+//! It keeps DHCP leases ([`services::dhcp`]) and is Docker's network driver ([`services::docker`]).
+//! While it is down, the network keeps working.
 //!
 //! Only this file reads the arguments and the environment.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-// Its tests are shared, and call it by its whole name.
+// Its tests are shared and refer to it by its full name.
 #[cfg(test)]
 extern crate cluster as netwright_cluster;
 
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use services::{Stop, collect, dhcp, docker, ipam, multinet, repair};
 
-/// What is printed when nothing that is known was asked for.
+/// What is printed when the arguments name nothing that is known.
 const HELP: &str = "\
 Usage: netwrightd SERVICE [FLAG…]
 
@@ -42,7 +42,8 @@ Services:
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    // As std does, but a panic may quote what others wrote, and terminals and journals obey it.
+    // Does what std does, but escapes the message: a panic may quote text of others, and terminals
+    // and journals obey it.
     std::panic::set_hook(Box::new(|info| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints what was asked for. A reader that is gone is nobody to tell.
+/// Prints the requested text. A reader that is gone is not an error.
 fn say(text: &str) -> ExitCode {
     match print(text) {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,7 +105,7 @@ fn say(text: &str) -> ExitCode {
     }
 }
 
-/// Writes to standard output, for a reader that may be gone.
+/// Writes to standard output; a reader that is gone is not an error.
 fn print(text: &str) -> std::io::Result<()> {
     match kernel::stdout::Stdout.write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,11 +1,12 @@
-//! Telling a service manager how we are (`man 3 sd_notify`).
+//! Reports the daemon's state to a service manager (`man 3 sd_notify`).
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends a state such as `READY=1` to the socket that `NOTIFY_SOCKET` names. A manager that does not listen is none.
+/// Sends a state such as `READY=1` to the socket that `NOTIFY_SOCKET` names. Ignores a manager that
+/// does not listen.
 pub(crate) fn send(socket: Option<&OsStr>, state: &str) {
     let Some(name) = socket.filter(|name| !name.is_empty()) else { return };
     let address = match name.as_bytes() {

@@ -1,4 +1,4 @@
-//! What the loop waits for.
+//! The descriptors that the loop waits for.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-/// How many events are taken at once; the rest comes with the next wait.
+/// How many events one wait returns; the next wait returns the rest.
 const BATCH: usize = 64;
 
-/// A set of descriptors, each under a number of the caller's (`man 7 epoll`), level-triggered.
+/// A set of descriptors, each registered with a number that the caller chose (`man 7 epoll`),
+/// level-triggered.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
@@ -41,7 +42,7 @@ impl Poller {
         Ok(Poller { epoll })
     }
 
-    /// Adds a descriptor. Closing it takes it out again.
+    /// Adds a descriptor. Closing the descriptor removes it.
     pub(crate) fn add(&self, fd: impl AsFd, number: u64, interest: Interest) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(number), interest.flags())
     }
@@ -59,9 +60,9 @@ impl Poller {
         epoll::delete(&self.epoll, fd)
     }
 
-    /// Waits until something is ready or the time is over; returns the numbers of what is.
+    /// Waits until something is ready or the time is over; returns the numbers of what is ready.
     pub(crate) fn wait(&self, most: Option<Duration>) -> Result<Vec<u64>, Errno> {
-        // Rounded up: waking a fraction too early would only make another turn.
+        // Rounded up: waking a fraction too early would only cost another turn.
         let timeout = most.map(|most| {
             let millis = i64::try_from(most.as_millis().saturating_add(1)).unwrap_or(i64::MAX);
             Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 }

@@ -38,7 +38,6 @@ fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failur
     Ok(Target { container_id, ifname, netns: container.netns_text(), container })
 }
 
-/// Attaches.
 pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let target = target(&args.which, &args.attach, world)?;
     target.container.require()?;
@@ -87,14 +86,14 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that nobody reads standard output, where that was not said yet.
+/// Warns that nobody reads standard output, unless a warning said so before.
 pub(crate) fn tell_unread(shell: &Shell) {
     if !shell.lost() {
         shell.say("error: write to standard output\ncause: nobody reads it any more");
     }
 }
 
-/// Detaches again: nobody can read the result, so nobody knows what was made.
+/// Detaches again: nobody can read the result, so the caller does not know what was made.
 pub(crate) fn undo(
     session: &Session,
     list: &NetworkList,
@@ -138,7 +137,7 @@ pub(crate) fn describe_result(result: &AddResult, ifname: &str) -> String {
     text
 }
 
-/// What became of an attachment.
+/// The result of a command on an attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Done {
@@ -166,7 +165,7 @@ impl Report for Done {
     }
 }
 
-/// Detaches: with the configuration of the time when it was attached, if that is known.
+/// Detaches, with the configuration with which it was attached, if that is known.
 pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
@@ -176,7 +175,7 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     let deleted = match (cached, network) {
         (Some(cached), network) => {
             match (session.runtime.del_cached(&cached, session.deadline()), network) {
-                // The recorded configuration cannot be read: the present one has to do.
+                // The recorded configuration cannot be read: use the present one.
                 (Err(DelError::NoConfig { .. }), Ok(network)) => {
                     del_list(&session, &network, &target, &args.attach, world)
                 }
@@ -216,7 +215,7 @@ fn del_list(
         .map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Looks for the attachment in the cache. Where the name is no namespace that exists it may also be a
+/// Looks for the attachment in the cache. Where no namespace has the name, it may also be a
 /// container ID; then the target becomes that container.
 fn cached(
     session: &Session,
@@ -257,7 +256,6 @@ fn cached(
     Ok(found)
 }
 
-/// Verifies.
 pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;

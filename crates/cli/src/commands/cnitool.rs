@@ -1,8 +1,8 @@
-//! Being cnitool: the reference's test tool, for scripts written against it.
+//! Acts as cnitool, the reference's test tool, for scripts written against it.
 //!
-//! `cnitool add|check|del|gc|status NET NETNS`, with `-i`/`--ifname`. Nothing of ours stands in for what is
-//! missing: no embedded network, no plugins beside `CNI_PATH`. `gc` takes every attachment of the network, as
-//! the original does.
+//! `cnitool add|check|del|gc|status NET NETNS`, with `-i`/`--ifname`. We substitute nothing for
+//! what is missing: no embedded network, no plugins beside `CNI_PATH`. `gc` removes every
+//! attachment of the network, as the original does.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -102,7 +102,7 @@ fn act(
     Ok(())
 }
 
-/// Reads the arguments. More than two names are ignored, as by the original.
+/// Reads the arguments. Ignores names after the second, as the original does.
 fn parse(arguments: &[OsString]) -> Option<Line> {
     let texts: Vec<&str> = arguments.iter().map(|text| text.to_str()).collect::<Option<_>>()?;
     let mut names = Vec::new();

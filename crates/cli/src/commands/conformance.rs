@@ -1,4 +1,4 @@
-//! `conformance`: do these plugins keep the specification?
+//! `conformance`: tests whether plugins keep the specification.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,10 +21,10 @@ use crate::world::World;
 /// Where plugins find programs (nft, iptables, ip) when our caller has no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// So many cases are done before anybody wonders.
+/// So few cases are done before a user wonders about the time.
 const FEW: usize = 200;
 
-/// The most a configuration may hold, in bytes.
+/// The largest configuration that is read, in bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Serialize)]
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     let plans: Result<Vec<Suite>, SuiteError> =
         folders.iter().map(|dir| plan(args, world, dir)).collect();
     let plans = plans.map_err(refused)?;
-    // Before the minutes that it takes, not after.
+    // Opened before the minutes that the suite takes, not after.
     let file = args.report_file.as_ref().map(|file| world.absolute(file));
     let file = file.map(|file| open(&file).map(|opened| (file, opened))).transpose()?;
     let mut reports = Vec::new();
@@ -105,7 +105,7 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     })
 }
 
-/// Runs the suite on one folder, with its failures told as they come, and how far it is after each tenth.
+/// Runs the suite on one folder; prints failures as they come, and the progress after each tenth.
 fn run(suite: &Suite, verbose: bool, shell: &mut Shell) -> Result<conformance::Report, Failure> {
     let all = suite.len();
     shell.say(format_args!("{all} case{}", if all == 1 { "" } else { "s" }));
@@ -162,7 +162,7 @@ fn plan(args: &Conformance, world: &World, dir: &Path) -> Result<Suite, SuiteErr
     })
 }
 
-/// What a person types to call this executable: its name where the shell finds it by that.
+/// Returns what a person types to run this executable: its name, where the shell finds it by that.
 fn own_name(path: &str) -> String {
     const NAME: &str = "netwright";
     let Ok(own) = fs::read_link("/proc/self/exe") else { return NAME.to_owned() };
@@ -182,7 +182,7 @@ fn read(file: &Path) -> Result<Vec<u8>, SuiteError> {
     }
 }
 
-/// Opens the file of the report; what is in it stays until there is something new.
+/// Opens the report's file; its old content stays until there is a new report.
 fn open(path: &Path) -> Result<fs::File, Failure> {
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
     opened.map_err(|error| unwritten(path, error))
@@ -199,7 +199,7 @@ fn unwritten(path: &Path, error: io::Error) -> Failure {
     Failure::new(code::IO_FAILURE, format!("write {path:?}")).because(error)
 }
 
-/// What is wrong with the request is the command line's fault; what is wrong with the machine is not.
+/// Maps an error: a wrong request is the command line's fault, a problem of the machine is not.
 fn refused(error: SuiteError) -> Failure {
     if matches!(error, SuiteError::NotRoot) {
         return Failure::of(code::IO_FAILURE, &error).hint("run it as root");

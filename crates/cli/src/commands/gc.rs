@@ -1,8 +1,8 @@
-//! `gc`: what containers that are gone have left behind.
+//! `gc`: removes what containers that are gone have left behind.
 //!
-//! Without `--valid` only attachments that are known, and whose namespace is known to be gone, are removed,
-//! one by one. Plugins are not asked to collect on their own then: they would take the attachments of other
-//! runtimes on this machine, whose caches we do not see, for garbage.
+//! Without `--valid` the command removes only attachments that are known and whose namespace is
+//! known to be gone, one by one. Then it does not ask plugins to collect: they would take the
+//! attachments of other runtimes on this machine, whose caches we do not see, for garbage.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -47,7 +47,8 @@ impl Item {
     }
 }
 
-/// What failed: the removal of one attachment, or something about the network as a whole, such as a plugin's own GC.
+/// What failed: the removal of one attachment, or something about the network as a whole, such as a
+/// plugin's own GC.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Subject {
@@ -113,7 +114,8 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     let report = if !args.valid.is_empty() {
         keep_only(args, &known, &session, world)?
     } else if args.all {
-        // Without a record of ours, and not by our runtime, it may be another's whose plugins are not ours either.
+        // Without a record of ours, and not by our runtime, it may belong to another runtime, and
+        // its plugins may not be ours either.
         let is_ours = |known: &Known| {
             let cached = known.cached.as_ref().filter(|cached| !cached.is_under_way());
             !known.records.is_empty() || cached.is_some_and(|cached| cached.boot_id.is_some())
@@ -141,9 +143,9 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     Ok(first.map_or(ExitCode::SUCCESS, |failed| Failure::from(failed.error).exit_code()))
 }
 
-/// Removes our tables from the packet filter, and our folder below `/run`, when nothing is left in them.
+/// Removes our tables from the packet filter, and our folder below `/run`, when they are empty.
 pub(crate) fn prune(session: &Session, shell: &Shell) {
-    // Without state of ours there are no tables of ours, and nothing is to be made for looking.
+    // Without state of ours there are no tables of ours, and looking must create nothing.
     if !session.roots.run.join("locks").exists() {
         return;
     }
@@ -177,7 +179,7 @@ fn collect(
         } else {
             match remove_as_seen(&known, session) {
                 Ok(()) => report.removed.push(item),
-                // It came back meanwhile, or something is at it: the next time tells.
+                // It came back meanwhile, or another call works on it: the next run decides.
                 Err(failure)
                     if known.presence == Presence::Gone
                         && failure.to_cni().code == cni::code::TRY_AGAIN_LATER =>
@@ -194,7 +196,7 @@ fn collect(
     report
 }
 
-/// Removes one attachment unless an ADD is at it.
+/// Removes one attachment, unless an ADD is working on it.
 fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
     if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) {
         let text = format!("an ADD of {} is under way", known.key);
@@ -204,8 +206,8 @@ fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
     remove_by(&session.runtime.for_seen(known), known, session)
 }
 
-/// Removes one attachment, with the configuration of the time when it was made or, where nobody wrote that
-/// down, with the present one.
+/// Removes one attachment, with the configuration with which it was made or, if that was not
+/// recorded, with the present one.
 pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
     remove_by(&session.runtime.for_known(known), known, session)
 }
@@ -221,7 +223,7 @@ fn remove_by(runtime: &Runtime<'_>, known: &Known, session: &Session) -> Result<
         .map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Removes every attachment of one network but those named, and lets its plugins collect.
+/// Removes every attachment of one network except those named, and lets its plugins collect.
 fn keep_only(
     args: &Gc,
     known: &[Known],
@@ -247,7 +249,7 @@ fn keep_only(
     let deadline = session.deadline();
     let ended = match session.network(name) {
         Ok(network) => session.runtime.gc_list(&network.list, Some(&valid), deadline),
-        // The configuration is gone: the cache holds the one of each attachment.
+        // The configuration is gone: the cache has that of each attachment.
         Err(_) if !known.is_empty() => session.runtime.gc_network(&network, Some(&valid), deadline),
         Err(failure) => return Err(failure),
     };
@@ -270,8 +272,8 @@ fn keep_only(
     Ok(report)
 }
 
-/// Finds the attachments that `CONTAINER[:IFNAME]` means. A container that is not known is given the ID that
-/// cnitool derives, so that it is kept should a plugin know it.
+/// Finds the attachments that `CONTAINER[:IFNAME]` means. For a container that is not known, uses
+/// the ID that cnitool derives, so that it is kept if a plugin knows it.
 fn valid(
     names: &[String],
     known: &[Known],

@@ -1,4 +1,4 @@
-//! `completions` and `man`: what is made from the description of the command line.
+//! `completions` and `man`: generated from the description of the command line.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ fn page(command: &clap::Command, name: &str) -> Result<(String, Vec<u8>), Failur
     Ok((format!("{name}.1"), with_values(&text, &synopsis(command)).into_bytes()))
 }
 
-/// Puts our synopsis in the place of the one that clap_mangen makes, which names options without their values.
+/// Replaces the synopsis that clap_mangen makes, which names options without their values, by ours.
 fn with_values(page: &str, synopsis: &str) -> String {
     const HEAD: &str = ".SH SYNOPSIS\n";
     let parts = page.split_once(HEAD).and_then(|(before, rest)| {
@@ -97,7 +97,7 @@ fn with_values(page: &str, synopsis: &str) -> String {
     }
 }
 
-/// Returns a command and all that it takes, in roff.
+/// Returns a command and all its arguments, in roff.
 fn synopsis(command: &clap::Command) -> String {
     let name = command.get_display_name().unwrap_or(command.get_name());
     let mut words = vec![format!("\\fB{}\\fR", roff(&name.replacen('-', " ", 1)))];
@@ -140,7 +140,7 @@ fn optional(arg: &clap::Arg, text: &str) -> String {
     if arg.is_required_set() { text } else { format!("[{text}]") }
 }
 
-/// Writes text so that roff takes nothing of it for a request.
+/// Escapes text so that roff reads no request in it.
 fn roff(text: &str) -> String {
     text.replace('\\', "\\\\").replace('-', "\\-")
 }

@@ -1,4 +1,4 @@
-//! `inspect`: all that is known of a network or of a container's attachments.
+//! `inspect`: shows all that is known of a network or of a container's attachments.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,6 @@ use crate::net::{container, default};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
-/// A network.
 #[derive(Debug, Serialize)]
 struct NetworkView {
     network: String,
@@ -36,13 +35,12 @@ impl Report for NetworkView {
     }
 }
 
-/// A container.
 #[derive(Debug, Serialize)]
 struct ContainerView {
     attachments: Vec<AttachmentView>,
 }
 
-/// An attachment, with everything that anybody wrote down.
+/// An attachment, with everything that was recorded of it.
 #[derive(Debug, Serialize)]
 struct AttachmentView {
     #[serde(rename = "attachment")]
@@ -51,7 +49,7 @@ struct AttachmentView {
     result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<Box<RawValue>>,
-    /// What our plugins wrote down, by plugin.
+    /// What our plugins recorded, by plugin.
     records: serde_json::Map<String, Value>,
     #[serde(skip)]
     text: String,
@@ -137,7 +135,7 @@ fn network_view(network: &Network, known: &[Known], roots: &Roots) -> Result<Net
     })
 }
 
-/// Writes what a plugin recorded, a line for each value, by the names that lead to it.
+/// Writes what a plugin recorded, one line for each value, with the keys that lead to it.
 fn describe(text: &mut String, name: &str, value: &Value) {
     let inner = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
     match value {

@@ -1,4 +1,4 @@
-//! `list`: who is attached to what.
+//! `list`: shows who is attached to what.
 
 use std::process::ExitCode;
 
@@ -62,7 +62,7 @@ pub(crate) fn main(args: &List, common: &Common, world: &World, shell: &mut Shel
         .hint("`netwright list` alone shows every attachment"));
     }
     let shown = attachments::with_parts(&session, known);
-    // Of several networks together, each has a row.
+    // Each of several networks of one attachment has its own row.
     let rows = shown.known.iter().filter(|known| !shown.wholes.contains(&known.key));
     let rows = rows.map(|known| Row::of(known, &session.roots));
     shell.print(&Attachments { attachments: rows.collect() });

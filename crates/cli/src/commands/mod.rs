@@ -28,7 +28,7 @@ use crate::failure::{EXIT_ENVIRONMENT, EXIT_USAGE, Failure};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
 
-/// What a command returns: the exit code, which need not be 0 without a failure.
+/// What a command returns: the exit code, which may be other than 0 without a failure.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command line.
@@ -99,8 +99,8 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
     }
 }
 
-/// Says whether the arguments ask for JSON, before they are known to make sense. A usage error is
-/// answered in the form that was asked for.
+/// Says whether the arguments request JSON, before they are known to be valid. A usage error is
+/// answered in the requested form.
 fn asks_for_json(arguments: &[OsString]) -> bool {
     let ours: Vec<_> = arguments
         .iter()
@@ -111,7 +111,7 @@ fn asks_for_json(arguments: &[OsString]) -> bool {
         || ours.windows(2).any(|pair| matches!(pair, ["--output" | "-o", "json"]))
 }
 
-/// Prints help to standard output; what is wrong with the command line where errors go.
+/// Prints help to standard output, and usage errors where errors go.
 fn explain(error: &clap::Error, shell: &mut Shell) -> ExitCode {
     let text = error.render().to_string();
     match error.kind() {
@@ -130,8 +130,8 @@ fn explain(error: &clap::Error, shell: &mut Shell) -> ExitCode {
     }
 }
 
-/// Takes what clap says to people apart: the first paragraph tells what is wrong, and lists it below where there are several;
-/// `tip:` says what to do. How the command is used is in its help.
+/// Splits clap's message: the first paragraph says what is wrong, with a list below it where there
+/// are several; `tip:` says what to do. The usage is in the command's help.
 fn usage(text: &str) -> Failure {
     let mut lines = text.lines().map(str::trim);
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();

@@ -1,7 +1,8 @@
-//! Names of networks and containers, for a shell that completes a line.
+//! Lists names of networks and containers, for shells that complete a line.
 //!
-//! clap's scripts know options and words that are fixed. What they lack is asked of this executable, by a call that no help shows,
-//! so that a script that was installed once goes on offering what there is.
+//! clap's scripts know options and fixed words. For the rest they call this executable, with
+//! arguments that no help shows, so that a script which was installed once offers what there is
+//! now.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,11 +19,12 @@ use crate::world::World;
 /// The first argument of such a call.
 pub(crate) const ASKED: &str = "__names";
 
-/// What the second can be.
+/// The values of the second argument.
 const NETWORKS: &str = "networks";
 const CONTAINERS: &str = "containers";
 
-/// Writes the names of one kind, a line each. What cannot be read is not offered: nobody asked for a message.
+/// Writes the names of one kind, one per line. Silently leaves out what cannot be read: nobody
+/// asked for a message.
 pub(crate) fn main(kind: &OsStr, world: &World, shell: &mut Shell) {
     let common = Common { output: Format::Text, timeout: 1, conf_dir: None };
     let Ok(session) = Session::open(world, &common, shell, PluginSource::None) else { return };
@@ -31,7 +33,7 @@ pub(crate) fn main(kind: &OsStr, world: &World, shell: &mut Shell) {
         Some(CONTAINERS) => containers(&session),
         _ => BTreeSet::new(),
     };
-    // A name with a space or a quote would become several words, or something to be run.
+    // The shell would split a name with a space or a quote into several words, or run it.
     let plain = |name: &&String| {
         name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._:@/-".contains(letter))
     };
@@ -44,7 +46,7 @@ fn networks(session: &Session) -> BTreeSet<String> {
     session.networks(&folder).into_iter().map(|network| network.list.name).collect()
 }
 
-/// Those that are attached, and the namespaces that `ip netns` knows.
+/// Returns the attached containers, and the namespaces that `ip netns` knows.
 fn containers(session: &Session) -> BTreeSet<String> {
     let known = attachments::at_paths(session).map(|all| all.known).unwrap_or_default();
     let attached = known.iter().map(|known| known.key.container_id.to_string());
@@ -53,7 +55,7 @@ fn containers(session: &Session) -> BTreeSet<String> {
     attached.chain(named).collect()
 }
 
-/// Returns a script of clap's that asks for names where they are due.
+/// Returns clap's script, extended to ask for names where they are due.
 pub(crate) fn offered(shell: Kind, script: &str) -> String {
     match shell {
         Kind::Bash => format!("{script}{BASH}"),
@@ -63,7 +65,8 @@ pub(crate) fn offered(shell: Kind, script: &str) -> String {
     }
 }
 
-/// The place of a word among those that are no options decides; a value of an option counts as none.
+/// The place of a word among those that are not options decides; a value of an option is not
+/// counted.
 const BASH: &str = r#"
 _netwright_names() {
     local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" place=0 verb="" word i
@@ -127,7 +130,7 @@ _netwright_containers() {
 _netwright_subjects() { _netwright_networks; _netwright_containers }
 "#;
 
-/// clap names what follows each word at the end of its line.
+/// clap writes what follows each word at the end of its line.
 fn zsh(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {

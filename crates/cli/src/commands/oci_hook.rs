@@ -1,9 +1,9 @@
-//! `oci-hook`: attaching the containers of runc, crun and youki.
+//! `oci-hook`: attaches the containers of runc, crun and youki.
 //!
-//! The OCI runtime runs the hook in the host's network namespace with the container's state on standard
-//! input (OCI runtime specification, "State" and "Lifecycle"). At createRuntime the state holds the process
-//! ID and the annotations; at poststop only the ID can be relied upon. crun does not run poststop after a
-//! createRuntime that failed, so a hook that fails cleans up after itself.
+//! The OCI runtime runs the hook in the host's network namespace with the container's state on
+//! standard input (OCI runtime specification, "State" and "Lifecycle"). At createRuntime the state
+//! holds the process ID and the annotations; at poststop only the ID is reliable. crun does not run
+//! poststop after a createRuntime that failed, so a hook that fails cleans up after itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ const NETWORKS: &str = "dev.netwright.networks";
 /// The annotation that lists published ports.
 const PUBLISH: &str = "dev.netwright.publish";
 
-/// What the names of our annotations begin with.
+/// The prefix of our annotations.
 const OURS: &str = "dev.netwright.";
 
-/// The most a state may hold: annotations are the container's own and could be anything.
+/// The largest state that is read: annotations are the container's own and may be anything.
 const STATE_LIMIT: u64 = 4 << 20;
 
-/// The state of a container, as far as a hook needs it.
+/// The parts of a container's state that a hook needs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct State {
@@ -93,7 +93,8 @@ pub(crate) fn main(args: &OciHook, common: &Common, world: &World, shell: &mut S
     }
     shell.print(&served);
     match attached {
-        // Who cannot read the answer takes the hook for failed, and then crun runs no poststop.
+        // A runtime that cannot read the answer takes the hook for failed, and crun then runs no
+        // poststop.
         Some((session, plan)) if shell.unread() => {
             attach::tell_unread(shell);
             plan.undo(&session, shell);
@@ -103,7 +104,8 @@ pub(crate) fn main(args: &OciHook, common: &Common, world: &World, shell: &mut S
     }
 }
 
-/// Attaches to every network that the annotations name, if any. When one fails, those before it are detached.
+/// Attaches to every network that the annotations name, if any. When one fails, detaches those
+/// before it.
 fn attach_all(
     state: &State,
     id: &ContainerId,
@@ -136,7 +138,8 @@ fn attach_all(
     Ok(Some((session, plan)))
 }
 
-/// Refuses an annotation that somebody meant for us and mistyped: its container would start without a network.
+/// Refuses an annotation that was meant for us and mistyped: its container would start without a
+/// network.
 fn refuse_mistyped(annotations: &BTreeMap<String, String>) -> Result<(), Failure> {
     let known = [NETWORKS, PUBLISH];
     for name in annotations.keys().filter(|name| !known.contains(&name.as_str())) {
@@ -156,7 +159,7 @@ fn refuse_mistyped(annotations: &BTreeMap<String, String>) -> Result<(), Failure
     Ok(())
 }
 
-/// Detaches from everything that is known of the container, the last network first.
+/// Detaches every known attachment of the container, the last network first.
 fn detach_all(
     id: &ContainerId,
     common: &Common,

@@ -1,4 +1,4 @@
-//! `repair`: what somebody changed comes back, container by container.
+//! `repair`: restores what somebody changed, container by container.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -22,18 +22,19 @@ use crate::world::World;
 struct Repaired {
     dry_run: bool,
     attachments: Vec<Item>,
-    /// How many were as they were made.
+    /// How many were unchanged.
     sound: usize,
-    /// How many cannot be looked at: their network says `disableCheck`, or its version is older than 0.4.0.
+    /// How many cannot be checked: their network sets `disableCheck`, or its version is older than
+    /// 0.4.0.
     skipped: usize,
-    /// How many are not looked after, by the reason.
+    /// How many are not repaired, by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     apart: BTreeMap<&'static str, usize>,
     #[serde(skip)]
     exit: u8,
 }
 
-/// An attachment of which something was not as it was made.
+/// An attachment of which something had changed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Item {

@@ -1,4 +1,4 @@
-//! `status`: could a container be attached now?
+//! `status`: says whether a container could be attached now.
 
 use std::process::ExitCode;
 
@@ -35,11 +35,11 @@ struct State {
     file: Option<String>,
     cni_version: String,
     plugins: Vec<String>,
-    /// `None` where that takes rights that the caller lacks.
+    /// `None` if finding out takes rights that the caller lacks.
     ready: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<cni::Error>,
-    /// What does not stop ADD, and will be missed.
+    /// What does not stop ADD, but will be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     #[serde(skip)]
@@ -119,8 +119,8 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::from(failed.or(broken).unwrap_or(0)))
 }
 
-/// Asks every plugin of a network. A missing one is told apart from one that is not ready.
-/// What an unprivileged caller is refused says nothing of the network.
+/// Asks every plugin of a network. A missing plugin is told apart from one that is not ready. What
+/// an unprivileged caller is refused says nothing about the network.
 fn state(
     session: &Session,
     network: &Network,
@@ -166,7 +166,7 @@ fn state(
     }
 }
 
-/// Says that root is told more.
+/// Adds that root is told more.
 fn with_root(error: cni::Error) -> cni::Error {
     let error = Failure::from(error).to_cni();
     match error.details.contains(remedy::BE_ROOT) {
@@ -175,20 +175,21 @@ fn with_root(error: cni::Error) -> cni::Error {
     }
 }
 
-/// A version that a plugin lacks is negotiated by ADD, if there is another; everything else stops it.
+/// Says whether a problem stops ADD. A version that a plugin lacks is negotiated by ADD, if there
+/// is another; everything else stops it.
 fn stops_add(problem: &ValidateProblem, list: &NetworkList) -> bool {
     let ValidateProblem::Version { plugin_type, supported, .. } = problem else { return true };
     let speaks = |floor: Version| {
         let mut spoken = supported.iter().filter_map(|text| Version::parse(text));
         spoken.any(|version| floor <= version)
     };
-    // What came before a plugin is given to it from 0.3.0 on.
+    // From 0.3.0 on a plugin gets the result of the plugins before it.
     let is_first = list.plugins.first().is_some_and(|first| first.plugin_type == *plugin_type);
     let floor = if is_first { Version::V0_1_0 } else { Version::V0_3_0 };
     Version::parse(&list.cni_version).is_none() || !speaks(floor)
 }
 
-/// Tells what is wrong, and which versions the plugins speak that do not speak the list's.
+/// Describes the problem, and the versions of those plugins that do not speak the list's.
 fn spoken(error: &ValidateError) -> cni::Error {
     let told = error.problems.iter().filter_map(|problem| match problem {
         ValidateProblem::Version { plugin_type, supported, .. } => {
@@ -199,8 +200,8 @@ fn spoken(error: &ValidateError) -> cni::Error {
     told.fold(error.to_cni(), cni::Error::with_details)
 }
 
-/// Finds why ADD would fail: by what our plugins read in their configurations, by the address plugins, and by what all of them say
-/// to STATUS.
+/// Finds why ADD would fail: by how our plugins read their configurations, by the address plugins,
+/// and by all plugins' answers to STATUS.
 fn find_failure(session: &Session, list: &NetworkList) -> Option<cni::Error> {
     let runtime = &session.runtime;
     let is_own = |plugin_type: &str| {
@@ -221,7 +222,7 @@ fn find_failure(session: &Session, list: &NetworkList) -> Option<cni::Error> {
     if Version::parse(&list.cni_version).is_some_and(|version| Version::V1_1_0 <= version) {
         return asked(list);
     }
-    // Runtimes ask nobody then. Ours answer all the same, in a version that has the verb.
+    // Runtimes then ask no plugin. Ours answer all the same, in a version that has the verb.
     let types = list.plugins.iter().map(|plugin| &plugin.plugin_type).chain(&addresses);
     let all_own = types
         .into_iter()

@@ -1,4 +1,4 @@
-//! What a container asks of a network, in the words plugins understand.
+//! Translates what a container asks of a network into what plugins understand.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::args::Attach;
 use crate::failure::Failure;
 use crate::world::World;
 
-/// The name a container's first interface has when nobody chose one.
+/// The name of a container's first interface by default.
 const FIRST_IFNAME: &str = "eth0";
 
 /// The capabilities by which plugins take what we are asked for (CNI conventions).
@@ -30,7 +30,8 @@ pub(crate) fn ifname(addresses: &Addresses, world: &World) -> Result<IfName, Fai
     IfName::new(&text).map_err(|error| Failure::from(error.context("CNI_IFNAME")))
 }
 
-/// Describes an attachment: `CNI_ARGS` and `CAP_ARGS` of the environment, then what the command line says.
+/// Describes an attachment: by `CNI_ARGS` and `CAP_ARGS` of the environment, then by the command
+/// line.
 pub(crate) fn describe(
     list: &NetworkList,
     container_id: ContainerId,
@@ -60,7 +61,7 @@ pub(crate) fn describe(
         }
     }
     if !by_argument.is_empty() && !pairs.iter().any(|(key, _)| key == "IgnoreUnknown") {
-        // Every plugin of the chain gets the same arguments, and most know none of these.
+        // Every plugin of the chain gets the same arguments, and most read none of these.
         pairs.push(("IgnoreUnknown".to_owned(), "1".to_owned()));
     }
     pairs.extend(by_argument);
@@ -79,7 +80,7 @@ pub(crate) fn describe(
     Ok(attachment)
 }
 
-/// Describes an attachment with what the environment says, as cnitool does.
+/// Describes an attachment by the environment, as cnitool does.
 pub(crate) fn from_environment(
     container_id: ContainerId,
     ifname: IfName,
@@ -96,7 +97,7 @@ pub(crate) fn from_environment(
     }
 }
 
-/// Refuses a capability that no plugin of any of the networks takes: it would be left out without a word.
+/// Refuses a capability that no plugin of any of the networks takes: it would silently be left out.
 pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(), Failure> {
     let untaken = asked
         .capabilities
@@ -122,7 +123,7 @@ pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(
     )))
 }
 
-/// Refuses a list in which a plugin of ours stands where it cannot be.
+/// Refuses a list in which one of our plugins stands where it cannot be.
 pub(crate) fn refuse_out_of_place(list: &NetworkList) -> Result<(), Failure> {
     match judge::out_of_place(list) {
         Some(refusal) => Err(refusal.to_error(&list.name).into()),

@@ -1,4 +1,4 @@
-//! Who is attached to what: the cache of results and our own records, seen as one.
+//! Lists who is attached to what: the cache of results and our own records, merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,23 +22,25 @@ pub(crate) fn all(session: &Session) -> Result<Everything, Failure> {
     session.runtime.everything(&session.roots).map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Reads them without a search for containers whose path does not lead to them: for what needs the path.
+/// Reads them without a search for containers whose path no longer leads to them: for callers that
+/// need the path.
 pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
     let everything = session.runtime.everything_at_paths(&session.roots);
     everything.map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Attachments to show, and those that are several networks together.
+/// Attachments to show, and which of them consist of several networks.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// All, each network of several with what it gave.
+    /// All attachments; where one consists of several networks, also each of these with its result.
     pub(crate) known: Vec<Known>,
-    /// The attachments whose networks are there too.
+    /// The attachments whose networks are listed too.
     pub(crate) wholes: BTreeSet<AttachmentKey>,
 }
 
-/// Adds to what is known what `multi` and `netwright-multi` recorded of their networks. It is for people to read: who detaches or repairs has the
-/// plugin do it, for all of its networks.
+/// Adds what `multi` and `netwright-multi` recorded of their networks to what is known. This is for
+/// people to read: to detach or repair, a command calls the plugin, which acts on all of its
+/// networks.
 pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
     let mut parts = BTreeMap::new();
     let mut wholes = BTreeSet::new();
@@ -68,8 +70,8 @@ pub(crate) fn addresses(known: &Known) -> Vec<String> {
     result.container_ips(known.key.ifname.as_str()).map(|ip| ip.address.to_string()).collect()
 }
 
-/// Returns the published ports: as our `portmap` recorded them, and else as they were asked of plugins that publish ports, or by
-/// the network's list itself.
+/// Returns the published ports: as our `portmap` recorded them; otherwise as they were requested
+/// from plugins that publish ports, or as the network's list names them.
 fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<PortMapping> {
     let recorded = known.records.iter().find_map(portmap::published);
     let forwards = recorded.or_else(|| {
@@ -103,7 +105,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Describes an attachment; of a container of Docker's it says where Docker has put the interface.
+    /// Describes an attachment; for a container of Docker's it says where Docker has put the
+    /// interface.
     pub(crate) fn of(known: &Known, roots: &Roots) -> Self {
         let docker = dockers::endpoint(known, roots);
         Row {
@@ -118,20 +121,20 @@ impl Row {
         }
     }
 
-    /// What the container is called in a list.
+    /// Returns the container's name in a list.
     pub(crate) fn container(&self) -> String {
         self.docker.as_ref().map_or_else(|| self.container_id.clone(), dockers::Shown::name)
     }
 }
 
-/// Returns the path of the container's namespace; empty when nobody wrote it down.
+/// Returns the path of the container's namespace; empty when it was not recorded.
 fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
     let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
     sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
 }
 
-/// Keeps the attachments of one container, named by its ID or by its namespace however that is called; of one of Docker's also by its
-/// endpoint's ID as Docker shows it.
+/// Keeps the attachments of one container, named by its ID or by any name of its namespace; for a
+/// container of Docker's also by its endpoint's ID as Docker shows it.
 pub(crate) fn of_container(
     known: Vec<Known>,
     name: &super::container::ContainerName,

@@ -1,4 +1,4 @@
-//! Which container is meant.
+//! Finds the container that a name means.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +11,18 @@ use crate::world::World;
 /// Where `ip netns` keeps its names (iproute2 include/namespace.h `NETNS_RUN_DIR`).
 pub(crate) const NETNS_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// What somebody called a container, and where that leads.
+/// A name for a container, and the namespace that it means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerName {
     /// As it was written.
     pub(crate) text: String,
-    /// The path of the namespace it stands for.
+    /// The path of the namespace that it means.
     pub(crate) netns: PathBuf,
-    /// What it was taken for.
+    /// How the name was understood.
     pub(crate) kind: Kind,
 }
 
-/// What a name was taken for.
+/// How a name is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Path,
@@ -30,8 +30,8 @@ pub(crate) enum Kind {
     Name,
 }
 
-/// Decides what a name stands for: a path when it has a slash, a process ID when it is a number, else what
-/// `ip netns` calls a namespace. A number that `ip netns` knows and no process has is a name.
+/// Decides what a name means: a path if it has a slash, a process ID if it is a number, else a name
+/// of `ip netns`. A number that `ip netns` knows and no process has is a name.
 pub(crate) fn resolve(text: &str, world: &World) -> Result<ContainerName, Failure> {
     if text.is_empty() {
         return Err(Failure::usage("the container's name is empty"));
@@ -65,16 +65,17 @@ impl ContainerName {
         self.netns.to_string_lossy().into_owned()
     }
 
-    /// Returns the container ID that cnitool gives a namespace, so that both tools mean the same attachment.
+    /// Returns the container ID that cnitool gives a namespace, so that both tools mean the same
+    /// attachment.
     pub(crate) fn derived_id(&self) -> ContainerId {
         derived_id(&self.netns)
     }
 
-    /// Refuses a namespace that is not there.
+    /// Refuses a namespace that does not exist.
     pub(crate) fn require(&self) -> Result<(), Failure> {
         let Err(error) = kernel::netns::Netns::open(&self.netns) else { return Ok(()) };
         let failure = Failure::of(cni::code::INVALID_NETNS, &error);
-        // What is there and cannot be opened needs no other name.
+        // A path that exists and cannot be opened needs no suggestion of another name.
         let missing = std::fs::metadata(&self.netns)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         let is_other = matches!(error, kernel::netns::NetnsError::NotANamespace { .. });
@@ -91,7 +92,7 @@ impl ContainerName {
     }
 }
 
-/// Reads the ID that an option gives a container.
+/// Reads a container ID from an option.
 pub(crate) fn id(text: &str, option: &str) -> Result<ContainerId, Failure> {
     ContainerId::new(text).map_err(|error| {
         Failure::from(error.context(option)).hint(
@@ -100,7 +101,8 @@ pub(crate) fn id(text: &str, option: &str) -> Result<ContainerId, Failure> {
     })
 }
 
-/// Returns cnitool's container ID for a namespace: `cnitool-` and 20 digits of the SHA-512 of its path.
+/// Returns cnitool's container ID for a namespace: `cnitool-` and 20 digits of the SHA-512 of its
+/// path.
 pub(crate) fn derived_id(netns: &Path) -> ContainerId {
     let id = format!("cnitool-{}", owner::sha512_hex(&netns.to_string_lossy(), 20));
     ContainerId::new(&id).expect("hexadecimal digits are allowed in a container ID")

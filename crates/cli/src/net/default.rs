@@ -1,12 +1,11 @@
-//! The network that is there when nobody configured one.
+//! The default network, for hosts without a configured one.
 
 use cni::NetworkList;
 
-/// Its name.
 pub(crate) const NAME: &str = "netwright";
 
-/// Its configuration. The IPv4 range is one that few choose; the IPv6 prefix is a unique local one
-/// (RFC 4193), its global ID drawn at random once.
+/// Its configuration. Its IPv4 range is one that few choose; its IPv6 prefix is a unique local one
+/// (RFC 4193), with a global ID drawn at random once.
 pub(crate) const DOCUMENT: &str = include_str!("netwright.conflist");
 
 /// Returns the network.

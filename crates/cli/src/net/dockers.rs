@@ -1,5 +1,5 @@
-//! Docker's containers on our networks, by the records of `netwrightd docker`: which endpoint each is, and where Docker has put
-//! its interface.
+//! Docker's containers on our networks, by the records of `netwrightd docker`: which endpoint each
+//! is, and where Docker has put its interface.
 
 use std::path::PathBuf;
 
@@ -10,33 +10,34 @@ use state::Roots;
 
 use super::attachments::Known;
 
-/// Where the driver keeps what it knows of endpoints (docs/files.md, "Services of `netwrightd`").
+/// The folder of the driver's endpoint records (docs/files.md, "Services of `netwrightd`").
 const ENDPOINTS: &str = "docker/records/endpoints";
 /// How many digits of an ID Docker shows.
 const SHORT: usize = 12;
-/// What stands before an endpoint's ID where a container's is expected.
+/// The prefix of an endpoint's ID where a container's ID is expected.
 const PREFIX: &str = "docker:";
 
-/// What the driver's record of an endpoint tells.
+/// The parts of the driver's record of an endpoint that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Endpoint {
     network: String,
-    /// The container's namespace, once Docker has told it.
+    /// The container's namespace, once Docker has named it.
     pub(crate) sandbox: Option<PathBuf>,
-    /// As the capability `portMappings` has them.
+    /// In the form of the capability `portMappings`.
     pub(crate) ports: Option<Box<RawValue>>,
 }
 
-/// An endpoint by what Docker shows: `docker network inspect NETWORK` says which container has it.
+/// An endpoint by the IDs that Docker shows: `docker network inspect NETWORK` says which container
+/// has it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown {
     endpoint: String,
     network: String,
 }
 
-/// Reads the record of an attachment's endpoint; `None` when it is not of a container of Docker's. Of one whose record cannot be read
-/// nothing is told.
+/// Reads the record of an attachment's endpoint; `None` when it is not of a container of Docker's.
+/// A record that cannot be read gives an endpoint without details.
 pub(crate) fn endpoint(known: &Known, roots: &Roots) -> Option<Endpoint> {
     if !known.is_dockers(roots) {
         return None;
@@ -55,18 +56,18 @@ impl Endpoint {
 }
 
 impl Shown {
-    /// What stands in a list where other containers have their ID.
+    /// Returns what a list shows where other containers have their ID.
     pub(crate) fn name(&self) -> String {
         one_line(format_args!("{PREFIX}{}", self.endpoint))
     }
 }
 
-/// Says whether an endpoint is meant: by its ID as Docker shows it, or as a list does.
+/// Says whether the text means this endpoint: by its ID as Docker shows it, or as a list does.
 pub(crate) fn is_meant(known: &Known, text: &str) -> bool {
     text.strip_prefix(PREFIX).unwrap_or(text) == short(known.key.container_id.as_str())
 }
 
-/// As Docker shortens IDs.
+/// Shortens an ID as Docker does.
 fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }

@@ -1,7 +1,8 @@
-//! Whether the host forwards what a network's containers send beyond it.
+//! Checks whether the host forwards what a network's containers send beyond it.
 //!
-//! A `firewall` plugin in the list opens the way where somebody else's chain drops what is forwarded. A plugin does not know
-//! whether it is there: one sees its own configuration, not the list. So it is the command line that tells.
+//! A `firewall` plugin in the list opens the way where a chain of another program drops forwarded
+//! packets. A plugin cannot check whether `firewall` is there: it sees its own configuration, not
+//! the list. So the command line warns.
 
 use cni::NetworkList;
 use firewall::forward;
@@ -10,7 +11,7 @@ use state::Index;
 
 use crate::shell::Shell;
 
-/// The plugin that opens the way, or says itself that it cannot.
+/// The plugin that opens the way, or itself reports that it cannot.
 const OPENER: &str = "firewall";
 
 /// The keys of `bridge` that make the host the containers' router.
@@ -21,12 +22,13 @@ struct Gateway {
     is_default_gateway: bool,
 }
 
-/// Says who will drop what the containers of a network send beyond the host; empty when nobody does.
+/// Returns what will drop the packets that a network's containers send beyond the host; empty when
+/// nothing does.
 pub(crate) fn warnings(list: &NetworkList, index: &Index) -> Vec<String> {
     if !is_routed(list) || list.plugins.iter().any(|plugin| plugin.plugin_type == OPENER) {
         return Vec::new();
     }
-    // Best effort: ADD has succeeded without this answer.
+    // Best effort: ADD has succeeded without this check.
     let blockers = forward::blockers(index).unwrap_or_default();
     let told = |blocker: &forward::Blocker| {
         format!(

@@ -1,4 +1,4 @@
-//! What the commands share.
+//! Code that the commands share.
 
 pub(crate) mod attach;
 pub(crate) mod attachments;

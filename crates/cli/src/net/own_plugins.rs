@@ -1,8 +1,9 @@
 //! A folder in which the plugins of this executable are found under their names.
 //!
-//! Plugins are looked up in `CNI_PATH`, by us, by plugins that delegate and by foreign plugins that we
-//! execute. So that all of them find ours with nothing installed, every process that drives plugins has a
-//! folder of links to itself, for as long as it runs. One that was killed leaves it; the next process removes it.
+//! Plugins are looked up in `CNI_PATH`, by us, by plugins that delegate and by foreign plugins that
+//! we execute. So that all of them find ours without an installation, every process that drives
+//! plugins has a folder of links to itself for as long as it runs. A process that was killed leaves
+//! its folder; the next process removes it.
 
 use std::error::Error as _;
 use std::fs::File;
@@ -16,31 +17,32 @@ use state::Roots;
 
 use crate::failure::Failure;
 
-/// How often the folder is made again that somebody removed the one above of.
+/// How often the folder is created again after another process removed its parent.
 const TRIES: usize = 16;
 
-/// Where such folders are made when the file system of ours is full. Anybody may write above it.
+/// Where such folders are created when our file system is full. Everybody may write to its parent.
 const ELSEWHERE: &str = "/dev/shm/netwright-plugins";
 
 const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
 
-/// The folder; it is removed with the value.
+/// The folder; dropping the value removes it.
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
     dir: PathBuf,
-    /// Locked as long as the process lives: process IDs of another namespace say nothing.
+    /// Locked as long as the process lives: process IDs of another PID namespace say nothing.
     lock: Option<File>,
 }
 
 /// Why there is no folder.
 struct Refused {
-    /// The file system is full, of octets or of files.
+    /// The file system is full: no bytes or no inodes are left.
     is_full: bool,
     failure: Failure,
 }
 
 impl OwnPlugins {
-    /// Makes the folder: in memory where ours is full, since DEL and GC are what makes room.
+    /// Creates the folder; in memory if our file system is full, since DEL and GC are what makes
+    /// room.
     pub(crate) fn create(roots: &Roots) -> Result<Self, Failure> {
         collect(roots, false);
         Self::create_in(&parent(roots)).or_else(|refused| match elsewhere() {
@@ -59,7 +61,8 @@ impl OwnPlugins {
             let failure = Failure::new(code::IO_FAILURE, what).because(&error).hint(HINT);
             Refused { is_full: is_full(&error), failure }
         };
-        // Whoever ends removes the folder above when it is empty: maybe between our making it and ours in it.
+        // A process that ends removes the parent when it is empty: perhaps just before we create
+        // our folder in it.
         let mut made = state::create_directory(&own.dir, 0o700);
         for _ in 0..TRIES {
             if made.is_ok() {
@@ -78,7 +81,7 @@ impl OwnPlugins {
             let link = own.dir.join(plugin.name());
             match symlink(&target, &link) {
                 Ok(()) => {}
-                // Left by a process that had our number and was killed: it may point anywhere.
+                // A killed process with our ID left it: it may point anywhere.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     std::fs::remove_file(&link)
                         .and_then(|()| symlink(&target, &link))
@@ -90,7 +93,6 @@ impl OwnPlugins {
         Ok(own)
     }
 
-    /// Returns its path.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -98,13 +100,13 @@ impl OwnPlugins {
 
 impl Drop for OwnPlugins {
     fn drop(&mut self) {
-        // What is left when this fails is removed by the next process.
+        // If this fails, the next process removes what is left.
         let _ = std::fs::remove_dir_all(&self.dir);
         remove_if_empty(self.dir.parent());
     }
 }
 
-/// Removes the folders of processes that are gone; returns them.
+/// Removes the folders of processes that are gone; returns their paths.
 pub(crate) fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
     let mut stale = collect_in(&parent(roots), dry_run);
     if is_ours(Path::new(ELSEWHERE)) {
@@ -133,14 +135,14 @@ fn collect_in(parent: &Path, dry_run: bool) -> Vec<PathBuf> {
     stale
 }
 
-/// Returns the folder of such folders in memory, if it can be had: anybody may make one of its name.
+/// Returns the parent in memory, if we can use it: everybody may create one of its name.
 fn elsewhere() -> Option<&'static Path> {
     let parent = Path::new(ELSEWHERE);
     state::create_directory(parent, 0o700).ok()?;
     is_ours(parent).then_some(parent)
 }
 
-/// Says whether it is a folder that we made, and nobody else writes to.
+/// Says whether we created the folder, and nobody else can write to it.
 fn is_ours(dir: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     dir.symlink_metadata()
@@ -151,10 +153,11 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// How a search for a plugin that nobody has names the folders, one after the other, and their end (libcni's words).
+/// The text before and after the list of folders when a plugin is not found (libcni's words).
 const LISTED: (&str, char) = (" in path [", ']');
 
-/// Writes a search that found nothing as people do, without the folder that is gone when they look.
+/// Writes such a message for people, without our temporary folder: it is gone when they look for
+/// it.
 pub(crate) fn without_folder(text: &str) -> String {
     let own = format!("plugins/{}.", std::process::id());
     let listed = text.split_once(LISTED.0).and_then(|(before, rest)| {
@@ -170,7 +173,7 @@ fn parent(roots: &Roots) -> PathBuf {
     roots.run.join("plugins")
 }
 
-/// Removes the folder of such folders, and ours above it when nothing is left in there.
+/// Removes the parent of such folders, and our folder above it, if they are empty.
 fn remove_if_empty(parent: Option<&Path>) {
     let Some(parent) = parent else { return };
     if std::fs::remove_dir(parent).is_ok()
@@ -181,7 +184,7 @@ fn remove_if_empty(parent: Option<&Path>) {
     }
 }
 
-/// Says whether a file is this very executable, under whatever name.
+/// Says whether a file is this executable, under whatever name.
 pub(crate) fn is_own(executable: &Path) -> bool {
     let own = identity(&by_process());
     own.is_some() && identity(executable) == own
@@ -195,8 +198,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Returns a path that leads to this very executable as long as this process lives. The plain path does not
-/// when the file was replaced or removed since.
+/// Returns a path that leads to this executable as long as this process lives. The plain path does
+/// not when the file has since been replaced or removed.
 fn target() -> PathBuf {
     let by_process = by_process();
     match std::fs::read_link(&by_process) {

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use firewall::hostport::Forward;
 use serde::{Deserialize, Serialize};
 
-/// One published port, in the form of the capability `portMappings` (CNI conventions, "portMappings").
+/// One published port, in the form of the capability `portMappings` (CNI conventions,
+/// "portMappings").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PortMapping {
@@ -32,7 +33,7 @@ impl From<Forward> for PortMapping {
 /// The protocols that plugins publish.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
-/// Reads `[IP:]HOST:CONTAINER[/PROTOCOL]`; an IPv6 address stands in brackets.
+/// Reads `[IP:]HOST:CONTAINER[/PROTOCOL]`; an IPv6 address is in brackets.
 impl FromStr for PortMapping {
     type Err = String;
 
@@ -87,7 +88,7 @@ impl fmt::Display for PortMapping {
     }
 }
 
-/// Reads a list separated by commas, as annotations hold it.
+/// Reads a list separated by commas, as annotations have it.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<PortMapping>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| item.parse().map_err(|error| format!("port {item:?}: {error}"))).collect()

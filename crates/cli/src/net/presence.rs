@@ -1,4 +1,4 @@
-//! Whether a container is still there.
+//! Checks whether a container is still there.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A runtime to drive plugins with, and the networks there are.
+//! A runtime to drive plugins with, and the networks that exist.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::shell::Shell;
 use crate::world::World;
 use crate::{VERSION, plugin_process};
 
-/// Where network configurations are unless somebody says otherwise.
+/// The default folder of network configurations.
 const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
 
-/// A file that ends too early may be half written, or have been cut off.
+/// A file that ends too early may be half written, or cut off.
 const UNFINISHED: &str = "if nobody is writing the file now, its end is missing: write it again";
 
 /// What a command works with.
@@ -45,7 +45,7 @@ pub(crate) struct Network {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// Whose plugins are used.
+/// Which plugins are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PluginSource {
     /// `CNI_PATH` and this executable.
@@ -57,7 +57,7 @@ pub(crate) enum PluginSource {
 }
 
 impl Session {
-    /// Prepares for the commands that call plugins.
+    /// Prepares what commands that call plugins need.
     pub(crate) fn open(
         world: &World,
         common: &Common,
@@ -96,7 +96,8 @@ impl Session {
             .with_trace(TraceContext::from_vars(variables))
             .with_netns_override(world.variable("CNI_NETNS_OVERRIDE").unwrap_or_default())
             .with_stderr(move |said| {
-                // A plugin run without complaint may still chat; only STATUS is asked so often that it must not.
+                // A successful plugin may still write to standard error; only STATUS is called so
+                // often that it must not be shown.
                 if said.command != Command::Status {
                     errors(&String::from_utf8_lossy(said.text));
                 }
@@ -115,7 +116,7 @@ impl Session {
         })
     }
 
-    /// Returns the end of the time that an operation starting now may take.
+    /// Returns the deadline of an operation that starts now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.timeout)
     }
@@ -125,7 +126,7 @@ impl Session {
         ConfigFolder::scan(&self.conf_dir).map_err(|error| load_failure(&error))
     }
 
-    /// Finds a network; the embedded one stands in for a file of its name.
+    /// Finds a network; without a file of its name, the embedded one is used.
     pub(crate) fn network(&self, name: &str) -> Result<Network, Failure> {
         let folder = self.scan()?;
         match folder.find(name) {
@@ -166,7 +167,7 @@ impl Session {
 }
 
 impl Network {
-    /// Returns the file's path, or what stands in for one.
+    /// Returns the file's path, or what is shown without one.
     pub(crate) fn origin(&self) -> String {
         match &self.file {
             Some(path) => path.display().to_string(),
@@ -187,7 +188,7 @@ fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Says why no network came of a folder; a broken file is shown with its place.
+/// Explains why a folder gave no network; shows a broken file with the place of its error.
 pub(crate) fn load_failure(error: &LoadError) -> Failure {
     let failure = Failure::from(error.to_cni());
     match error {

@@ -1,4 +1,5 @@
-//! The networks of one container: all decided before the first is touched, all attached to or none.
+//! The networks of one container: all are decided before the first is changed, and either all are
+//! attached or none.
 
 use std::path::Path;
 
@@ -46,7 +47,7 @@ impl Plan {
                 Some(ifname) => ifname.clone(),
                 None => IfName::new(&format!("eth{index}"))?,
             };
-            // With nobody to publish, the first network explains what is missing.
+            // If none can publish ports, the first network's error explains what is missing.
             let publishes = publisher.unwrap_or_default() == index;
             let asked = Attach {
                 publish: if publishes { ports.to_vec() } else { Vec::new() },
@@ -120,12 +121,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Detaches from all networks, the last first; says of which it could not.
+    /// Detaches from all networks, the last first; reports those that failed.
     pub(crate) fn detach(&self, session: &Session, shell: &Shell) {
         self.detach_by(&session.runtime, session, shell);
     }
 
-    /// Does so for an attachment of which nobody has been told.
+    /// Does the same for an attachment that nobody has been told of.
     pub(crate) fn undo(&self, session: &Session, shell: &Shell) {
         self.detach_by(&session.runtime.clone().undoing(), session, shell);
     }

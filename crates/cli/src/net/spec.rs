@@ -1,4 +1,5 @@
-//! Which network, and with which names and addresses: `blue:ifname=eth1,ip=10.1.0.5,mac=02:00:00:00:00:01,default-route`.
+//! Which network, and with which names and addresses:
+//! `blue:ifname=eth1,ip=10.1.0.5,mac=02:00:00:00:00:01,default-route`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -24,12 +25,13 @@ pub(crate) struct Addresses {
     pub(crate) ifname: Option<IfName>,
 }
 
-/// A network and what is asked for on it.
+/// A network and what is requested of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NetworkSpec {
     pub(crate) name: String,
     pub(crate) addresses: Addresses,
-    /// The container's default route goes this way: through these gateways, or, if there are none, the network's own.
+    /// The container's default route goes this way: through these gateways, or, if there are none,
+    /// through the network's own.
     pub(crate) default_route: Option<Vec<IpAddr>>,
 }
 
@@ -106,8 +108,8 @@ impl FromStr for NetworkSpec {
     }
 }
 
-/// Reads a list separated by commas, as annotations hold it. What has an equals sign before any colon
-/// belongs to the network before it, and so does `default-route`.
+/// Reads a list separated by commas, as annotations have it. An item with an equals sign before any
+/// colon belongs to the network before it, and so does `default-route`.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<NetworkSpec>, String> {
     let mut specs: Vec<NetworkSpec> = Vec::new();
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {

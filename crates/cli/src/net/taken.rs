@@ -1,5 +1,5 @@
-//! Ports of programs of this host, and ports at addresses that it does not have. Here we are the runtime: they are refused,
-//! before anything is made.
+//! Refuses ports that programs of this host have, and ports at addresses that the host does not
+//! have. Here we are the runtime, so this happens before anything is made.
 
 use cni::{Error, NetworkList};
 use cni_plugin::codes;
@@ -9,7 +9,8 @@ use firewall::taken::{self, Families};
 use super::attach::PORT_MAPPINGS;
 use crate::failure::Failure;
 
-/// Refuses ports that are asked for, or that the network's list names itself, and that cannot be published.
+/// Refuses ports that cannot be published, whether they are requested or named by the network's
+/// list.
 ///
 /// # Errors
 /// Code 103 with the port and the program that has it.

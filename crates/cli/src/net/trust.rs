@@ -1,4 +1,4 @@
-//! Plugins that somebody else than root can change.
+//! Finds plugins that users other than root can change.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,15 @@ use cni_runtime::Runtime;
 pub(crate) const HINT: &str = "who can change a plugin is root at the next ADD: chown it to root, chmod go-w; /etc/netwright/require-trusted-plugins \
                                keeps such from being run";
 
-/// Names what others can change of a network's plugins, and of those that these call, a line each.
+/// Names the files of a network's plugins, and of the plugins that these call, that others can
+/// change, one line each.
 pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
     for plugin_type in list.plugins.iter().flat_map(types) {
         let Ok(executable) = runtime.find_plugin(&plugin_type) else { continue };
         for what in cni_invoke::distrust(&executable) {
-            // One folder is every plugin's.
+            // Plugins in one folder share what is found about it.
             if seen.insert(what.path.clone()) {
                 lines.push(format!("plugin {plugin_type:?}: {what}"));
             }
@@ -25,7 +26,7 @@ pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String>
     lines
 }
 
-/// The plugin, its address plugin, and what a chain holds.
+/// Returns the plugin, its address plugin, and the plugins in its chain.
 fn types(plugin: &PluginConfig) -> Vec<String> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Base64 (RFC 4648 §4), in which Go's JSON writes bytes.
+//! Base64 (RFC 4648 §4), the form of bytes in Go's JSON.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -20,7 +20,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads padded text; line breaks are passed over, as Go does.
+/// Reads padded text; ignores line breaks, as Go does.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
     if !digits.len().is_multiple_of(4) {

@@ -1,4 +1,4 @@
-//! Creating a file of the cache, whole, unless there is one.
+//! Creates a file of the cache, whole, unless there is one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -10,14 +10,15 @@ use state::FileError;
 
 use super::FILE_MODE;
 
-/// Creates a file with its whole content at once and locks it ([`Locked`]); `None` when there is one already.
+/// Creates a file with its whole content at once and locks it ([`Locked`]); `None` when there is
+/// one already.
 ///
-/// This is what `state::write_atomic` does, except that it never takes another's place: of two attachments
-/// that compete for a name one gets it, without a lock.
+/// This does what `state::write_atomic` does, except that it never replaces a file: of two
+/// attachments that compete for a name one gets it, without a lock.
 pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileError> {
     let temporary = Temporary::create(path)
         .map_err(|source| FileError::Create { path: path.to_owned(), source })?;
-    // Before it has its name: nobody sees it without the lock.
+    // Locked before it has its name: nobody sees it without the lock.
     let locked = Locked::take(&temporary.file);
     let written =
         (&temporary.file).write_all(bytes).and_then(|()| std::fs::hard_link(&temporary.path, path));
@@ -28,14 +29,14 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileEr
     }
 }
 
-/// The lock of an ADD that is under way on the file that records it (`man 2 flock`): it goes with the process.
+/// The lock of a running ADD on the file that records it (`man 2 flock`): it ends with the process.
 #[derive(Debug)]
 pub(super) struct Locked {
     _file: Option<File>,
 }
 
 impl Locked {
-    /// Locks a file. Where the file system does not lock, nobody can say that an ADD is under way.
+    /// Locks a file. On a file system without locks nobody can tell that an ADD is running.
     fn take(file: &File) -> Self {
         let file = file.try_clone().ok().filter(|file| file.lock().is_ok());
         Locked { _file: file }
@@ -52,13 +53,13 @@ impl Locked {
     }
 }
 
-/// Says whether somebody has locked the file. One that is gone is not locked.
+/// Says whether a process has locked the file. A file that is gone is not locked.
 pub(super) fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-/// A file on its way; removed when dropped.
+/// A file that is being written; removed when dropped.
 struct Temporary {
     path: PathBuf,
     file: File,
@@ -73,7 +74,7 @@ impl Temporary {
             let path = dir.join(format!(".reserve.{}.{number}.tmp", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path) {
                 Ok(file) => return Ok(Temporary { path, file }),
-                // Left by an earlier process of the same number.
+                // Left by an earlier process with the same ID.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }

@@ -1,4 +1,4 @@
-//! The contents of cache files: libcni's first version, and what came before it.
+//! The contents of cache files: libcni's first version, and the form before it.
 
 use cni::{AddResult, Args, AttachmentKey, ContainerId, IfName, NetworkName, Version};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::base64;
 use crate::{Attachment, CapabilityArgs};
 
-/// What `kind` says (libcni api.go `CNICacheV1`).
+/// The value of `kind` (libcni api.go `CNICacheV1`).
 const KIND: &str = "cniCacheV1";
 
 /// The content of a file.
@@ -23,7 +23,7 @@ pub(super) enum Content {
     Garbage(String),
 }
 
-/// One attachment as the file tells it.
+/// One attachment as the file describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) key: AttachmentKey,
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) config: Vec<u8>,
     /// Absent while ADD has not succeeded.
     pub(super) result: Option<Box<RawValue>>,
-    /// The boot in which ADD recorded it; other runtimes do not say.
+    /// The boot in which ADD recorded it; other runtimes do not record it.
     pub(super) boot_id: Option<String>,
 }
 
@@ -53,7 +53,7 @@ struct Writing<'a> {
     capability_args: &'a CapabilityArgs,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
-    /// Ours. libcni passes over keys that it does not know.
+    /// A key of ours. libcni ignores keys that it does not know.
     #[serde(rename = "netwright/boot-id", skip_serializing_if = "Option::is_none")]
     boot_id: Option<&'a str>,
 }
@@ -108,12 +108,12 @@ pub(super) fn write(
     serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
 }
 
-/// Reads a file's content, whatever it is.
+/// Reads a file's content, of whatever kind.
 pub(super) fn read(document: &[u8]) -> Content {
     if document.is_empty() {
         return Content::Garbage("the file is empty".to_owned());
     }
-    // Read leniently, `null` would do for an object.
+    // The lenient reader would take `null` for an object.
     if document.trim_ascii_start().first() != Some(&b'{') {
         return Content::Garbage("it is not a JSON object".to_owned());
     }

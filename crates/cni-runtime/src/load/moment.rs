@@ -1,4 +1,4 @@
-//! Reading a file that somebody may be writing.
+//! Reads a file that a program may be writing.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use state::FileError;
 
 use crate::cache::chain;
 
-/// How often a file is read at most: whoever rewrites it all the time has to stop first.
+/// How often a file is read at most: a program that rewrites it all the time has to stop first.
 const READS: usize = 8;
 
-/// What a file holds, or why nobody can say. The error's second half tells whether it may come to hold something: somebody
-/// is writing it.
+/// Returns a file's content, or why it is not known. The error's second half says whether the file
+/// may get a content: a program is writing it.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, (String, bool)> {
     let document = match at_one_moment(|| state::read_optional(path)) {
         Ok(Some(document)) => document,
@@ -24,8 +24,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, (String, bool)> {
     Ok(document)
 }
 
-/// Reads until twice the same was there. A program that writes in place (`>`, `cp`) empties a file and fills it: who reads
-/// meanwhile may get the beginning of the old and the end of the new.
+/// Reads until two reads give the same content. A program that writes in place (`>`, `cp`) empties
+/// a file and fills it: a reader meanwhile may get the beginning of the old and the end of the new.
 fn at_one_moment(
     mut read: impl FnMut() -> Result<Option<Vec<u8>>, FileError>,
 ) -> Result<Option<Vec<u8>>, (String, bool)> {
@@ -41,7 +41,7 @@ fn at_one_moment(
     Err(("it is being written all the time".to_owned(), true))
 }
 
-/// Whether a document that cannot be read is the beginning of one.
+/// Says whether a document that cannot be read is the beginning of one.
 pub(super) fn is_cut_off(document: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(document).is_err_and(|error| error.is_eof())
 }

@@ -1,7 +1,7 @@
-//! The place in a document at which a configuration goes wrong.
+//! Finds the place in a document at which a configuration is wrong.
 //!
-//! `cni` judges configurations in the reference library's words, which name no place. This reads the same
-//! document against its shape with a reader that knows where it is.
+//! `cni` checks configurations in the reference library's words, which name no place. This reads
+//! the same document against the expected shape, with a reader that knows its position.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-/// Where, and in which network.
+/// A place, and the network in which it is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -30,12 +30,14 @@ pub(super) fn find(document: &[u8], single: bool) -> Place {
     };
     match error {
         Some(error) if error.line != 0 => Place { line: error.line, column: error.column, network },
-        // The shape is right and something is missing, or nothing is right: the document as a whole.
+        // The shape is right and something is missing, or nothing is right: return the start of the
+        // document.
         _ => Place { line: 1, column: 1, network },
     }
 }
 
-/// Reads the name of a document that goes wrong after it, as one does that is not all written yet.
+/// Reads the name in a document with an error after the name, such as one that is not written
+/// completely.
 fn name_before_the_error(document: &[u8]) -> Option<String> {
     struct Keys<'n>(&'n mut Option<String>);
     impl<'de> Visitor<'de> for Keys<'_> {
@@ -54,7 +56,7 @@ fn name_before_the_error(document: &[u8]) -> Option<String> {
         }
     }
     let mut name = None;
-    // What is wrong is told elsewhere.
+    // The caller reports what is wrong.
     let _ = serde_json::Deserializer::from_slice(document).deserialize_map(Keys(&mut name));
     name
 }
@@ -65,7 +67,7 @@ struct OnlyName {
     name: AnyText,
 }
 
-/// A text, or something else.
+/// A text, or a value of another type.
 #[derive(Default)]
 struct AnyText(Option<String>);
 
@@ -110,7 +112,7 @@ impl<'de> Deserialize<'de> for PluginShape {
     }
 }
 
-/// Whether there is a type; one that cannot be is an error at its own place.
+/// Says whether there is a type; an invalid type is an error at its own place.
 #[derive(Default)]
 struct TypeShape(bool);
 

@@ -18,26 +18,28 @@ use crate::{Attachment, Runtime};
 pub struct Added {
     /// The result of the last plugin.
     pub result: AddResult,
-    /// The same as text, in the version of the list, with what plugins said beyond the specification.
+    /// The same as text, in the version of the list, with the plugins' keys beyond the
+    /// specification.
     pub document: Box<RawValue>,
 }
 
 impl Runtime<'_> {
-    /// Attaches a container to a network: runs ADD on each plugin of the list, each being given the result of
-    /// the one before it (CNI 1.1.0 §3 "Adding an attachment").
+    /// Attaches a container to a network: runs ADD on each plugin of the list; each gets the result
+    /// of the plugin before it (CNI 1.1.0 §3 "Adding an attachment").
     ///
-    /// It is a transaction. Names are checked and every executable is looked up before the first plugin runs.
-    /// When plugin *k* fails, DEL is run on *k…0* within [`Runtime::with_cleanup_time`], each being given
-    /// the last result there was; so it is when the result cannot be recorded at the end. The error that
-    /// came first is the one returned, with what became of the roll-back.
+    /// It is a transaction. Names are checked and every executable is looked up before the first
+    /// plugin runs. When plugin *k* fails, DEL is run on *k…0* within
+    /// [`Runtime::with_cleanup_time`], each with the last available result. The same happens when
+    /// the result cannot be recorded at the end. The first error is the one returned, with the
+    /// outcome of the roll-back.
     ///
-    /// An attachment that the cache already knows, in the same namespace, is never rolled back: then the
-    /// plugins refuse what is there, and undoing would take down a container's working network.
+    /// An attachment that the cache already has, in the same namespace, is never rolled back: then
+    /// the plugins refuse what exists, and undoing would take down a container's working network.
     ///
-    /// A plugin that does not support the list's version is called in the nearest that it does support, and
-    /// `prevResult` and result are converted both ways.
+    /// A plugin that does not support the list's version is called in the nearest version that it
+    /// does support, and `prevResult` and result are converted both ways.
     ///
-    /// A single plugin's configuration is run through the same path: [`NetworkList::from_plugin`].
+    /// A single plugin's configuration takes the same path: [`NetworkList::from_plugin`].
     ///
     /// # Errors
     /// [`AddError`].
@@ -132,8 +134,8 @@ impl Runtime<'_> {
         RollBack::Done
     }
 
-    /// Removes the record of an attachment of which nothing is left. Should it stay behind, it names one on
-    /// which DEL does nothing.
+    /// Removes the record of an attachment of which nothing is left. If the record stays, DEL finds
+    /// nothing to do for it.
     fn give_up(&self, reservation: &Reservation) {
         if let Err(error) = self.cache.release(reservation) {
             tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
@@ -141,16 +143,16 @@ impl Runtime<'_> {
     }
 }
 
-/// How far ADD came.
+/// How far ADD got.
 struct Walk {
-    /// How many plugins may have done something.
+    /// How many plugins may have changed something.
     ran: usize,
-    /// The last result there was.
+    /// The last available result.
     previous: Option<Chained>,
     failure: Option<PluginFailure>,
 }
 
-/// Reads what a plugin printed, and brings it into the version of the list.
+/// Reads what a plugin printed, and converts it to the version of the list.
 fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
     match answer {
         Answer::Said { stdout, asked } => {
@@ -158,7 +160,7 @@ fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
             read(&stdout, asked, wanted).map_err(PluginError::Answer)
         }
         Answer::SaidUnknown { stdout } => {
-            // A version from the future: only a result that names one we know can be read.
+            // A version newer than ours: only a result that names a version we know can be read.
             let version = AddResult::version_of(&stdout).map_err(PluginError::Answer)?;
             let Some(version) = version else {
                 return Err(PluginError::Answer(Error::new(
@@ -193,7 +195,7 @@ fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<Chained, Error
     Ok(Chained { raw, result })
 }
 
-/// Leaves out what stands between the tokens of a JSON text.
+/// Removes white space between the tokens of a JSON text.
 fn without_white_space(text: &[u8]) -> Vec<u8> {
     let (mut in_string, mut escaped) = (false, false);
     let mut kept = text.to_vec();

@@ -1,4 +1,4 @@
-//! CHECK and STATUS: questions.
+//! CHECK and STATUS, which change nothing.
 
 use std::time::Instant;
 
@@ -13,13 +13,13 @@ use crate::{Attachment, Runtime};
 
 impl Runtime<'_> {
     /// Asks each plugin of a list whether what ADD made is still there (CNI 1.1.0 §3 "Checking an
-    /// attachment"). The first that fails ends it.
+    /// attachment"). Stops at the first that fails.
     ///
-    /// A list with `disableCheck` succeeds without running anything. A plugin that supports no version with
-    /// CHECK is passed over.
+    /// A list with `disableCheck` succeeds without running anything. A plugin that supports no
+    /// version with CHECK is skipped.
     ///
     /// # Errors
-    /// [`CheckError`]; a plugin's error is shown as the plugin said it.
+    /// [`CheckError`]; a plugin's error is shown in the plugin's words.
     pub fn check_list(
         &self,
         list: &NetworkList,
@@ -50,14 +50,14 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Asks each plugin of a list whether ADD would be served (CNI 1.1.0 §2 "STATUS"). The first that fails
-    /// ends it.
+    /// Asks each plugin of a list whether ADD would be served (CNI 1.1.0 §2 "STATUS"). Stops at the
+    /// first that fails.
     ///
-    /// A list older than 1.1.0 succeeds without running anything; a plugin that supports no version with
-    /// STATUS is passed over.
+    /// A list older than 1.1.0 succeeds without running anything; a plugin that supports no version
+    /// with STATUS is skipped.
     ///
     /// # Errors
-    /// [`StatusError`]; a plugin's error is shown as the plugin said it.
+    /// [`StatusError`]; a plugin's error is shown in the plugin's words.
     pub fn status_list(
         &self,
         list: &NetworkList,

@@ -1,4 +1,4 @@
-//! DEL: every plugin, whatever the others say.
+//! DEL: runs every plugin, whatever the others answer.
 
 use std::time::Instant;
 
@@ -17,7 +17,8 @@ use crate::{Attachment, Runtime};
 pub struct Deleted {
     /// Whether the cache knew the attachment.
     pub was_cached: bool,
-    /// What was worked around: a cached result that cannot be read, a record that cannot be removed.
+    /// Problems that did not stop DEL: a cached result that cannot be read, a record that cannot be
+    /// removed.
     pub notices: Vec<String>,
 }
 
@@ -25,16 +26,17 @@ impl Runtime<'_> {
     /// Detaches a container from a network: runs DEL on each plugin of the list, the last first
     /// (CNI 1.1.0 §3 "Deleting an attachment").
     ///
-    /// Every plugin is run even when another fails or is missing. From version 0.4.0 on each is given the
-    /// result of ADD from the cache; a cache that cannot be read is passed over and reported. Arguments and
-    /// capability arguments that the caller leaves empty are taken from the cache, so that a plugin finds
-    /// what it made for them. A plugin that answers with code 3 (unknown container) has nothing to remove
-    /// and counts as successful.
+    /// Every plugin is run even when another fails or is missing. From version 0.4.0 on each gets
+    /// the result of ADD from the cache; a cache that cannot be read is ignored and reported.
+    /// Arguments and capability arguments that the caller leaves empty are taken from the cache, so
+    /// that a plugin finds what it made for them. A plugin that answers with code 3 (unknown
+    /// container) has nothing to remove and counts as successful.
     ///
-    /// The record is removed when all plugins succeeded, else it stays for the next try: DEL may be repeated
-    /// until it succeeds, and after that it succeeds again.
+    /// The record is removed when all plugins succeeded, else it stays for the next attempt: DEL
+    /// may be repeated until it succeeds, and after that it succeeds again.
     ///
-    /// When the deadline passes, the plugins that have not run yet share [`Runtime::with_cleanup_time`].
+    /// When the deadline passes, the plugins that have not run yet share
+    /// [`Runtime::with_cleanup_time`].
     ///
     /// # Errors
     /// [`DelError`] with every plugin's failure.
@@ -70,13 +72,14 @@ impl Runtime<'_> {
         Ok(deleted)
     }
 
-    /// Detaches as [`Runtime::del_list`] does, with the configuration and the arguments of the time when it
-    /// was attached. This is for networks whose configuration is gone or has changed.
+    /// Detaches as [`Runtime::del_list`] does, with the configuration and the arguments with which
+    /// it was attached. This is for networks whose configuration is gone or has changed.
     ///
     /// Set `cached.attachment.netns` to empty text when the namespace is known to be gone.
     ///
     /// # Errors
-    /// [`DelError::NoConfig`] when the cached configuration cannot be read; else as [`Runtime::del_list`].
+    /// [`DelError::NoConfig`] when the cached configuration cannot be read; else as
+    /// [`Runtime::del_list`].
     pub fn del_cached(
         &self,
         cached: &CachedAttachment,
@@ -125,7 +128,7 @@ impl Runtime<'_> {
         failures
     }
 
-    /// Reads what the cache says of an attachment that is to go.
+    /// Reads what the cache has for an attachment that is to be removed.
     fn recorded(
         &self,
         found: &Lookup,
@@ -158,12 +161,12 @@ impl Runtime<'_> {
     }
 }
 
-/// CNI 0.4.0 gave DEL its `prevResult`.
+/// CNI 0.4.0 introduced `prevResult` for DEL.
 fn takes_previous(list: &NetworkList) -> bool {
     has_verb(&list.cni_version, Command::Check)
 }
 
-/// Brings a cached result into the version of a list.
+/// Converts a cached result to the version of a list.
 pub(super) fn convert(raw: &RawValue, list: &NetworkList) -> Result<Chained, cni::Error> {
     let document = raw.get().as_bytes();
     let named = AddResult::version_of(document)?;

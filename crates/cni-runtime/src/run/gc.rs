@@ -1,4 +1,4 @@
-//! GC: what no valid attachment owns goes.
+//! GC: removes what no valid attachment owns.
 
 use std::time::Instant;
 
@@ -14,33 +14,36 @@ use crate::runtime::require_usable;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct GcReport {
-    /// The attachments on which DEL was run with success.
+    /// The attachments on which DEL succeeded.
     pub removed: Vec<AttachmentKey>,
     /// The attachments of the network that are valid.
     pub kept: Vec<AttachmentKey>,
-    /// The plugins on which the verb GC was run with success.
+    /// The plugins on which the verb GC succeeded.
     pub collected: Vec<String>,
     /// Files of the cache that hold no attachment, of whatever network.
     pub passed_over: Vec<PassedOver>,
-    /// What was worked around.
+    /// Problems that did not stop GC.
     pub notices: Vec<String>,
 }
 
 impl Runtime<'_> {
     /// Removes what no valid attachment owns (CNI 1.1.0 §2 "GC").
     ///
-    /// Each attachment of the network that the cache knows and `valid` does not name gets DEL, with the
-    /// configuration with which it was attached; the list given here stands in when the cached one cannot
-    /// be read. One whose ADD is running ([`CachedAttachment::is_under_way`]) is kept, named or not. Then, from version 1.1.0 on, each plugin of the list gets the verb GC with `valid`.
+    /// Each attachment of the network that the cache has and `valid` does not name gets DEL, with
+    /// the configuration with which it was attached, or with the list given here if the cached one
+    /// cannot be read. An attachment whose ADD is running ([`CachedAttachment::is_under_way`]) is
+    /// kept, named or not. Then, from version 1.1.0 on, each plugin of the list gets the verb GC
+    /// with `valid`.
     ///
-    /// `valid` of `None` means that nobody knows: then **every** cached attachment of the network is removed,
-    /// and plugins are called without the key. A list with `disableGC` succeeds without running anything.
+    /// With `valid` of `None` the valid attachments are not known: then **every** cached attachment
+    /// of the network is removed, and plugins are called without the key. A list with `disableGC`
+    /// succeeds without running anything.
     ///
-    /// What the deadline leaves no time to begin is not begun, and reported. The caller must hold off ADD and
-    /// DEL meanwhile.
+    /// Steps for which the deadline leaves no time are not started, and are reported. The caller
+    /// must hold off ADD and DEL meanwhile.
     ///
     /// # Errors
-    /// [`GcError`] with everything that failed, and what was done all the same.
+    /// [`GcError`] with everything that failed, and what was done nevertheless.
     pub fn gc_list(
         &self,
         list: &NetworkList,
@@ -56,7 +59,7 @@ impl Runtime<'_> {
             Ok(network) => {
                 self.gc_attachments(&network, Some(list), valid, deadline, &mut work);
                 if has_verb(&list.cni_version, Command::Gc) {
-                    // What is being made is as good as valid for its plugins, too.
+                    // For its plugins, too, an attachment that is being made counts as valid.
                     let under_way = std::mem::take(&mut work.under_way);
                     let valid: Option<Vec<_>> =
                         valid.map(|valid| valid.iter().cloned().chain(under_way).collect());
@@ -67,8 +70,8 @@ impl Runtime<'_> {
         work.end()
     }
 
-    /// Removes the attachments of a network whose configuration is gone, each with the one that the cache
-    /// holds. Those whose cached configuration says `disableGC` are kept.
+    /// Removes the attachments of a network whose configuration is gone, each with its cached
+    /// configuration. Those whose cached configuration has `disableGC` are kept.
     ///
     /// # Errors
     /// As [`Runtime::gc_list`].
@@ -100,7 +103,7 @@ impl Runtime<'_> {
             let key = cached.key();
             let disabled =
                 list.is_none() && cached.list().is_ok_and(|cached_list| cached_list.disable_gc);
-            // Whoever made the list cannot have known of one that is being made.
+            // The author of the list cannot have known of an attachment that is being made.
             let is_under_way = cached.is_under_way();
             if is_under_way {
                 work.under_way.push(GcAttachment {
@@ -112,7 +115,8 @@ impl Runtime<'_> {
                 work.report.kept.push(key);
                 continue;
             }
-            // Each DEL that overruns has time of its own; there may be a thousand of them.
+            // Each DEL after the deadline has its own cleanup time; there may be a thousand of
+            // them.
             let outcome = if Time::Given(deadline).is_up() {
                 Err(DelError::NoTimeLeft)
             } else {

@@ -1,4 +1,4 @@
-//! Repair: CHECK that puts back what it can, of every plugin.
+//! Repair: CHECK of every plugin, which restores what it can.
 
 use std::time::Instant;
 
@@ -10,39 +10,39 @@ use crate::error::{CheckError, PluginFailure};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
 
-/// What came of looking after one attachment.
+/// The result of repairing one attachment.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Repairs {
-    /// What was put back: the plugin's type, and a line for each thing.
+    /// What was restored: the plugin's type, and a line for each thing.
     pub put_back: Vec<(String, String)>,
     /// What each plugin still finds wrong, in the order of the chain.
     pub left: Vec<PluginFailure>,
-    /// The list says `disableCheck`, or is of a version that has no CHECK: nothing was run.
+    /// The list has `disableCheck`, or is of a version without CHECK: nothing was run.
     pub skipped: bool,
 }
 
-/// What plugins are asked.
+/// What plugins are asked to do.
 #[derive(Debug, Clone, Copy)]
 enum Asked<'a> {
     ToLook,
-    /// Where ADD made the interface, or where it is since.
+    /// Repair, where ADD made the interface, or where it is since.
     ToRepair(Option<&'a Moved>),
 }
 
-/// Where an interface is that somebody has moved behind ADD, as Docker does.
+/// Where the interface is after a program moved it since ADD, as Docker does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
     /// The path of the namespace.
     pub netns: String,
     /// The interface's name in it.
     pub ifname: IfName,
-    /// Destinations of routes that ADD made and that are somebody else's to make there.
+    /// Destinations of routes that ADD made and that another program is to make there.
     pub not_ours: Vec<IpNet>,
 }
 
 impl Moved {
-    /// Rewrites what ADD reported, as if it had made the interface where it is.
+    /// Rewrites the result of ADD, as if ADD had made the interface where it is now.
     fn rewrite(&self, previous: &Chained, attached_as: &IfName) -> Result<Chained, Error> {
         let mut result = previous.result.clone();
         for link in &mut result.interfaces {
@@ -59,11 +59,13 @@ impl Moved {
 }
 
 impl Runtime<'_> {
-    /// Puts back what ADD made and somebody changed, as far as the plugins can, and reports the rest.
+    /// Restores what ADD made and somebody changed, as far as the plugins can, and reports the
+    /// rest.
     ///
-    /// Each plugin gets CHECK with the key [`cni::REPAIR`]; one that does not know the key only checks. Unlike
-    /// [`Runtime::check_list`] this goes on after a failure, because the plugins of a chain can be repaired each by
-    /// itself. The list must be the one the attachment was made with ([`crate::CachedAttachment::list`]).
+    /// Each plugin gets CHECK with the key [`cni::REPAIR`]; one that does not know the key only
+    /// checks. Unlike [`Runtime::check_list`] this continues after a failure, because each plugin
+    /// of a chain can be repaired by itself. The list must be the one with which the attachment was
+    /// made ([`crate::CachedAttachment::list`]).
     ///
     /// # Errors
     /// [`CheckError`] when nothing could be run at all.
@@ -76,8 +78,9 @@ impl Runtime<'_> {
         self.ask_all(list, attachment, Asked::ToRepair(None), deadline)
     }
 
-    /// Does as [`Runtime::repair_list`] does, for an interface that is no longer where ADD made it: each plugin is told where it is,
-    /// by `CNI_NETNS`, `CNI_IFNAME` and `prevResult`, and by [`cni::ATTACHED_AS`] whose it is.
+    /// Does what [`Runtime::repair_list`] does, for an interface that is no longer where ADD made
+    /// it: `CNI_NETNS`, `CNI_IFNAME` and `prevResult` tell each plugin where it is, and
+    /// [`cni::ATTACHED_AS`] whose it is.
     ///
     /// # Errors
     /// As [`Runtime::repair_list`].
@@ -91,7 +94,8 @@ impl Runtime<'_> {
         self.ask_all(list, attachment, Asked::ToRepair(Some(moved)), deadline)
     }
 
-    /// Asks every plugin of a list what is not as ADD left it, and changes nothing: what [`Runtime::repair_list`] would find.
+    /// Asks every plugin of a list what differs from what ADD left, and changes nothing: what
+    /// [`Runtime::repair_list`] would find.
     ///
     /// # Errors
     /// As [`Runtime::repair_list`].
@@ -150,7 +154,7 @@ impl Runtime<'_> {
         let mut left: Vec<_> =
             list.plugins.iter().filter_map(|plugin| Some((plugin, ask(plugin)?))).collect();
         if repair {
-            // What a later plugin has put back may be what an earlier one misses.
+            // A later plugin may have restored what an earlier one misses.
             left =
                 left.into_iter().filter_map(|(plugin, _)| Some((plugin, ask(plugin)?))).collect();
         }

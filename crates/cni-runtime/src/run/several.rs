@@ -23,11 +23,11 @@ pub struct Member {
 pub struct SeveralError {
     /// The network that failed.
     pub network: String,
-    /// The interface there would have been.
+    /// The interface that it would have had.
     pub ifname: cni::IfName,
-    /// Why.
+    /// The error of ADD.
     pub cause: AddError,
-    /// What could not be undone; every other network is as if it had never been.
+    /// What could not be undone; every other network is as if nothing had happened.
     pub left: Left,
 }
 
@@ -42,7 +42,7 @@ impl Left {
         self.0.is_empty()
     }
 
-    /// Tells of them in the details of the error that had them undone.
+    /// Adds them to the details of the error because of which they were undone.
     #[must_use]
     pub fn tell(&self, error: Error) -> Error {
         self.0.iter().fold(error, |error, (network, left)| {
@@ -52,7 +52,8 @@ impl Left {
 }
 
 impl SeveralError {
-    /// Returns the error object for it: the plugin's own code and message; what could not be undone is told in the details.
+    /// Returns the error object: the plugin's own code and message; its details list what could not
+    /// be undone.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         self.left.tell(self.cause.to_cni())
@@ -60,8 +61,9 @@ impl SeveralError {
 }
 
 impl Runtime<'_> {
-    /// Attaches a container to several networks in order, one after the other: to all or to none. Each is a transaction as
-    /// [`Runtime::add_list`] is; when one fails, DEL is run on those before it, the last first.
+    /// Attaches a container to several networks, one after the other: to all or to none. Each is a
+    /// transaction as [`Runtime::add_list`] is; when one fails, DEL is run on those before it, the
+    /// last first.
     ///
     /// # Errors
     /// [`SeveralError`].
@@ -88,7 +90,8 @@ impl Runtime<'_> {
         Ok(added)
     }
 
-    /// Detaches a container from several networks, the last first; a failure keeps none of the others.
+    /// Detaches a container from several networks, the last first; a failure does not stop the
+    /// others.
     pub fn del_several(&self, members: &[Member], deadline: Option<Instant>) -> Left {
         let delete = |member: &Member| {
             let deleted = self.del_list(&member.list, &member.attachment, deadline);

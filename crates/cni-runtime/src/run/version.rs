@@ -1,4 +1,4 @@
-//! VERSION, and which version to speak with a plugin that does not support the list's.
+//! VERSION, and the choice of a version for a plugin that does not support the list's.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,10 +19,11 @@ pub struct VersionInfo {
     pub supported: Vec<String>,
 }
 
-/// What plugins that know no VERSION say (libcni invoke/raw_exec.go).
+/// The answer of plugins that do not know VERSION (libcni invoke/raw_exec.go).
 const UNKNOWN_VERSION_VERB: &str = "unknown CNI_COMMAND: VERSION";
 
-/// What fills variables that VERSION has no use for, because old plugins insist on them (as libcni does).
+/// The value of variables that VERSION does not use, because old plugins insist on them (as libcni
+/// does).
 const DUMMY: &str = "dummy";
 
 impl VersionInfo {
@@ -36,8 +37,8 @@ impl VersionInfo {
         self.supported.iter().any(|text| Version::parse(text) == Some(version))
     }
 
-    /// Returns the highest version that both sides speak and that is not above `wanted`; failing that, the
-    /// lowest above it. Versions below `floor` do not count.
+    /// Returns the highest version that both sides speak and that is not above `wanted`; if there
+    /// is none, the lowest above it. Ignores versions below `floor`.
     #[must_use]
     pub fn nearest(&self, wanted: Version, floor: Version) -> Option<Version> {
         let mut common: Vec<Version> =
@@ -80,7 +81,7 @@ impl VersionInfo {
 impl Runtime<'_> {
     /// Asks a plugin which versions it supports.
     ///
-    /// A plugin that does not know the question supports 0.1.0 and nothing else.
+    /// A plugin that does not know VERSION supports 0.1.0 and nothing else.
     ///
     /// # Errors
     /// [`PluginFailure`] when it is not found, does not run, or answers something else.

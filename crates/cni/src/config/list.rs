@@ -10,7 +10,8 @@ use crate::version::{self, InvalidVersion, Version};
 
 /// A network list (CNI 1.1.0 §1 "Network configuration format").
 ///
-/// The name is text as written: the library loads lists whose name plugins will refuse.
+/// The name is the unchecked text: the library also loads lists with names that plugins will
+/// refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkList {
     /// The network's name.
@@ -21,7 +22,7 @@ pub struct NetworkList {
     pub disable_check: bool,
     /// Runtimes must not call GC.
     pub disable_gc: bool,
-    /// The drop-in folder is not looked at.
+    /// The drop-in folder is ignored.
     pub load_only_inlined_plugins: bool,
     /// The plugins, in the order of ADD.
     pub plugins: Vec<PluginConfig>,
@@ -30,17 +31,17 @@ pub struct NetworkList {
 }
 
 impl NetworkList {
-    /// Reads a network list. It may lack plugins when they are to come from the drop-in folder.
+    /// Reads a network list. It may have no plugins if they are to come from the drop-in folder.
     ///
-    /// The keys of the list itself are compared exactly and `null` is a value of the wrong type, unlike
-    /// anywhere else, because the reference library reads lists that way.
+    /// Unlike elsewhere, the keys of the list itself are compared exactly and `null` is a value of
+    /// the wrong type, because the reference library reads lists that way.
     ///
     /// The version is the highest of `cniVersion` and `cniVersions` that is not newer than
-    /// [`Version::CURRENT`]; `cniVersion` alone is taken as it is, whatever it says, for plugins to judge.
+    /// [`Version::CURRENT`]; `cniVersion` alone is taken unchecked, for plugins to judge.
     ///
     /// # Errors
-    /// Code 6 when it is not a JSON object or a plugin's object has a wrong type in it; code 7, in the
-    /// reference library's words, when the list makes no sense.
+    /// Code 6 when it is not a JSON object or a plugin's object has a wrong type in it; code 7, in
+    /// the reference library's words, when the list makes no sense.
     pub fn parse(document: &[u8]) -> Result<Self, Error> {
         let undecodable = |error| {
             Error::new(code::DECODE_FAILURE, format!("error parsing configuration list: {error}"))
@@ -67,8 +68,8 @@ impl NetworkList {
         })
     }
 
-    /// Makes a list of one plugin's configuration, as `.conf` and `.json` files hold it. Of the list's own
-    /// keys it has only `name` and `cniVersion`, each possibly empty.
+    /// Makes a list of one plugin's configuration, as in `.conf` and `.json` files. Of the list's
+    /// own keys it has only `name` and `cniVersion`, each possibly empty.
     ///
     /// # Errors
     /// As [`PluginConfig::parse`].
@@ -91,7 +92,7 @@ impl NetworkList {
     }
 }
 
-/// A list's entries as kept text.
+/// A list's entries as unparsed text.
 struct RawList<'a> {
     entries: Vec<(String, &'a RawValue)>,
     text: &'a str,
@@ -149,8 +150,8 @@ impl<'a> RawList<'a> {
     }
 }
 
-/// Chooses the highest version this library speaks (libcni's rule). Of texts that mean the same version
-/// the first stays.
+/// Chooses the highest version that this library speaks (libcni's rule). Of several texts for the
+/// same version it keeps the first.
 fn choose_version(raw: &RawValue, cni_version: String) -> Result<String, Error> {
     let listed: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| {
         invalid(format_args!("invalid type for cniVersions: {}", go_type(raw))).with_details(
@@ -199,7 +200,7 @@ fn go_type(raw: &RawValue) -> &'static str {
     }
 }
 
-/// Names the type of a value for people.
+/// Names the type of a value for people to read.
 fn json_type(raw: &RawValue) -> &'static str {
     match raw.get().bytes().next() {
         Some(b'"') => "a string",

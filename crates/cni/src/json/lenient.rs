@@ -1,8 +1,8 @@
 //! The deserializer that follows Go's rules.
 //!
-//! It works on kept text: an object or array is split into the texts of its parts, each part is read in
-//! turn, and scalars are handed to `serde_json`. So each level of a type scans its text once more; the
-//! limit on depth bounds that.
+//! It works on unparsed text: it splits an object or array into the texts of its parts, reads each
+//! part in turn, and leaves scalars to `serde_json`. So each level of a type scans its text once
+//! more; the limit on depth bounds that.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::unknown::Log;
 use super::{JsonError, MAX_DEPTH, same_key};
 
-/// A deserializer over kept text that follows the rules of this module.
+/// A deserializer over unparsed text that follows the rules of this module.
 #[derive(Clone, Copy)]
 pub(super) struct Lenient<'de, 'log> {
     raw: &'de RawValue,
@@ -41,7 +41,8 @@ impl<'de, 'log> Lenient<'de, 'log> {
         serde_json::Deserializer::from_str(self.raw.get())
     }
 
-    /// Steps into a part. Recursion ends here, whatever text the caller kept.
+    /// Descends into a part. The depth limit ends the recursion here, whatever text the caller
+    /// kept.
     fn part(self, raw: &'de RawValue) -> Result<Self, JsonError> {
         if MAX_DEPTH <= self.depth {
             return Err(de::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels")));
@@ -79,7 +80,8 @@ impl<'de, 'log> Lenient<'de, 'log> {
         Vec::deserialize(&mut self.json()).map_err(|error| JsonError::unplaced(&error))
     }
 
-    /// Keeps the entries that name a field, under the field's own spelling: the last that is spelled so, or else the last of any case.
+    /// Keeps the entries that name a field, under the field's own spelling: the last with exactly
+    /// that spelling, or else the last of any case.
     fn fields(self, known: &'static [&'static str]) -> Result<Pairs<'de>, JsonError> {
         let mut kept: Pairs<'de> = Vec::new();
         let mut settled: Vec<&str> = Vec::new();
@@ -107,8 +109,8 @@ impl<'de, 'log> Lenient<'de, 'log> {
     }
 }
 
-/// Scalars: `null` is the type's zero value, as Go leaves it (a list `[null]` of strings holds one empty
-/// string). Fields never get here with `null`; they keep their own default.
+/// Scalars: `null` is the type's zero value, as Go leaves it (a list `[null]` of strings holds one
+/// empty string). Fields never get here with `null`; they keep their own default.
 macro_rules! forward_scalars {
     ($($method:ident => $visit:ident($zero:expr),)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, JsonError> {
@@ -208,7 +210,8 @@ impl<'de> de::Deserializer<'de> for Lenient<'de, '_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, JsonError> {
-        // serde_json hands out kept text (RawValue) only through its own deserializer, asked by this name.
+        // serde_json returns unparsed text (RawValue) only through its own deserializer, which it
+        // recognises by this name.
         if name.starts_with("$serde_json::private::") {
             return de::Deserializer::deserialize_newtype_struct(&mut self.json(), name, visitor)
                 .map_err(|error| JsonError::unplaced(&error));

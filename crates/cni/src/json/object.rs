@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use super::{JsonError, from_slice, same_key};
 
-/// A JSON object whose values stay the text they were, in their order.
+/// A JSON object that keeps the text and the order of its values.
 ///
-/// Keys are compared exactly by the methods without a suffix and without regard to case, as Go does it,
-/// by those that say so. Of equal keys the last one counts, as in Go. Keys are decoded and written anew,
-/// so a key keeps its meaning but not its escapes; values keep every byte.
+/// Methods whose name says so compare keys without regard to case, as Go does; the others compare
+/// exactly. Of equal keys the last one counts, as in Go. Keys are decoded and written anew, so a
+/// key keeps its meaning but not its escapes; values keep every byte.
 #[derive(Clone, Default)]
 pub struct Object {
     entries: Vec<(String, Box<RawValue>)>,
@@ -39,14 +39,15 @@ impl Object {
         self.entries.iter().rev().find(|(k, _)| k == key).map(|(_, value)| &**value)
     }
 
-    /// Returns the value of a key, compared without regard to case; one that is spelled exactly goes before others.
+    /// Returns the value of a key, compared without regard to case; a key that is spelled exactly
+    /// takes precedence.
     #[must_use]
     pub fn get_ignore_case(&self, key: &str) -> Option<&RawValue> {
         let in_any_case = || self.entries.iter().rev().find(|(k, _)| same_key(key, k));
         self.get(key).or_else(|| in_any_case().map(|(_, value)| &**value))
     }
 
-    /// Sets a key: its first entry (without regard to case) keeps its place, others go.
+    /// Sets a key: its first entry (without regard to case) keeps its place, others are removed.
     pub fn set(&mut self, key: &str, value: Box<RawValue>) {
         let mut new = Some((key.to_owned(), value));
         self.entries.retain_mut(|entry| {
@@ -63,7 +64,8 @@ impl Object {
     /// Sets a key to anything that serialises.
     ///
     /// # Panics
-    /// When `value` cannot be written as JSON, which only a map with keys that are not strings can cause.
+    /// When `value` cannot be written as JSON, which only a map with keys that are not strings can
+    /// cause.
     pub fn set_value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) {
         let raw = serde_json::value::to_raw_value(value).expect("our types serialise to JSON");
         self.set(key, raw);

@@ -1,4 +1,4 @@
-//! Keys that no type reads.
+//! Finds keys that no type reads.
 
 use std::cell::RefCell;
 
@@ -24,8 +24,8 @@ pub struct UnknownKey {
 }
 
 impl UnknownKey {
-    /// Returns the known key that was probably meant, if one is near: at most one edit for every three
-    /// letters, an edit being a letter added, left out, replaced, or swapped with its neighbour.
+    /// Returns the known key that was probably meant, if one is near: at most one edit for every
+    /// three letters. An edit adds, drops or replaces a letter, or swaps it with its neighbour.
     #[must_use]
     pub fn nearest(&self) -> Option<&'static str> {
         let written: Vec<char> = self.key.chars().take(MAX_COMPARED).collect();
@@ -42,10 +42,11 @@ impl UnknownKey {
     }
 }
 
-/// Keys of this length or more are nobody's misspelling; the bound keeps [`distance`] cheap.
+/// Keys of this length or more do not count as misspellings; the bound keeps [`distance`] cheap.
 const MAX_COMPARED: usize = 64;
 
-/// The most keys [`unknown_keys`] lists: nobody reads more, and a hostile document could hold millions.
+/// The most keys that [`unknown_keys`] lists: nobody reads more, and a hostile document could hold
+/// millions.
 const MAX_LISTED: usize = 1000;
 
 /// The longest part of a path that is kept; keys of maps can be of any length.
@@ -75,8 +76,8 @@ fn distance(written: &[char], known: &str) -> usize {
     above[known.len()]
 }
 
-/// Lists the keys of `document` that `T` and the types inside it do not read, in their order, at most the
-/// first thousand.
+/// Lists the keys of `document` that `T` and the types inside it do not read, in their order, at
+/// most the first thousand.
 ///
 /// # Errors
 /// [`JsonError`] when the document cannot be read as a `T` at all.
@@ -89,7 +90,7 @@ pub fn unknown_keys<'de, T: Deserialize<'de>>(
     Ok(log.into_found())
 }
 
-/// What a look for unknown keys has met so far.
+/// The state of a search for unknown keys.
 pub(super) struct Log<'de> {
     document: &'de str,
     path: RefCell<Vec<String>>,
@@ -119,8 +120,8 @@ impl<'de> Log<'de> {
         found.push((self.offset_of_key(value), key));
     }
 
-    /// Finds where the key of a value begins, going back over the colon and the key's closing quote. A
-    /// quote within a key follows a backslash, the one that opens it never does.
+    /// Finds where the key of a value begins, going back over the colon and the key's closing
+    /// quote. A quote within a key follows a backslash, its opening quote never does.
     fn offset_of_key(&self, value: &RawValue) -> usize {
         let bytes = self.document.as_bytes();
         let mut at = value.get().as_ptr().addr() - self.document.as_ptr().addr();

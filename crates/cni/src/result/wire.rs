@@ -55,7 +55,7 @@ pub(super) fn parse_as(document: &[u8], version: Version) -> Result<AddResult, E
     .map_err(|error| decode(&error))
 }
 
-/// Leaves of an interface what 0.3.x and 0.4.0 know.
+/// Keeps the fields of an interface that 0.3.x and 0.4.0 know.
 fn strip_to_v0_4(link: &mut Interface) {
     *link = Interface {
         name: std::mem::take(&mut link.name),
@@ -92,7 +92,7 @@ struct NewResult {
     ips: Vec<NewIp>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<Route>,
-    /// Always written before 1.0.0, only when it says something since.
+    /// Always written before 1.0.0; since then only when it is not empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     dns: Option<Dns>,
 }

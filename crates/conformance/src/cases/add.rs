@@ -1,4 +1,4 @@
-//! ADD: what it makes, what it refuses, what it leaves when it fails.
+//! ADD: what it makes, what it refuses, what a failed one leaves.
 
 use std::thread;
 
@@ -88,7 +88,7 @@ fn configures_routes(bench: &Bench) -> Outcome {
     Ok(())
 }
 
-/// Puts a link of the wanted name into the container.
+/// Creates a link of the wanted name in the container.
 fn occupy(target: &Target) -> Outcome {
     use kernel::route::{LinkKind, NewLink, VethPeer};
     let mut peer = VethPeer::new(&target.ifname);
@@ -108,7 +108,7 @@ fn makes_links(bench: &Bench) -> Outcome {
 
 fn existing_ifname(bench: &Bench) -> Outcome {
     makes_links(bench)?;
-    // Shared things are made by a first attachment.
+    // A first attachment creates what attachments share.
     let _first = bench.attach(2)?;
     let target = bench.container(1)?;
     occupy(&target)?;
@@ -135,7 +135,7 @@ fn error_version(bench: &Bench) -> Outcome {
     )
 }
 
-/// Makes ADD fail: by its delegate, or by a name that is taken.
+/// Makes ADD fail: by an error of its delegate, or by a name that is taken.
 fn failing(bench: &Bench) -> Outcome<Target> {
     makes_links(bench)?;
     let target = bench.container(1)?;
@@ -167,7 +167,7 @@ fn failed_then_del(bench: &Bench) -> Outcome {
     bench.about("DEL", &target).send().succeeded()?;
     let mut changes = bench.machine()?.since(&before);
     if bench.delegates().is_err() {
-        // The link in the way was not the plugin's, and DEL may take it for its own.
+        // The link in the way was not the plugin's, but DEL may take it for its own.
         changes.retain(|line| !line.contains("mine1"));
     }
     expect(changes.is_empty(), "nothing of it is left", || changes.join("\n"))
@@ -208,7 +208,7 @@ fn many_at_once(bench: &Bench) -> Outcome {
     if bench.profile.single {
         return not_applicable("it serves one container at a time");
     }
-    // The bench keeps a log of calls and is one thread's: the calls are made ready here and sent there.
+    // The bench logs calls and belongs to one thread: the calls are prepared here and sent there.
     let targets: Vec<Target> = (1..=CROWD).map(|n| bench.container(n)).collect::<Outcome<_>>()?;
     let before = bench.machine()?;
     let asks = targets.iter().map(|target| bench.about("ADD", target).detached());
@@ -227,12 +227,13 @@ fn many_at_once(bench: &Bench) -> Outcome {
     at_once(asks.collect())?;
     let changes = bench.machine()?.without_frames().since(&before.without_frames());
     let own: Vec<_> = changes.iter().filter(|line| line.starts_with("+ link ")).collect();
-    // What all shared may stay; what one had may not: eight of a kind are the sign.
+    // What all attachments shared may stay; what each of them had may not: eight of a kind show
+    // that.
     let limit = usize::from(CROWD);
     expect(own.len() < limit, "nothing of the attachments is left", || changes.join("\n"))
 }
 
-/// Sends calls at the same time; each must succeed. Calls that print nothing return null.
+/// Sends calls at the same time; each must succeed. Returns null for calls that print nothing.
 fn at_once(calls: Vec<crate::bench::Detached>) -> Outcome<Vec<Value>> {
     let answers = thread::scope(|scope| {
         let threads: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.send())).collect();

@@ -70,7 +70,7 @@ fn change(bench: &Bench, target: &Target, set: LinkSet) -> Outcome {
     inside.apply_one(&Change::SetLink { ifindex, set }).or_broken("change a link")
 }
 
-/// The interface that the plugin configures.
+/// Returns the interface that the plugin configures.
 fn name_of(bench: &Bench) -> &'static str {
     if bench.job.plugin == "loopback" { "lo" } else { IFNAME }
 }

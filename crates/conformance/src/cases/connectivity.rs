@@ -1,4 +1,4 @@
-//! Connections, where the plugin claims to make them.
+//! Connectivity, where the plugin claims to provide it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = cases![
 
 const PORT: u16 = 8080;
 
-/// Whence a published port is tried.
+/// Where connections to a published port come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Outside,
@@ -89,7 +89,7 @@ fn answers(from: &Netns, to: IpAddr, whence: &str) -> Outcome {
 fn reached_from_machine(bench: &Bench, to: SocketAddr) -> Outcome {
     answers(&here()?, to.ip(), "the machine")?;
     if bench.job.plugin == "sbr" {
-        // An answer by UDP that names no source is routed before it has one.
+        // A UDP answer without a source address is routed before it gets one.
         return reached_by_tcp(&here()?, to, "the machine");
     }
     reached(&here()?, to, "the machine")
@@ -207,7 +207,7 @@ fn closed(bench: &Bench) -> Outcome {
     expect(tried.is_err(), "the port is closed", || "it is open".to_owned())
 }
 
-/// Another machine, on a cable with ours, which forwards from now on.
+/// Creates another machine, on a cable with ours, which forwards from now on.
 fn outside(bench: &Bench) -> Outcome<Container> {
     let outside = bench.namespace("outside")?;
     let mut peer = VethPeer::new("eth0");

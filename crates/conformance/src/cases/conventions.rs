@@ -1,4 +1,5 @@
-//! Conventions: what runtimes and plugins agree on beside the specification (CONVENTIONS.md), and robustness.
+//! Conventions: agreements of runtimes and plugins beside the specification (CONVENTIONS.md), and
+//! robustness.
 
 use serde_json::{Value, json};
 

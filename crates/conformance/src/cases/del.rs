@@ -1,4 +1,4 @@
-//! DEL: it may come late, twice, out of order, and with little to go by.
+//! DEL: it may come late, twice, out of order, and with little information.
 
 use crate::bench::{Ask, Bench, IFNAME, Target};
 use crate::case::{ALL, Case, INTERFACE, LINKS, OrBroken as _, Outcome, cases, expect};
@@ -66,13 +66,13 @@ pub(super) const CASES: &[Case] = cases![
         "DEL with nothing but the attachment's name succeeds and cleans up." => |bench| lacking(bench, 15);
 ];
 
-/// Which of the things that a runtime gives are missing, as bits.
+/// What of a runtime's usual input is missing, as bits.
 const NETNS: u8 = 1;
 const PREV_RESULT: u8 = 2;
 const RUNTIME_CONFIG: u8 = 4;
 const ARGS: u8 = 8;
 
-/// DEL of an attachment, with some of what a runtime gives missing.
+/// Begins DEL of an attachment, with some of a runtime's usual input missing.
 fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> Ask<'b> {
     let mut ask = bench.about("DEL", target);
     if missing & NETNS != 0 {
@@ -90,9 +90,11 @@ fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> Ask<'b> {
     ask
 }
 
-/// What the machine has that DEL of the second attachment must take away, with a first that stays.
+/// A second attachment beside a first that stays, and the machine as DEL of the second must leave
+/// it.
 ///
-/// The second attachment's own container and link (for a chained plugin) are there before ADD and after DEL.
+/// The second attachment's own container and link (for a chained plugin) exist before ADD and after
+/// DEL.
 struct Beside {
     target: Target,
     before: Snapshot,
@@ -100,7 +102,8 @@ struct Beside {
 
 fn beside(bench: &Bench) -> Outcome<Beside> {
     let _first = bench.attach(2)?;
-    // What is made once and for all, last addresses given and the like, is made by one that comes and goes.
+    // An attachment that comes and goes creates what is made only once, such as the record of the
+    // last address.
     let guest = bench.attach(3)?;
     bench.detach(&guest)?;
     let target = bench.container(1)?;
@@ -109,17 +112,17 @@ fn beside(bench: &Bench) -> Outcome<Beside> {
     Ok(Beside { target, before })
 }
 
-/// Expects the machine to be as it was, but for links that went with their namespace.
+/// Expects the machine to be as it was, except for links that went with their namespace.
 fn as_before(bench: &Bench, before: &Snapshot, own_link: bool) -> Outcome {
     let mut changes = bench.machine()?.since(before);
     changes.retain(|line| !line.contains("/last_reserved_ip"));
     if own_link {
-        // The suite's own link to a container of a chained plugin: it is gone with the container.
+        // The suite's own link to a container of a chained plugin: it went with the container.
         changes.retain(|line| {
             !line.contains("link1") && !line.contains("89.1.") && !line.contains("fd89:0:0:1:")
         });
     }
-    // A machine's end of a host-device comes back; its neighbour tables do as they like.
+    // The link of a host-device comes back to the machine; its neighbour tables may differ.
     expect(changes.is_empty(), "the machine is as before ADD", || changes.join("\n"))
 }
 
@@ -133,13 +136,14 @@ fn lacking(bench: &Bench, missing: u8) -> Outcome {
     incomplete(bench, &target, missing).send().succeeded()?;
     let moved = bench.job.plugin == "host-device" && gone;
     if moved {
-        // The link of the machine's went with the namespace: nothing could bring it back.
+        // The machine's link went with the namespace: nothing could bring it back.
         return Ok(());
     }
     as_before(bench, &before, gone)
 }
 
-/// The kernel takes a namespace apart in its own time; links on the machine go with their other ends.
+/// Waits until the kernel has taken a namespace apart; links on the machine go with their other
+/// ends.
 fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
@@ -167,8 +171,8 @@ fn restores_container(bench: &Bench) -> Outcome {
     bench.detach(&target)?;
     let after = Snapshot::of_netns(&target.container.netns)?;
     let mut changes = after.since(&before);
-    // Interfaces with IPv6 addresses need it on `lo` as well.
-    // The kernel gives `lo` its address when it comes up, and leaves it there.
+    // Interfaces with IPv6 addresses need IPv6 on `lo` as well. The kernel gives `lo` its address
+    // when it comes up, and leaves it there.
     changes.retain(|line| !line.contains("disable_ipv6") && !line.starts_with("+ address lo "));
     expect(changes.is_empty(), "the container is as before ADD", || changes.join("\n"))
 }
@@ -290,7 +294,8 @@ fn delegates(bench: &Bench) -> Outcome {
 
 fn delegates_without_netns(bench: &Bench) -> Outcome {
     bench.delegates()?;
-    // Each another attachment: the kernel takes the links of a namespace that is gone apart in its own time.
+    // Each time another attachment: the kernel takes its time to remove the links of a namespace
+    // that is gone.
     for (number, missing) in (1..).zip([0, NETNS, NETNS | PREV_RESULT]) {
         let target = bench.attach(number)?;
         delegate::calls()?;

@@ -1,4 +1,4 @@
-//! Delegation: how a plugin calls the one that gives addresses, and what it does with the answer.
+//! Delegation: how a plugin calls its IPAM plugin, and what it does with the answer.
 
 use serde_json::json;
 
@@ -139,7 +139,8 @@ fn stderr(bench: &Bench) -> Outcome {
 fn released(bench: &Bench) -> Outcome {
     bench.delegates()?;
     let target = bench.container(1)?;
-    // An address that no kernel takes: of a family that its gateway is not, and multicast.
+    // Addresses that no kernel accepts: one of another family than its gateway, and a multicast
+    // one.
     let unusable = json!({
         "cniVersion": bench.version()?,
         "ips": [{ "address": "224.0.0.1/24", "gateway": "224.0.0.2" }],

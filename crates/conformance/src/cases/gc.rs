@@ -1,4 +1,4 @@
-//! GC: what no valid attachment owns goes, and nothing else.
+//! GC: removes what no valid attachment owns, and nothing else.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +37,8 @@ fn succeeds(bench: &Bench) -> Outcome {
     bench.collect(&[]).send().succeeded()
 }
 
-/// Two attachments: one that stays, and one whose namespace is gone without DEL; and the machine before the second.
+/// Creates two attachments: one stays, and the namespace of the other vanishes without DEL. Returns
+/// the first, and the machine before the second.
 fn orphan(bench: &Bench) -> Outcome<(Target, Snapshot)> {
     bench.needs_verb("GC")?;
     let valid = bench.attach(2)?;
@@ -50,7 +51,7 @@ fn orphan(bench: &Bench) -> Outcome<(Target, Snapshot)> {
     Ok((valid, before))
 }
 
-/// How long the kernel may take to remove a namespace, and the far ends of the links that were in it.
+/// How long the kernel may take to remove a namespace, and the other ends of the links in it.
 const GONE: Duration = Duration::from_secs(3);
 
 fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
@@ -63,7 +64,7 @@ fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
         }
         thread::sleep(Duration::from_millis(50));
     };
-    // A moved link of the machine's is gone with the namespace it was in.
+    // A link of the machine that was moved into the namespace went with it.
     expect(changes.is_empty(), "nothing of the stale attachment is left", || changes.join("\n"))
 }
 
@@ -89,7 +90,7 @@ fn empty_list(bench: &Bench) -> Outcome {
     bench.collect(&[]).send().succeeded()?;
     // The other one is gone as well: only what is new matters.
     let changes = bench.machine()?.since(&before);
-    // What belongs to the machine comes back to it.
+    // The machine's own links come back to it.
     let new: Vec<String> = changes
         .into_iter()
         .filter(|line| line.starts_with('+') && !line.contains("link1"))
@@ -116,7 +117,7 @@ fn other_network(bench: &Bench) -> Outcome {
     let before = bench.machine()?;
     bench.collect(&[]).with(&json!({ "name": "another" })).send().succeeded()?;
     let mut changes = bench.machine()?.since(&before);
-    // A folder for the other network may be made.
+    // The plugin may create a folder for the other network.
     changes.retain(|line| !line.contains("/another"));
     expect(changes.is_empty(), "the attachment is as it was", || changes.join("\n"))?;
     bench.check(&target)

@@ -30,7 +30,7 @@ const SUBJECTS: [&[Case]; 12] = [
     connectivity::CASES,
 ];
 
-/// Lists every case; those that others stand on come before them.
+/// Lists every case; a case comes after the one that it depends on.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     SUBJECTS.into_iter().flatten()
 }

@@ -1,4 +1,5 @@
-//! The protocol that holds for every plugin, before it does anything: verbs, environment, errors, versions.
+//! The protocol, which applies to every plugin and before it changes anything: verbs, environment,
+//! errors, versions.
 
 use serde_json::{Value, json};
 
@@ -86,7 +87,7 @@ pub(super) const CASES: &[Case] = cases![
         "A call that is refused leaves the machine as it was." => failure_changes_nothing;
 ];
 
-/// A call with every variable set, about a container that is not there.
+/// Begins a call with every variable set, for a container that does not exist.
 fn container<'b>(bench: &'b Bench, verb: &str) -> Ask<'b> {
     bench
         .ask(verb)

@@ -1,4 +1,4 @@
-//! Results: the shape of each version, and that what they say is true.
+//! Results: the shape of each version, and whether their content is true.
 
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn in_version(bench: &Bench, version: &str) -> Outcome {
     shape::judge(&answer.result()?, version, bench.kind() == Kind::Ipam)
 }
 
-/// Gives a result of the newest versions another version's shape.
+/// Rewrites a result of the newest versions in another version's shape.
 fn restyle(result: &mut Value, version: &str) {
     result["cniVersion"] = version.into();
     for ip in result["ips"].as_array_mut().into_iter().flatten() {
@@ -117,7 +117,7 @@ fn sandbox(bench: &Bench) -> Outcome {
         let good = match (here, inside) {
             (false, true) => found == path,
             (true, false) => found.is_empty(),
-            // `lo` is in both; a link that is nowhere is another case's matter.
+            // `lo` is in both; another case tests for links that are in neither.
             _ => true,
         };
         expect(good, &format!("{name} has its sandbox"), || one.to_string())?;

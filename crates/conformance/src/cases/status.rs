@@ -1,4 +1,4 @@
-//! STATUS: would ADD be served?
+//! STATUS: whether ADD would be served.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn not_ready(bench: &Bench) -> Outcome {
     };
     let keys = unready(bench)?;
     let target = bench.container(1)?;
-    // The case means something only if ADD is indeed refused.
+    // The case is meaningful only if ADD is indeed refused.
     bench.about("ADD", &target).with(&keys).send().failed()?;
     bench.configured("STATUS").with(&keys).send().refused().map(|_| ())
 }

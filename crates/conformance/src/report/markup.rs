@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{CaseReport, PluginReport, Report};
 use crate::case::{Level, Verdict};
 
-/// The verdict in one word.
+/// Returns the verdict in one word.
 fn word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "pass",
@@ -15,7 +15,7 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Why it is not simply passed.
+/// Returns why the verdict is not simply passed.
 fn words(case: &CaseReport) -> String {
     match &case.verdict {
         Verdict::Passed => String::new(),
@@ -53,7 +53,7 @@ impl Report {
         text
     }
 
-    /// Writes it as JUnit's XML: a suite a plugin.
+    /// Writes it as JUnit's XML: one suite per plugin.
     #[must_use]
     pub fn junit(&self) -> String {
         let mut text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n".to_owned();
@@ -118,7 +118,7 @@ impl Report {
         text
     }
 
-    /// Writes it as a page of HTML that needs nothing else.
+    /// Writes it as a self-contained page of HTML.
     #[must_use]
     pub fn html(&self) -> String {
         let mut text = format!(
@@ -150,7 +150,8 @@ impl Report {
     }
 }
 
-/// Writes several reports beside each other, each under a name: what each makes of each case, over all its plugins.
+/// Writes several named reports beside each other: for each case, its result in each report, over
+/// all of the report's plugins.
 #[must_use]
 pub fn side_by_side(subjects: &[(&str, &Report)]) -> String {
     let mut text = "| |".to_owned();
@@ -177,7 +178,7 @@ pub fn side_by_side(subjects: &[(&str, &Report)]) -> String {
     text
 }
 
-/// What the plugins of a report make of a case: `pass`, or who fails it.
+/// Returns the result of a case over a report's plugins: `pass`, or the plugins that fail it.
 fn summed_up(report: &Report, id: &str) -> String {
     let mut failed = Vec::new();
     let (mut passed, mut asked) = (0, 0);
@@ -231,12 +232,12 @@ fn millis(micros: u64) -> String {
     format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
 }
 
-/// Text for a cell of a Markdown table.
+/// Escapes text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
 }
 
-/// Text for XML and HTML, attributes included.
+/// Escapes text for XML and HTML, including attributes.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -1,7 +1,7 @@
-//! How every service reads its flags: as Go's flag package reads them, which the reference's daemon uses.
+//! Reads the flags of every service as Go's flag package does, which the reference's daemon uses.
 //!
-//! One dash or two, the value apart or after `=`; a switch takes its value only after `=`. Durations are Go's: `10s`,
-//! `1m30s`, `500ms`.
+//! A flag has one dash or two; its value follows as the next argument or after `=`. A switch takes
+//! its value only after `=`. Durations are written as in Go: `10s`, `1m30s`, `500ms`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::Stop;
 
-/// Why there are no flags. In Go's words.
+/// Why the flags cannot be read, in Go's words.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum FlagError {
     #[error("help was asked for")]
@@ -36,12 +36,12 @@ impl From<FlagError> for Stop {
     }
 }
 
-/// The arguments behind a service's name, flag by flag.
+/// The arguments after a service's name, flag by flag.
 #[derive(Debug)]
 pub(super) struct Arguments {
     rest: std::vec::IntoIter<String>,
     name: String,
-    /// What stands behind the flag's `=`.
+    /// The value after the flag's `=`.
     given: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Arguments {
         Arguments { rest: texts.into_iter(), name: String::new(), given: None }
     }
 
-    /// Goes on to the next flag and returns its name.
+    /// Moves to the next flag and returns its name.
     pub(super) fn next(&mut self) -> Result<Option<String>, FlagError> {
         let Some(argument) = self.rest.next() else { return Ok(None) };
         let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'));
@@ -68,13 +68,13 @@ impl Arguments {
         Ok(Some(self.name.clone()))
     }
 
-    /// Returns the flag's value.
     pub(super) fn value(&mut self) -> Result<String, FlagError> {
         let value = self.given.take().or_else(|| self.rest.next());
         value.ok_or_else(|| FlagError::NoValue(self.name.clone()))
     }
 
-    /// Returns the flag's value as `read` reads it; otherwise it is not `wanted`.
+    /// Returns the flag's value as `read` reads it; if `read` cannot, the error says that it is not
+    /// `wanted`.
     pub(super) fn value_of<T>(
         &mut self,
         wanted: &str,
@@ -110,7 +110,8 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Go's time.ParseDuration, without negative ones: numbers, perhaps with a fraction, each with its unit.
+/// Go's time.ParseDuration without negative durations: numbers, perhaps with a fraction, each with
+/// its unit.
 fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

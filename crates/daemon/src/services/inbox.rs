@@ -1,18 +1,19 @@
-//! What plugins left when nobody listened: a folder of one-line messages, a file each.
+//! The messages that plugins left while no daemon listened: a folder with a file for each one-line
+//! message.
 //!
-//! A file is taken by renaming it, so that what a plugin leaves meanwhile under its name is not taken for it. A file that was
-//! taken by a daemon that was killed is done first.
+//! The daemon takes a file by renaming it, so that it does not confuse it with one that a plugin
+//! leaves meanwhile under the same name. It does files first that a killed daemon had taken.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// The pause between looks into the folder.
+/// The pause between looks at the folder.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How a file is called that was taken.
+/// The suffix of a file that was taken.
 const TAKEN: &str = ".taken";
 
-/// Does what is left now: `done` says whether a message needs to be kept no more.
+/// Handles the messages in the folder now; `done` says whether a message can be deleted.
 pub(super) fn look(folder: &Path, done: impl Fn(&Path, &[u8]) -> bool) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -24,7 +25,7 @@ pub(super) fn look(folder: &Path, done: impl Fn(&Path, &[u8]) -> bool) {
     }
 }
 
-/// Has what is left done, for ever, on a thread that may wait.
+/// Handles messages for ever, on a thread that may block.
 pub(super) async fn run(look: impl Fn() + Clone + Send + 'static) {
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -34,13 +35,13 @@ pub(super) async fn run(look: impl Fn() + Clone + Send + 'static) {
     }
 }
 
-/// Does what is left under a name.
+/// Handles the message with a given name.
 pub(super) fn look_at(folder: &Path, name: &str, done: impl Fn(&Path, &[u8]) -> bool) {
     let taken = folder.join(format!("{name}{TAKEN}"));
     if taken.exists() {
         finish(&taken, &done);
     }
-    // One that could not be done is still there: the newer one waits.
+    // An older one that failed is still there: the newer one waits.
     if taken.exists() || std::fs::rename(folder.join(name), &taken).is_err() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Who the API server is, for every service that asks it: what a kubeconfig says, or what a pod finds.
+//! Finds the API server for every service that asks it: by a kubeconfig, or as a pod does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::setup::words;
 
-/// The same in each request: who looks into an audit log finds us there.
+/// The same in each request, so that audit logs show us under this name.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 
-/// There is no API server to ask: the configuration says none.
+/// The configuration names no API server.
 #[derive(Debug, Error)]
 pub(super) enum ConnectError {
     #[error("read the kubeconfig {path:?}: {cause}")]
@@ -30,9 +30,11 @@ pub(super) enum ConnectError {
     Client(String),
 }
 
-/// Takes the configuration of a file, or what a pod finds; asks nothing yet. A connection may take `timeout` to be there.
+/// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
+/// may take `timeout` to open.
 ///
-/// With `retry` the client repeats by itself what was answered by nobody: not for writes of which it matters whether they happened.
+/// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
+/// where it matters whether they happened.
 pub(super) async fn client(
     kubeconfig: Option<&Path>,
     timeout: Duration,
@@ -48,7 +50,7 @@ pub(super) async fn client(
             let options = KubeConfigOptions::default();
             Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
-        // The token's file is read again as it is renewed.
+        // The client reads the token's file again as it is renewed.
         None => Config::incluster().map_err(|error| ConnectError::InCluster(words(&error)))?,
     };
     config.connect_timeout = Some(timeout);
@@ -60,20 +62,20 @@ pub(super) async fn client(
     open(config).map_err(|error| ConnectError::Client(words(&error)))
 }
 
-/// After so long a silence a connection is asked whether its other end is there, and how often and
-/// at which distance until it is given up: a watch hears nothing for minutes, and its server may be
-/// gone without a word.
+/// After this silence the kernel probes whether the other end of a connection is there; the other
+/// two say how often and at which interval until it gives up. A watch may carry nothing for
+/// minutes, and its server may vanish silently.
 const SILENCE: Duration = Duration::from_secs(8);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 const PROBES: u32 = 3;
-/// How long what was sent may stay unacknowledged.
+/// How long sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
-/// Makes a client of what was configured. As kube's own does, but for connections: they notice
-/// within 20 s that their other end is gone, and without TLS no certificates are read.
+/// Makes a client from a configuration, as kube's own function does, but with other connections:
+/// they notice within 20 s that their other end is gone, and without TLS no certificates are read.
 pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
-        // It says that there is no support for it.
+        // It reports that it does not support this.
         return Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
@@ -84,7 +86,7 @@ pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
     tcp.set_keepalive_retries(Some(PROBES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     if config.cluster_url.scheme_str() == Some("http") {
-        // Nobody's certificate is looked at: no file of trusted ones is needed.
+        // No certificate is checked, so no file of trusted ones is needed.
         config.root_cert = Some(Vec::new());
         config.root_cert_file = None;
     }

@@ -1,4 +1,5 @@
-//! A socket of one-line messages (`cni::line`): a task a connection, messages one after the other.
+//! A socket of one-line messages (`cni::line`): one task per connection, one message after the
+//! other.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,37 +14,38 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::listen::Listener;
 
-/// How many connections are open at once: a node that starts again starts all its pods at once. One
-/// more takes the place of the one that has said nothing for longest; where all are being answered,
-/// it waits to be taken.
+/// How many connections are open at once: a node that restarts starts all its pods at once. One
+/// more takes the place of the connection that has been silent longest; where all are being
+/// answered, it waits to be accepted.
 const MAX_CONNECTIONS: usize = 1024;
-/// How long a message may take to arrive, and an answer to leave; and how long a connection may be idle.
+/// The timeout for a message to arrive and for an answer to be sent; also how long a connection may
+/// be idle.
 const TALK_TIME: Duration = Duration::from_secs(30);
-/// The pause when no connection can be taken.
+/// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What is said to a line.
+/// The answer to a line.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) text: Vec<u8>,
-    /// Whether the connection may go on.
+    /// Whether the connection may continue.
     pub(super) go_on: bool,
 }
 
-/// Who answers lines.
+/// What answers lines.
 pub(super) trait Answers: Send + Sync + 'static {
-    /// Answers a line; what is none is answered as well.
+    /// Answers a line; an invalid line gets an answer as well.
     fn answer(&self, line: Vec<u8>) -> impl Future<Output = Said> + Send;
 }
 
-/// Takes connections from now on.
+/// Accepts connections from now on.
 pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io::Result<()> {
     let socket = UnixListener::from_std(listener.socket.try_clone()?)?;
     tokio::spawn(accept(answers, socket));
     Ok(())
 }
 
-/// Connections that have said nothing yet, or nothing since their last answer.
+/// Connections that have sent nothing yet, or nothing since their last answer.
 #[derive(Debug, Default)]
 struct Silent {
     inner: Mutex<Inner>,
@@ -52,14 +54,14 @@ struct Silent {
 #[derive(Debug, Default)]
 struct Inner {
     count: u64,
-    /// The one that is silent for longest is first.
+    /// The connection that has been silent longest is first.
     all: BTreeMap<u64, Arc<Notify>>,
-    /// The next one that is silent gives its place to one that waits.
+    /// The next connection that falls silent gives its place to a waiting one.
     wanted: bool,
 }
 
 impl Silent {
-    /// Notes that a connection is silent from now on: until what is returned is dropped.
+    /// Counts a connection as silent until the returned value is dropped.
     fn note(self: &Arc<Self>) -> SilentOne {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.count += 1;
@@ -72,7 +74,7 @@ impl Silent {
         SilentOne { of: Arc::clone(self), number, end }
     }
 
-    /// Ends the one that is silent for longest, or the next one that is.
+    /// Ends the connection that has been silent longest, or the next one that falls silent.
     fn end_one(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         match inner.all.pop_first() {
@@ -115,7 +117,7 @@ async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
                 });
             }
             Err(error) => {
-                // Out of descriptors or memory: others may end meanwhile.
+                // Out of descriptors or memory: other connections may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
                 silent.end_one();
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
@@ -129,7 +131,7 @@ async fn talk<A: Answers>(
     mut waiting: SilentOne,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
-    // The socket's mode says so as well; a folder that somebody opened up does not.
+    // The socket's mode says the same; its folder's mode does not if somebody has widened it.
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
         tracing::warn!(peer, "refused a user that is not root");
@@ -144,7 +146,7 @@ async fn talk<A: Answers>(
         let read = pin!(tokio::time::timeout(TALK_TIME, bounded.read_until(b'\n', &mut line)));
         let read = match select(read, pin!(waiting.end.notified())).await {
             Either::Left((read, _)) => read.map_err(|_| std::io::ErrorKind::TimedOut)??,
-            // Another one needs the place.
+            // Another connection needs the place.
             Either::Right(_) => return Ok(()),
         };
         let silent = Arc::clone(&waiting.of);

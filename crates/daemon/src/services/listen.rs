@@ -1,4 +1,4 @@
-//! The socket plugins ask through: handed over by systemd, or made here.
+//! The socket that plugins connect to: passed in by systemd, or created here.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The mode of the socket's folder when it is missing.
+/// The mode of the socket's folder when the daemon creates it.
 const FOLDER_MODE: u32 = 0o700;
 
-/// There is no socket.
+/// Why there is no socket.
 #[derive(Debug, Error)]
 pub(crate) enum ListenError {
     #[error("Too many ({0}) FDs passed through socket activation")]
@@ -37,14 +37,14 @@ pub(crate) enum ListenError {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: UnixListener,
-    /// Where plugins find it.
+    /// The path at which plugins find it.
     pub(crate) path: PathBuf,
-    /// We made the socket's file, and remove it at the end.
+    /// The daemon created the socket's file, and removes it at the end.
     made: bool,
 }
 
 impl Listener {
-    /// Takes the one socket that was handed over, or listens at `path`.
+    /// Takes the one socket that was passed in, or listens at `path`.
     pub(crate) fn open(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Self, ListenError> {
         let count = handed_over.len();
         let mut handed_over = handed_over.into_iter();
@@ -75,7 +75,7 @@ impl Listener {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ListenError::Foreign { path: path.to_owned() });
             }
-            // A daemon that was killed left it, unless somebody answers.
+            // A killed daemon left it, unless something answers.
             Ok(_) => match UnixStream::connect(path) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     state::remove_file(path)?;
@@ -86,7 +86,7 @@ impl Listener {
             },
         }
         let socket = UnixListener::bind(path).map_err(failed)?;
-        // Its own user only: whoever may connect is asked for his credentials as well.
+        // Only the daemon's own user may connect: the credentials of each peer are checked as well.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o660);
         std::fs::set_permissions(path, mode).map_err(failed)?;
         Ok(Listener { socket, path: path.to_owned(), made: true })
@@ -95,13 +95,13 @@ impl Listener {
     /// Stops listening.
     pub(crate) fn close(self) {
         if self.made {
-            // What is left is found to be stale by the next daemon.
+            // If it stays, the next daemon finds it stale.
             let _ = state::remove_file(&self.path);
         }
     }
 }
 
-/// The environment's word on sockets that were handed over.
+/// Reads from the environment which sockets were passed in.
 pub(crate) fn handed_over(
     environment: &[(OsString, OsString)],
 ) -> Result<Vec<OwnedFd>, ListenError> {

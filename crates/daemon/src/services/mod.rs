@@ -1,4 +1,4 @@
-//! What the daemon does, a module each.
+//! What the daemon does, one module for each service.
 
 mod arguments;
 pub(crate) mod collect;
@@ -16,10 +16,10 @@ pub(crate) mod repair;
 mod runtimes;
 mod setup;
 
-/// A service could not start, or not go on.
+/// Why a service could not start or continue.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// What to print, to standard output.
+    /// Text to print to standard output.
     Help,
     /// The flags are wrong.
     Usage(String),

@@ -1,5 +1,5 @@
-//! Saying now and then that the service can do its work: STATUS of a plugin bears a daemon that is away for a moment
-//! ([`cni::line::ready_file`]).
+//! Records regularly that the service can do its work: a plugin's STATUS tolerates a daemon that is
+//! away for a moment ([`cni::line::ready_file`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,15 +8,17 @@ use state::Durability;
 
 use crate::clock;
 
-/// The pause before the first time, and behind each time: a small part of what STATUS bears.
+/// The pause before the first record, and after each: a small part of the time that STATUS
+/// tolerates.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The file in which a daemon says so. What is said last stays: the next daemon, or nobody, is to come.
+/// The file in which a daemon records it. The last record stays: either another daemon follows, or
+/// none.
 #[derive(Debug)]
 pub(super) struct ReadyFile {
     path: PathBuf,
-    /// Whether the log tells that it cannot be written.
+    /// The log already says that the file cannot be written.
     told: bool,
 }
 
@@ -25,7 +27,7 @@ impl ReadyFile {
         ReadyFile { path: cni::line::ready_file(socket), told: false }
     }
 
-    /// Says that the daemon is ready now.
+    /// Records that the daemon is ready now.
     pub(super) fn say(&mut self) {
         let now = clock::now().at.as_millis().to_string();
         let said = state::publish(&self.path, now.as_bytes(), 0o600, Durability::Volatile);
@@ -36,7 +38,7 @@ impl ReadyFile {
     }
 }
 
-/// Says it for ever, while `is_ready` says so.
+/// Records it for ever, while `is_ready` is true.
 pub(super) async fn run(socket: PathBuf, is_ready: impl Fn() -> bool + Send + 'static) {
     let mut file = ReadyFile::of(&socket);
     let mut pause = FIRST_DELAY;

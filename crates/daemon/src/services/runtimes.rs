@@ -1,4 +1,4 @@
-//! What the services that look after attachments share: their flags, and a runtime for each cache.
+//! What the services that watch attachments share: their flags, and a runtime for each cache.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use state::Roots;
 use super::arguments::{Arguments, FlagError};
 use super::setup::Surroundings;
 
-/// How long plugins may take for one attachment.
+/// The timeout of plugins for one attachment.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The flags of a service, read.
@@ -26,7 +26,7 @@ pub(super) struct Flags {
     pub(super) path: String,
     /// `-confdir`: where network configurations are.
     pub(super) conf_dir: PathBuf,
-    /// `-interval`: the time between looks.
+    /// `-interval`: the time between two looks.
     pub(super) interval: Duration,
     /// `-grace`: how long something must have been garbage.
     pub(super) grace: Duration,
@@ -36,14 +36,14 @@ pub(super) struct Flags {
     pub(super) once: bool,
     /// `-netwright`: the executable whose plugins are called in this process.
     pub(super) netwright: Option<PathBuf>,
-    /// `-ovsdb`: databases of Open vSwitch to listen to.
+    /// `-ovsdb`: databases of Open vSwitch to watch.
     pub(super) databases: Vec<String>,
-    /// `-private-key`, `-certificate`, `-ca-cert`: the files that databases at `ssl:` addresses take.
+    /// `-private-key`, `-certificate`, `-ca-cert`: the files for databases at `ssl:` addresses.
     pub(super) keys: Keys,
 }
 
 impl Flags {
-    /// Reads the arguments behind the service's name; `known` are the names of those it has.
+    /// Reads the arguments after the service's name; `known` are the names of its flags.
     pub(super) fn parse(
         arguments: &[OsString],
         known: &[&str],
@@ -103,8 +103,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Opens nothing yet but the executable whose plugins this daemon holds: they are called in this process where a
-    /// runtime would start that file, everything else is executed.
+    /// Opens only the executable whose plugins this daemon contains: where a runtime would start
+    /// that file, they are called in this process; every other plugin is executed.
     pub(super) fn new(flags: &Flags, surroundings: Surroundings<'_>) -> Self {
         let mut roots = surroundings.roots();
         let bus = surroundings.variable("DBUS_SYSTEM_BUS_ADDRESS");
@@ -135,13 +135,13 @@ impl Node {
         Node { roots, runtimes }
     }
 
-    /// Returns the end of the time that plugins may take from now on.
+    /// Returns the deadline of plugins that start now.
     pub(super) fn deadline() -> Option<Instant> {
         Instant::now().checked_add(TIMEOUT)
     }
 }
 
-/// Tells of plugins, and their folders, that somebody else than root can change.
+/// Warns about plugins, and folders of plugins, that users other than root can change.
 fn warn_of_untrusted(path: &[PathBuf]) {
     let mut told = Vec::new();
     for folder in path {

@@ -1,4 +1,4 @@
-//! What every service finds when it starts.
+//! What every service needs when it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
@@ -17,13 +17,14 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// A variable that is there and not empty.
+    /// Returns a variable that is set and not empty.
     pub(super) fn variable(self, name: &str) -> Option<&'a OsStr> {
         let found = self.environment.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// The node's name in its cluster: what a flag says, or else the environment; empty when neither does.
+    /// Returns the node's name in its cluster: from a flag, or else from the environment; empty
+    /// when neither has it.
     pub(super) fn node_name(self, flag: String) -> String {
         match self.variable("NODE_NAME") {
             Some(name) if flag.is_empty() => name.to_string_lossy().into_owned(),
@@ -31,7 +32,7 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// Where our files are.
+    /// Returns where our files are.
     pub(super) fn roots(self) -> Roots {
         Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
     }
@@ -47,7 +48,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// Returns a socket on which something comes when the service is to stop.
+/// Returns a socket that becomes readable when the service is to stop.
 pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
     let (signals, notices) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
@@ -56,23 +57,24 @@ pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
     Ok(signals)
 }
 
-/// A service that could not start, or not go on, for this reason.
+/// Returns the reason why a service could not start or continue.
 pub(super) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
     Stop::Failed(words(&error))
 }
 
-/// An error with its causes, in a line.
+/// Returns an error with its causes, in one line.
 pub(super) fn words(error: &dyn std::error::Error) -> String {
     cni::Error::from_chain(0, error).msg
 }
 
-/// What an asynchronous service runs on: one thread, and at most so many that may wait for disks, plugins and servers.
+/// Creates what an asynchronous service runs on: one thread, and at most so many threads that may
+/// wait for disks, plugins and servers.
 pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)
 }
 
-/// Waits for a signal, where others are waited for asynchronously.
+/// Waits for a signal without blocking the asynchronous thread.
 pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {
     signals.set_nonblocking(true)?;
     let signals = tokio::net::UnixStream::from_std(signals)?;
@@ -86,7 +88,7 @@ pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {
     }
 }
 
-/// Opens as many files as the service manager allows: each connection is one.
+/// Raises the limit of open files to what the service manager allows: each connection is one file.
 pub(super) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -17,22 +17,22 @@ use super::manifest::{self, Manifest};
 use super::{EXECUTABLE, EXECUTABLES};
 use crate::failure::Failure;
 
-/// How long another `install` in the same folder may take.
+/// How long to wait for another `install` in the same folder.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
 
-/// The most bytes of names, or of one value, that the kernel gives (linux include/uapi/linux/limits.h XATTR_LIST_MAX,
-/// XATTR_SIZE_MAX).
+/// The most bytes of names, or of one value, that the kernel returns
+/// (linux include/uapi/linux/limits.h XATTR_LIST_MAX, XATTR_SIZE_MAX).
 const MOST_ATTRIBUTES: usize = 65536;
 
-/// What a name in the folder stands for.
+/// What a name in the folder refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Absent,
-    /// A link of ours.
+    /// A link to our executable.
     Ours,
-    /// Somebody else's.
+    /// A file of another project.
     Foreign,
 }
 
@@ -44,7 +44,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder, making it if it is missing. Nothing but that is changed when it cannot be written.
+    /// Opens a folder, and creates it if it is missing. When it cannot be written, nothing else is
+    /// changed.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let refused = |error: &dyn std::error::Error| {
             Failure::of(code::IO_FAILURE, error)
@@ -53,7 +54,7 @@ impl Folder {
         };
         state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
         let kept = manifest::folder_of(dir);
-        // Root may write anywhere but on a read-only file system: only trying tells.
+        // Root may write everywhere except on a read-only file system: only an attempt tells.
         let probe = dir.join(".netwright-probe");
         state::write_atomic(&probe, b"", 0o600, Durability::Volatile)
             .and_then(|()| state::remove_file(&probe))
@@ -68,7 +69,7 @@ impl Folder {
         &self.dir
     }
 
-    /// Looks at a name.
+    /// Returns what a name refers to.
     pub(super) fn look(&self, name: &str) -> Result<Entry, Failure> {
         let path = self.dir.join(name);
         let found = match path.symlink_metadata() {
@@ -88,24 +89,24 @@ impl Folder {
         Ok(if ours { Entry::Ours } else { Entry::Foreign })
     }
 
-    /// Keeps the present file of a name, without taking it away.
+    /// Keeps the present file of a name, without removing it.
     pub(super) fn keep(&self, name: &str) -> Result<(), Failure> {
         let (from, to) = (self.dir.join(name), self.kept(name));
         let temporary = self.temporary(name);
-        // A link of a link is a link to the same target, not to the file behind it.
+        // A hard link of a symbolic link has the same target; it does not link the file behind it.
         let linked = fs::hard_link(&from, &temporary).or_else(|_| copy(&from, &temporary));
         linked
             .and_then(|()| fs::rename(&temporary, &to))
             .map_err(|error| self.failed("keep a copy of", name, &error))
     }
 
-    /// Puts the executable in its place.
+    /// Moves the executable into place.
     pub(super) fn put_executable(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         state::publish(&self.dir.join(name), bytes, 0o755, Durability::Synced)
             .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))
     }
 
-    /// Puts a link in its place.
+    /// Moves a link into place.
     pub(super) fn put_link(&self, name: &str, target: &str) -> Result<(), Failure> {
         let temporary = self.temporary(name);
         let made =
@@ -116,7 +117,8 @@ impl Folder {
         })
     }
 
-    /// Puts back what was kept of a name, or removes it when nothing was. Says whether something was put back.
+    /// Restores what was kept of a name, or removes the name when nothing was. Says whether
+    /// something was restored.
     pub(super) fn give_back(&self, name: &str) -> Result<bool, Failure> {
         let (kept, temporary) = (self.kept(name), self.temporary(name));
         if !self.has_kept(name) {
@@ -124,7 +126,8 @@ impl Folder {
                 .map(|_| false)
                 .map_err(|error| Failure::of(code::IO_FAILURE, &error));
         }
-        // A runtime that watches the folder may not notice a rename from another folder, which is left where links are refused.
+        // Linked and not renamed: a runtime that watches the folder may not notice a rename from
+        // another folder. Where links are refused it is renamed all the same.
         fs::hard_link(&kept, &temporary)
             .and_then(|()| fs::rename(&temporary, self.dir.join(name)))
             .and_then(|()| fs::remove_file(&kept))
@@ -133,17 +136,17 @@ impl Folder {
             .map_err(|error| self.failed("put back", name, &error))
     }
 
-    /// Says whether something is kept of a name.
+    /// Says whether a file of that name is kept.
     pub(super) fn has_kept(&self, name: &str) -> bool {
         self.kept(name).symlink_metadata().is_ok()
     }
 
-    /// Writes the folder's entries to the disk.
+    /// Flushes the folder's entries to the disk.
     pub(super) fn sync(&self) -> Result<(), Failure> {
         state::sync_directory(&self.dir).map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
 
-    /// Prepares to put everything back.
+    /// Prepares the undo of everything.
     pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
         Undo {
             old: old.cloned(),
@@ -158,7 +161,8 @@ impl Folder {
         manifest::folder_of(&self.dir).join(name)
     }
 
-    /// Names a file next to the final one. The lock makes it ours alone; what a killed process left goes.
+    /// Returns the name of a file next to the final one. The lock makes it ours alone; removes what
+    /// a killed process left.
     fn temporary(&self, name: &str) -> PathBuf {
         let path = self.dir.join(format!(".{name}.netwright.tmp"));
         let _ = fs::remove_file(&path);
@@ -173,15 +177,16 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // While the lock is held; whoever waits for it takes the next file's. The folder stays if it keeps something.
+        // Still under the lock; a process that waits for it locks the next file. The folder stays
+        // if it keeps something.
         let kept = manifest::folder_of(&self.dir);
         let _ = fs::remove_file(kept.join(LOCK_FILE));
         let _ = fs::remove_dir(kept);
     }
 }
 
-/// Copies a file where links between files are refused, with everything that is known of it: whose it is, what may be done
-/// with it, when it was changed, and its attributes (an SELinux label is one).
+/// Copies a file where hard links are refused, with all its metadata: owner, mode, modification
+/// time, and extended attributes (an SELinux label is one).
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let known = from.symlink_metadata()?;
     if known.is_symlink() {
@@ -191,7 +196,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     fs::copy(from, to)?;
     lchown(to, Some(known.uid()), Some(known.gid()))?;
-    // A new owner takes the marks for other users away.
+    // A change of owner clears the setuid and setgid bits.
     fs::set_permissions(to, known.permissions())?;
     copy_attributes(from, to)?;
     let file = fs::File::open(to)?;
@@ -199,7 +204,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Copies a file's extended attributes, as far as the file system has such.
+/// Copies a file's extended attributes, as far as the file system has them.
 fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
     let mut names = vec![0; MOST_ATTRIBUTES];
     let length = match llistxattr(from, &mut names) {
@@ -215,7 +220,7 @@ fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// How to put everything back when a step fails.
+/// How to restore everything when a step fails.
 #[derive(Debug)]
 pub(super) struct Undo {
     old: Option<Manifest>,
@@ -238,7 +243,7 @@ impl Undo {
         self.executables_placed.push(name);
     }
 
-    /// Puts everything back, the last step first; the first failure is returned, the rest is tried.
+    /// Undoes all steps, the last first; returns the first failure, and tries the rest.
     pub(super) fn run(self, folder: &Folder) -> Result<(), Failure> {
         let mut first = Ok(());
         let mut note = |done: Result<(), Failure>| {
@@ -286,7 +291,8 @@ mod tests {
         fs::set_permissions(&from, fs::Permissions::from_mode(0o4751)).unwrap();
         let then = std::time::UNIX_EPOCH + Duration::new(1_000_000_007, 5);
         fs::File::open(&from).unwrap().set_times(fs::FileTimes::new().set_modified(then)).unwrap();
-        // A file system without attributes, or a user who may not have them, is none of this test's business.
+        // A file system without attributes, or a user who may not have them, is none of this test's
+        // business.
         let labelled = lsetxattr(&from, "user.label", b"x\0y", XattrFlags::empty()).is_ok();
         copy(&from, &to).unwrap();
         let (was, is) = (from.metadata().unwrap(), to.metadata().unwrap());

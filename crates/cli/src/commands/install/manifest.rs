@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::{DAEMON, EXECUTABLE};
 use crate::failure::Failure;
 
-/// The folder for what was replaced, and for the manifest. Runtimes look for names of plugins only.
+/// The folder for replaced files, and for the manifest. Runtimes look only for names of plugins.
 const FOLDER: &str = ".netwright-replaced";
 const FILE: &str = "manifest.json";
 /// The version of the manifest's format.
 const FORMAT: u32 = 1;
 
-/// How many digits of the SHA-512 tell whether a configuration is still what we wrote.
+/// How many digits of the SHA-512 are compared to see whether a configuration is still what we
+/// wrote.
 const DIGITS: usize = 32;
 
 /// What `install` did.
@@ -25,7 +26,7 @@ pub(super) struct Manifest {
     pub(super) version: String,
     /// The plugins that are links of ours.
     pub(super) links: Vec<String>,
-    /// The daemon was placed, too.
+    /// The daemon was installed, too.
     #[serde(default)]
     pub(super) daemon: bool,
     /// The names whose foreign files are kept.
@@ -33,7 +34,7 @@ pub(super) struct Manifest {
     /// The configuration that was written.
     #[serde(default)]
     pub(super) config: Option<Config>,
-    /// The folders that were made, the outer ones first.
+    /// The folders that were created, the outer ones first.
     #[serde(default)]
     pub(super) created_dirs: Vec<PathBuf>,
 }
@@ -65,7 +66,7 @@ struct OnDisk {
     manifest: Manifest,
 }
 
-/// Lists what has to be made for a folder to exist, the outer ones first.
+/// Lists what must be created for a folder to exist, the outer ones first.
 pub(super) fn missing(dir: &Path) -> Vec<PathBuf> {
     let missing = dir.ancestors().take_while(|dir| dir.symlink_metadata().is_err());
     let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
@@ -73,7 +74,7 @@ pub(super) fn missing(dir: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Removes folders that were made, as far as nothing is in them; returns those.
+/// Removes created folders that are empty; returns those it removed.
 pub(super) fn remove_created(created: &[PathBuf]) -> Vec<PathBuf> {
     created.iter().rev().filter(|dir| std::fs::remove_dir(dir).is_ok()).cloned().collect()
 }
@@ -110,7 +111,6 @@ impl Manifest {
         }
     }
 
-    /// Writes the folder's manifest.
     pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
         let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
         let on_disk = OnDisk { format: FORMAT, manifest: self.clone() };
@@ -120,7 +120,6 @@ impl Manifest {
         state::write_atomic(&path, &bytes, 0o644, state::Durability::Synced).map_err(failed)
     }
 
-    /// Removes the folder's manifest.
     pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
         state::remove_file(&folder_of(dir).join(FILE))
             .map(drop)
@@ -134,7 +133,8 @@ impl Manifest {
             || self.links.iter().any(|link| link == name)
     }
 
-    /// Says whether what is installed is newer than `version`. What cannot be compared is not.
+    /// Says whether the installed version is newer than `version`; versions that cannot be compared
+    /// are not.
     pub(super) fn is_newer_than(&self, version: &str) -> bool {
         cni::version::compare(&self.version, version).is_ok_and(std::cmp::Ordering::is_gt)
     }

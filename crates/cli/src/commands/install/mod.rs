@@ -1,9 +1,11 @@
-//! `install` and `uninstall`: this executable under every plugin's name, where runtimes look.
+//! `install` and `uninstall`: put this executable under every plugin's name where runtimes look,
+//! and remove it.
 //!
-//! Runtimes may call plugins at any moment, so each name changes hands in one step: the new entry is made
-//! under another name in the same folder and renamed over the old one. What was there is linked into
-//! `DIR/.netwright-replaced` before, so at no moment does it exist nowhere. The manifest there is written
-//! first: whatever interrupts the rest, `uninstall` and a second `install` know what was meant.
+//! Runtimes may call plugins at any moment, so each name is switched in one step: the new entry is
+//! made under another name in the same folder and renamed over the old one. The old entry is linked
+//! into `DIR/.netwright-replaced` before, so that it exists at every moment. The manifest there is
+//! written first: if the rest is interrupted, `uninstall` and a second `install` know what was
+//! meant.
 
 mod folder;
 mod manifest;
@@ -33,24 +35,24 @@ pub(crate) use take_back::uninstall;
 /// The executable's own name in the folder, which the links point at.
 const EXECUTABLE: &str = "netwright";
 
-/// Both executables: the second is placed when it is beside the one that runs.
+/// Both executables: the second is installed when it is beside the one that runs.
 const EXECUTABLES: [&str; 2] = [EXECUTABLE, DAEMON];
 
-/// The default network's file. It sorts last: a runtime that takes the first file must not find ours instead
-/// of the one it has been using.
+/// The default network's file. It sorts last: a runtime that takes the first file must not find
+/// ours instead of the one it has been using.
 const CONFIG_FILE: &str = "99-netwright.conflist";
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Installed {
     dir: PathBuf,
-    /// Further folders, where runtimes share none.
+    /// Further folders, needed where the runtimes have no folder in common.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     also_in: Vec<PathBuf>,
-    /// The runtimes that take their plugins from there, each with what says so.
+    /// The runtimes that take their plugins from there, each with the file that says so.
     used_by: Vec<String>,
     version: &'static str,
-    /// Whether netwrightd was placed too.
+    /// Whether netwrightd was installed too.
     daemon: bool,
     links: Vec<&'static str>,
     /// Foreign files that were there and are kept.
@@ -179,8 +181,8 @@ fn folders(runtimes: &Runtimes, has: &dyn Fn(&Path) -> bool) -> Result<Vec<PathB
     Ok(runtimes.folders(has))
 }
 
-/// Brings the packet filter's tables to this version's layout, if an older one made some here. Otherwise the next container's
-/// ADD does it, so what is in the way is only told.
+/// Updates the packet filter's tables to this version's layout, if an older one made some here. If
+/// that fails the next container's ADD does it, so a failure is only reported.
 fn renew_tables(session: &Session) -> Option<String> {
     let index = state::Index::new(&session.roots);
     match firewall::Firewall::renew(&index) {
@@ -220,7 +222,7 @@ fn place(
         )
         .hint("give --allow-downgrade if that is meant"));
     }
-    // Everything that can be refused is refused before anything is changed.
+    // Everything that can be refused is refused before any change.
     let mut names: Vec<&str> = links.to_vec();
     names.push(EXECUTABLE);
     names.extend(daemon.map(|_| DAEMON));
@@ -253,7 +255,7 @@ fn place(
             .cloned()
             .collect(),
     };
-    // A plugin that an older version had and this one has not.
+    // Plugins that an older version had and this one does not.
     let obsolete: Vec<String> = old
         .iter()
         .flat_map(|old| old.links.iter().filter(|name| !manifest.links.contains(name)).cloned())
@@ -314,7 +316,7 @@ fn plan_config(
     let folder = ConfigFolder::scan(&session.conf_dir).map_err(|error| load_failure(&error))?;
     let path = session.conf_dir.join(CONFIG_FILE);
     if let Ok(existing) = std::fs::read(&path) {
-        // One that an older version wrote, and nobody has changed, is ours to bring up to date.
+        // If an older version wrote it and nobody has changed it, we may update it.
         let own = old.and_then(|old| old.config.as_ref());
         let own = own.is_some_and(|own| own.path == path && own.is_unchanged());
         let same = own || existing == default::DOCUMENT.as_bytes();

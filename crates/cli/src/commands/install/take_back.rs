@@ -30,7 +30,7 @@ struct Removed {
     removed: Vec<String>,
     restored: Vec<String>,
     detached: Vec<String>,
-    /// What is still there, each with its reason.
+    /// What could not be removed, each with its reason.
     left: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn uninstall(
     let (dir, installed) = match installation(args, world) {
         Ok(found) => found,
         Err(failure) => {
-            // Whoever runs plugins without an installation has nobody else to tell.
+            // Somebody who runs plugins without an installation gets this warning nowhere else.
             let index = Index::new(&world.roots());
             forwarding::left_on(&index).into_iter().for_each(|line| shell.warn(line));
             return Err(failure);
@@ -104,18 +104,18 @@ pub(crate) fn uninstall(
     for dir in manifest::remove_created(&created) {
         report.removed.push(dir.display().to_string());
     }
-    // containerd 1.6 whose folder is removed notices no configuration until it is started again.
+    // containerd 1.6 whose folder is removed notices no configuration until it is restarted.
     if let Some(dir) = watched.last().filter(|dir| dir.exists()) {
         report.left.push(format!("{}: runtimes may watch this folder", dir.display()));
     }
-    // Another session: the first one's folder of links was below the state that goes now.
+    // A new session: the first one's folder of links was below the state that is removed now.
     let session = Session::open(world, common, shell, PluginSource::None)?;
     remove_state(&session, &mut report);
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds the installation that is meant, and what is written down of it.
+/// Finds the installation that is meant, and its manifest.
 fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Manifest), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
@@ -132,7 +132,7 @@ fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Manifest), 
     }
 }
 
-/// Finds the folder with an installation, among those that runtimes look at.
+/// Finds the folder with an installation, among those in which runtimes look.
 fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
     let mut dirs: Vec<PathBuf> =
         runtimes.found.iter().flat_map(|runtime| runtime.plugin_dirs.iter().cloned()).collect();
@@ -161,7 +161,7 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Detaches what is attached by our plugins, or refuses to.
+/// Detaches what our plugins have attached, or refuses to.
 fn detach(args: &Uninstall, session: &Session, report: &mut Removed) -> Result<(), Failure> {
     let known = attachments::all(session)?.known;
     let ours: Vec<&Known> = known.iter().filter(|known| !known.records.is_empty()).collect();
@@ -207,7 +207,7 @@ fn leave(folder: &Folder, name: &str, report: &mut Removed) {
     report.left.push(line);
 }
 
-/// Removes our tables and our state; what cannot be removed is told.
+/// Removes our tables and our state; reports what cannot be removed.
 fn remove_state(session: &Session, report: &mut Removed) {
     let roots = &session.roots;
     if roots.run.exists() {

@@ -7,10 +7,11 @@ use super::excerpt::Place;
 use super::keys::Top;
 use super::{Examined, Severity};
 
-/// Plugins that do nothing unless the runtime gives them a capability argument, and its name.
+/// Plugins that do nothing unless the runtime gives them a capability argument, each with that
+/// argument's name.
 const NEEDS_CAPABILITY: [(&str, &str); 1] = [("portmap", "portMappings")];
 
-/// Examines the order of a chain.
+/// Checks the order of a chain.
 pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_>) {
     let objects = top.elements("plugins");
     let text = examined.text;

@@ -1,4 +1,4 @@
-//! The line of a file that is meant, with a caret below the place.
+//! Shows a line of a file, with a caret below the place.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Longer lines are cut: a configuration may be one line of thousands of characters.
 const WIDTH: usize = 100;
 
-/// A place in a file, both numbers counted from 1; 0 when not known. Columns count bytes.
+/// A place in a file, both numbers counted from 1; 0 if not known. Columns count bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -25,7 +25,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns where `part`, which is a piece of `text`, begins.
+    /// Returns where `part`, a slice of `text`, begins.
     pub(super) fn of(text: &str, part: &str) -> Self {
         let offset = part.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let Some(before) = text.get(..offset) else { return Place::default() };
@@ -33,7 +33,7 @@ impl Place {
         Place { line: before.matches('\n').count() + 1, column: before.len() - line_start + 1 }
     }
 
-    /// Returns the place of something at `inner` of a piece that begins here.
+    /// Returns the place in the file of `inner`, which is relative to a piece that begins here.
     pub(super) fn within(self, inner: Place) -> Self {
         match (self.line, inner.line) {
             (0, _) => inner,
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// Returns the line and the caret, ready to print; nothing when the place is not known.
+/// Returns the line and the caret, ready to print; empty when the place is not known.
 pub(super) fn excerpt(text: &str, place: Place) -> String {
     let Some(line) = place.line.checked_sub(1).and_then(|index| text.lines().nth(index)) else {
         return String::new();
@@ -64,7 +64,7 @@ pub(super) fn excerpt(text: &str, place: Place) -> String {
     excerpt
 }
 
-/// Tabs and control characters would move the caret away, or the terminal's cursor.
+/// Replaces tabs and control characters, which would move the caret or the terminal's cursor.
 fn plain(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }

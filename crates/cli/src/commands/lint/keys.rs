@@ -1,4 +1,4 @@
-//! Keys that nobody reads, values of the wrong type, plugins that are not there.
+//! Keys that no plugin reads, values of the wrong type, plugins that are not there.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,21 +28,21 @@ const LIST_KEYS: [&str; 7] = [
     "plugins",
 ];
 
-/// The keys that every plugin's object may hold, whether the plugin looks at them or not (CNI 1.1.0 §1
+/// The keys that every plugin's object may hold, whether the plugin reads them or not (CNI 1.1.0 §1
 /// "Plugin configuration objects").
 const COMMON_KEYS: [&str; 9] =
     ["args", "capabilities", "cniVersion", "dns", "ipMasq", "ipam", "name", "prevResult", "type"];
 
-/// The entries of a JSON object, each a piece of the text it was read from.
+/// The entries of a JSON object, each a slice of the text from which it was read.
 pub(super) struct Top<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'a> Top<'a> {
-    /// Reads the object; what cannot be read has no entries, and has been reported already.
+    /// Reads the object. Text that cannot be read has no entries; another check has reported it.
     pub(super) fn of(text: &'a str) -> Self {
         Top(serde_json::from_str(text).unwrap_or_default())
     }
 
-    /// Returns the text of a key's value, compared without regard to case.
+    /// Returns the text of a key's value; keys are compared without regard to case.
     pub(super) fn value(&self, key: &str) -> Option<&'a str> {
         let found = self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
         found.map(|(_, raw)| raw.get())
@@ -60,16 +60,15 @@ impl<'a> Top<'a> {
     }
 }
 
-/// What an object is judged by beside its own text.
+/// What an object is checked against beside its own text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Around<'a> {
     pub(super) session: &'a Session,
-    /// The network's name.
     pub(super) network: &'a str,
     pub(super) cni_version: &'a str,
 }
 
-/// Examines the keys of a network list, or of a single plugin's configuration.
+/// Checks the keys of a network list, or of a single plugin's configuration.
 pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
     let text = examined.text;
     let top = Top::of(text);
@@ -85,7 +84,7 @@ pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mu
     }
     let objects = top.elements("plugins");
     if objects.is_empty() {
-        // Every plugin comes from the drop-in folder, whose files are looked at by themselves.
+        // Every plugin comes from the drop-in folder, whose files are checked one by one.
         return;
     }
     for object in objects.iter().take(list.plugins.len()) {
@@ -93,7 +92,7 @@ pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mu
     }
 }
 
-/// Examines one plugin's object, which is a piece of the examined text.
+/// Checks one plugin's object, which is a slice of the examined text.
 pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Examined<'_>) {
     #[derive(Deserialize, Default)]
     #[serde(default)]
@@ -139,7 +138,8 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
     let mut legible = true;
     if let Some(plugin) = plugins::find(&head.r#type) {
         legible &= ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
-        // Those of a plugin that hands out addresses are about `ipam`, of which it has none as a link of a chain.
+        // Keys that an address plugin ignores are about `ipam`, which it does not have as a link of
+        // a chain.
         tell_ignored(plugin, &top, examined);
     }
     if let Some(plugin) = plugins::find(&ipam_type) {
@@ -151,7 +151,7 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
     }
 }
 
-/// Tells what ADD would refuse of it. What a chain holds is looked at by itself.
+/// Reports what ADD would refuse in it. The plugins in a chain are checked one by one.
 fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mut Examined<'_>) {
     let Ok(plugin) = PluginConfig::parse(object.as_bytes()) else { return };
     let top = Top::of(object);
@@ -184,7 +184,7 @@ fn named_key(details: &str) -> Option<&str> {
     key.split('.').next()
 }
 
-/// Lints a network that is written within a configuration: a plugin's or a list's.
+/// Lints a network that is written within a configuration: a plugin's object or a list.
 fn lint_written(network: &str, around: Around<'_>, examined: &mut Examined<'_>) {
     let Some(config) = Top::of(network).value("config") else { return };
     match Top::of(config).elements("plugins") {
@@ -193,7 +193,7 @@ fn lint_written(network: &str, around: Around<'_>, examined: &mut Examined<'_>) 
     }
 }
 
-/// Asks one of our plugins which keys it would not read. Returns whether it can read the rest.
+/// Asks one of our plugins which keys it would ignore. Returns whether it can read the rest.
 fn ask(
     plugin: &dyn Plugin,
     object: &str,
@@ -222,7 +222,7 @@ fn ask(
     }
 }
 
-/// Tells which keys a plugin takes and passes over.
+/// Reports the keys that a plugin accepts and ignores.
 fn tell_ignored(plugin: &dyn Plugin, object: &Top<'_>, examined: &mut Examined<'_>) {
     for (key, value) in object.keys() {
         let mut ignored = plugin.ignored_keys().iter();
@@ -267,7 +267,7 @@ fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
     examined.find(Severity::Error, place, message, None);
 }
 
-/// Reports a plugin that is neither one of ours nor found where plugins are looked for.
+/// Reports a plugin that is neither one of ours nor found in the plugin folders.
 fn require(plugin_type: &str, place: Place, around: Around<'_>, examined: &mut Examined<'_>) {
     if plugin_type.is_empty() {
         return;
@@ -295,8 +295,8 @@ fn require(plugin_type: &str, place: Place, around: Around<'_>, examined: &mut E
     examined.find(Severity::Error, place, message, Some(hint));
 }
 
-/// Reports a plugin that is not ours and cannot be called: its file is not executable, or it does not speak a version with which the
-/// list could be served.
+/// Reports a plugin that is not ours and cannot be called: its file is not executable, or it speaks
+/// no version with which the list could be served.
 fn answers(
     plugin_type: &str,
     executable: &Path,
@@ -304,7 +304,8 @@ fn answers(
     around: Around<'_>,
     examined: &mut Examined<'_>,
 ) {
-    // Who can change the file would have it run by whoever lints: that is warned about, and reason enough to ask nothing.
+    // A user who can change the file would have lint run their program: lint warns about that, and
+    // then asks the plugin nothing.
     if !is_executable(plugin_type, executable, place, examined)
         || !cni_invoke::distrust(executable).is_empty()
     {
@@ -335,7 +336,7 @@ fn answers(
     examined.find(Severity::Error, place, text, Some(hint));
 }
 
-/// Reports a file that nobody can execute.
+/// Reports a file that cannot be executed.
 fn is_executable(
     plugin_type: &str,
     executable: &Path,
@@ -356,7 +357,7 @@ fn is_executable(
     false
 }
 
-/// Moves a place from a value to its key, when that stands before it on the same line.
+/// Moves a place from a value to its key, if the key is before it on the same line.
 fn before(text: &str, value: Place, key: &str) -> Place {
     let quoted = format!("{:?}", key);
     let line =

@@ -1,6 +1,6 @@
 //! `lint`: mistakes in network configurations, found before a container does.
 //!
-//! Errors are what would make an attachment fail; warnings are what is allowed and probably not meant.
+//! Errors would make an attachment fail; warnings are allowed and probably not meant.
 
 mod chain;
 mod excerpt;
@@ -45,12 +45,12 @@ struct Finding {
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// The lines of the file around the place, for people.
+    /// The lines of the file around the place, for people to read.
     #[serde(skip)]
     excerpt: String,
 }
 
-/// One configuration as it is looked at: its text, where it came from, and what has been found in it.
+/// A configuration that is being checked: its text, its origin, and the findings so far.
 struct Examined<'a> {
     file: &'a Path,
     text: &'a str,
@@ -73,7 +73,7 @@ impl Examined<'_> {
 #[derive(Debug, Serialize)]
 struct Findings {
     findings: Vec<Finding>,
-    /// The files that were looked at.
+    /// The files that were checked.
     files: Vec<PathBuf>,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn main(args: &Lint, common: &Common, world: &World, shell: &mut Shel
     Ok(ExitCode::from(if errors || (args.strict && warnings) { EXIT_PERMANENT } else { 0 }))
 }
 
-/// What a network is judged by beside its text.
+/// What a network is checked against beside its text.
 struct Surroundings<'a> {
     session: &'a Session,
     runtimes: &'a Runtimes,
@@ -175,7 +175,7 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
                 Some("runtimes use the first file in the order of names".to_owned()),
             ),
             FileOutcome::DroppedIn { .. } => {
-                // Which list it is a part of does not matter to it.
+                // The list of which it is a part does not matter to it.
                 let around = keys::Around {
                     session: world.session,
                     network: "network",
@@ -205,7 +205,7 @@ fn read(path: &Path) -> String {
 }
 
 fn refused(refusal: &Refusal, examined: &mut Examined<'_>) {
-    // A drop-in folder's broken file is reported on the network that needs it.
+    // A broken file in a drop-in folder is reported on the network that needs it.
     let text = if refusal.path == examined.file { String::new() } else { read(&refusal.path) };
     let text = if text.is_empty() { examined.text } else { &text };
     let mut examined = Examined { file: &refusal.path, text, findings: &mut *examined.findings };

@@ -1,16 +1,16 @@
-//! A name's addresses, asked of the name servers in `/etc/resolv.conf` with a bound on the time.
+//! Resolves a name with the name servers in `/etc/resolv.conf`, within a bounded time.
 //!
-//! The C library's resolver is not used: a static executable would load parts of it at run time, and nothing
-//! bounds how long it takes.
+//! It does not use the C library's resolver: a static executable would load parts of that at run
+//! time, and nothing bounds how long it takes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long one server has.
+/// The timeout for one server.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How many servers are asked (glibc `MAXNS`).
+/// How many servers are tried (glibc `MAXNS`).
 const SERVERS: usize = 3;
 const PORT: u16 = 53;
 
@@ -23,7 +23,7 @@ const LABEL_MAX: usize = 63;
 /// A name in a message never has more parts; longer chains of pointers are loops.
 const POINTERS_MAX: usize = 128;
 
-/// A name's addresses, and who told them; nobody had to for an address.
+/// A name's addresses, and the server that gave them; none for an address.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) addresses: Vec<IpAddr>,
@@ -92,7 +92,7 @@ fn ask(server: IpAddr, host: &str) -> io::Result<Vec<IpAddr>> {
     let socket = UdpSocket::bind(own)?;
     socket.connect((server, PORT))?;
     let end = Instant::now() + TIMEOUT;
-    // The socket is connected and its port random; the two questions are told apart by their numbers.
+    // The socket is connected and its port random; the numbers tell the two questions apart.
     let questions = [(TYPE_A, 1_u16), (TYPE_AAAA, 2)];
     for (kind, number) in questions {
         socket.send(&question(host, kind, number)?)?;
@@ -103,7 +103,7 @@ fn ask(server: IpAddr, host: &str) -> io::Result<Vec<IpAddr>> {
     while answered.contains(&false) {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            // A server that answers one of the two questions only still answers.
+            // A server that answers only one of the two questions still answers.
             if addresses.is_empty() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
             }
@@ -131,7 +131,7 @@ fn ask(server: IpAddr, host: &str) -> io::Result<Vec<IpAddr>> {
             }
         }
     }
-    // IPv4 first: where only one family has a route it is mostly that.
+    // IPv4 first: where only one family has a route, it is mostly that one.
     addresses.sort_by_key(IpAddr::is_ipv6);
     Ok(addresses)
 }
@@ -156,7 +156,7 @@ fn question(host: &str, kind: u16, number: u16) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Reads the addresses out of an answer; `None` when it is not one to the question of that number.
+/// Reads the addresses in an answer; `None` when it does not answer the question of that number.
 fn answers(message: &[u8], number: u16) -> Option<Vec<IpAddr>> {
     let word = |at: usize| Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?));
     let is_answer = message.get(2)? & 0x80 != 0;
@@ -183,7 +183,7 @@ fn answers(message: &[u8], number: u16) -> Option<Vec<IpAddr>> {
     Some(addresses)
 }
 
-/// Returns what follows a name, which ends with an empty label or a pointer (RFC 1035 §4.1.4).
+/// Returns the offset after a name, which ends with an empty label or a pointer (RFC 1035 §4.1.4).
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..POINTERS_MAX {
         match *message.get(at)? {

@@ -1,4 +1,4 @@
-//! One echo request and its answer (RFC 792, RFC 4443 §4).
+//! Sends one echo request and waits for its answer (RFC 792, RFC 4443 §4).
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -19,7 +19,8 @@ const ECHO_REPLY_6: u8 = 129;
 /// Header and payload of the request.
 const LENGTH: usize = 16;
 
-/// Asks an address, at most `tries` times; returns how long the answer took, or `None` without one.
+/// Pings an address, at most `tries` times; returns how long the answer took, or `None` without
+/// one.
 ///
 /// `scope` is the link by which a link-local address is reached.
 pub(super) fn ping(
@@ -34,7 +35,7 @@ pub(super) fn ping(
         let sent = send(&socket, &request(address, sequence), address, scope);
         match sent {
             Ok(()) => {}
-            // The neighbour did not answer at all; it may yet.
+            // The neighbour has not answered yet; it may still do so.
             Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
             Err(error) => return Err(error),
         }
@@ -45,8 +46,8 @@ pub(super) fn ping(
     Ok(None)
 }
 
-/// Opens a raw socket, or one of the kind that needs no privilege; says whether answers begin with an IP
-/// header.
+/// Opens a raw socket, or one of the kind that needs no privilege; says whether its answers begin
+/// with an IP header.
 fn open(address: IpAddr) -> io::Result<(OwnedFd, bool)> {
     let (family, protocol) = match address {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -73,7 +74,8 @@ fn request(address: IpAddr, sequence: u16) -> [u8; LENGTH] {
     packet
 }
 
-/// Tells our answers from those to other processes: the low half of the process ID.
+/// Returns an identifier that tells our answers from those to other processes: the low half of the
+/// process ID.
 fn identifier() -> [u8; 2] {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     [high, low]
@@ -105,7 +107,7 @@ fn is_link_local(address: Ipv6Addr) -> bool {
     address.is_unicast_link_local()
 }
 
-/// Waits for the answer until `end`; other packets are passed over.
+/// Waits for the answer until `end`; ignores other packets.
 fn wait(
     socket: &OwnedFd,
     address: IpAddr,
@@ -145,7 +147,8 @@ fn is_answer(packet: &[u8], address: IpAddr, has_ip_header: bool, sequence: u16)
         Some(packet)
     };
     let wanted = if address.is_ipv4() { ECHO_REPLY } else { ECHO_REPLY_6 };
-    // A socket that needs no privilege has an identifier of the kernel's choice, and gets its own only.
+    // The kernel chooses the identifier of a socket that needs no privilege, and gives it only its
+    // own answers.
     icmp.is_some_and(|icmp| {
         icmp.first() == Some(&wanted)
             && icmp.get(6..8) == Some(&sequence.to_be_bytes()[..])

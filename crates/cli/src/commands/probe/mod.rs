@@ -1,4 +1,4 @@
-//! `probe`: what the network here can do, in a few lines.
+//! `probe`: shows what the network here can do, in a few lines.
 
 mod dns;
 mod icmp;
@@ -19,7 +19,7 @@ use crate::shell::{Report, Shell};
 use crate::table::Table;
 use outside::{Outside, outside};
 
-/// How long a gateway on the next hop has for its answer, and how often it is asked.
+/// How long a gateway on the next hop has to answer, and how often it is asked.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(1);
 const GATEWAY_TRIES: u16 = 3;
 
@@ -83,7 +83,7 @@ impl Report for Findings {
 }
 
 impl Findings {
-    /// Everything works, or all that can work on a machine without a network.
+    /// Says whether everything works, or everything that can work on a machine without a network.
     fn is_sound(&self) -> bool {
         let answered =
             !self.gateways.is_empty() && self.gateways.iter().all(|gateway| gateway.answered);
@@ -127,7 +127,7 @@ pub(crate) fn main(args: &Probe, shell: &mut Shell) -> Outcome {
     Ok(ExitCode::from(if findings.is_sound() { 0 } else { EXIT_PERMANENT }))
 }
 
-/// Reads `HOST:PORT`; an IPv6 address stands in brackets.
+/// Reads `HOST:PORT`; an IPv6 address is in brackets.
 fn target(text: &str) -> Result<(String, u16), Failure> {
     let form = || Failure::usage(format!("--to {text:?}: it must be of the form HOST:PORT"));
     let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
@@ -161,7 +161,7 @@ fn names(netlink: &mut RouteSocket) -> Vec<(u32, String)> {
     links.into_iter().map(|link| (link.index, link.name)).collect()
 }
 
-/// Leaves out what every interface has: link-local and multicast.
+/// Leaves out the routes that every interface has: link-local and multicast.
 fn is_worth_showing(route: &Route) -> bool {
     match route.destination.addr() {
         IpAddr::V4(_) => true,

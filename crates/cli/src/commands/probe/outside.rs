@@ -1,4 +1,4 @@
-//! Reaching the outside, and telling our own troubles from the machine's.
+//! Tries to reach the outside, and tells our problems from the machine's.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) struct Outside {
     pub(super) address: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
-    /// Why this machine cannot reach it either, when that is so.
+    /// Why the machine itself cannot reach it either, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) machine_error: Option<String>,
     #[serde(skip)]
@@ -34,7 +34,7 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    /// Says in words what was found.
+    /// Returns the finding in words.
     pub(super) fn verdict(&self, gateways: &[Gateway]) -> String {
         let target = &self.target;
         let error = self.error.as_deref().unwrap_or("no answer");
@@ -64,7 +64,7 @@ impl Outside {
     }
 }
 
-/// Tries the outside from here; when that fails, from the machine's own namespace.
+/// Tries the outside from here; if that fails, from the machine's own namespace.
 pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside {
     let mut outside = Outside {
         target: target.to_owned(),
@@ -106,14 +106,14 @@ pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) 
     outside
 }
 
-/// Returns the machine's namespace, unless that is where we are.
+/// Returns the machine's namespace, unless we are in it.
 fn home_namespace(given: Option<&Path>) -> Option<Netns> {
     let home = Netns::open(given.unwrap_or(Path::new("/proc/1/ns/net"))).ok()?;
     let here = Netns::current().ok()?;
     (home.id() != here.id()).then_some(home)
 }
 
-/// Resolves a name: here, and where no name server can be reached from here, on the machine.
+/// Resolves a name: here, and if no name server can be reached from here, on the machine.
 fn resolve(
     host: &str,
     home: Option<&Netns>,
@@ -167,7 +167,7 @@ fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
         }
         match TcpStream::connect_timeout(&address, left) {
             Ok(_) => return Some(Ok(Reached { address, refused: false })),
-            // Somebody over there said no: the way there and back is open, which is what is asked here.
+            // The other side refused: packets go there and back, and that is the question here.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 return Some(Ok(Reached { address, refused: true }));
             }

@@ -1,7 +1,7 @@
 //! The last step before the command: a process that dies with `netwright run`.
 //!
-//! Between fork and exec no code of ours may run (it would be unsafe), so the executable starts itself under
-//! another name, sets what a child must set for itself, and becomes the command.
+//! Between fork and exec no code of ours may run (it would be unsafe). So the executable starts
+//! itself under another name, sets what a child must set for itself, and becomes the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,11 +16,12 @@ use crate::dispatch::ENTER;
 use crate::failure::Failure;
 use crate::shell::{Format, Shell};
 
-/// In which form it is told that the command cannot be started.
+/// The form of the error when the command cannot be started.
 const JSON: &str = "json";
 const TEXT: &str = "text";
 
-/// Starts the command in the namespace of the calling thread. It is killed when that thread ends.
+/// Starts the command in the namespace of the calling thread. The kernel kills it when that thread
+/// ends.
 #[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
 pub(super) fn spawn(command: &[OsString], format: Format) -> io::Result<Child> {
     Command::new("/proc/self/exe")
@@ -31,14 +32,15 @@ pub(super) fn spawn(command: &[OsString], format: Format) -> io::Result<Child> {
         .spawn()
 }
 
-/// Becomes the command. The first argument is the process ID of `netwright run`, the second the form of errors.
+/// Becomes the command. The first argument is the process ID of `netwright run`, the second the
+/// form of errors.
 #[expect(clippy::disallowed_methods, reason = "running a command is what `run` is for")]
 pub(crate) fn enter(arguments: &[OsString], shell: &mut Shell) -> ExitCode {
     let [parent, format, program, rest @ ..] = arguments else {
         return ExitCode::from(EXIT_NO_NETWORK);
     };
     let parent = parent.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
-    // When the parent is gone already, its death will send no signal.
+    // If the parent is gone already, its death will send no signal.
     if set_parent_process_death_signal(Some(Signal::KILL)).is_err() || getppid() != parent {
         return ExitCode::from(EXIT_NO_NETWORK);
     }

@@ -1,8 +1,9 @@
-//! `run`: a command in a namespace of its own, attached for as long as it runs.
+//! `run`: runs a command in its own namespace, attached for as long as it runs.
 //!
-//! One thread lives in the namespace and starts the command from there; its `/proc` entry is the path by
-//! which plugins reach the namespace, so that nothing has to be mounted and nothing is left when this process
-//! is killed: the command is killed with it, the namespace ends, and `gc` finds the path leading nowhere.
+//! One thread lives in the namespace and starts the command from there. Its `/proc` entry is the
+//! path by which plugins reach the namespace, so that nothing has to be mounted and nothing remains
+//! when this process is killed: the command is killed with it, the namespace ends, and `gc` finds
+//! that the path leads nowhere.
 
 mod enter;
 mod signals;
@@ -32,7 +33,7 @@ use crate::world::World;
 pub(crate) use enter::enter;
 use signals::Signals;
 
-/// The network could not be set up, as container engines say it.
+/// The network could not be set up; container engines use this code.
 pub(crate) const EXIT_NO_NETWORK: u8 = 125;
 /// The command was found and could not be started (POSIX sh, "Exit Status for Commands").
 pub(crate) const EXIT_NOT_STARTED: u8 = 126;
@@ -48,7 +49,7 @@ pub(crate) fn main(args: &Run, common: &Common, world: &World, shell: &mut Shell
 }
 
 fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
-    // Before anything is made: from here on nothing but SIGKILL keeps us from taking it away again.
+    // Before anything is made: from here on only SIGKILL keeps us from removing it again.
     let signals = Signals::catch()
         .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("catch signals"))?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
@@ -67,7 +68,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     let is_attached = attached.is_ok();
     let outcome = match (attached, signals.fatal()) {
         (Err(failure), _) => Err(failure),
-        // Somebody wanted us to stop before the command was started.
+        // A signal asked us to stop before the command was started.
         (Ok(()), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
         (Ok(()), None) => namespace.run(command(args, common), common.output, &signals),
     };
@@ -78,7 +79,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     outcome.map(|code| ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
 }
 
-/// Returns the networks to attach to. What is said beside `--net` is for the first of them.
+/// Returns the networks to attach to. Options beside `--net` apply to the first of them.
 fn specs(args: &Run, world: &World) -> Result<Vec<NetworkSpec>, Failure> {
     let mut specs = args.net.clone();
     if specs.is_empty() {
@@ -165,9 +166,9 @@ fn command(args: &Run, common: &Common) -> Vec<OsString> {
     .collect()
 }
 
-/// A namespace that lives as long as its thread, and the processes started from there.
+/// A namespace that lives as long as its thread and the processes started from there.
 struct Namespace {
-    /// Where plugins find it.
+    /// The path at which plugins find it.
     path: String,
     start: Option<Sender<(Vec<OsString>, Format)>>,
     started: Receiver<std::io::Result<Child>>,
@@ -189,7 +190,8 @@ impl Namespace {
                 }
                 let Ok((command, format)) = to_start.recv() else { return };
                 let _ = report.send(enter::spawn(&command, format));
-                // The namespace and the command's death signal hang on this thread: it stays until told.
+                // The namespace and the command's death signal depend on this thread: it waits
+                // until it may end.
                 let _ = to_start.recv();
             })
             .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("start a thread"))?;
@@ -199,7 +201,7 @@ impl Namespace {
         Ok(Namespace { path, start: Some(start), started, thread: Some(thread) })
     }
 
-    /// Runs a command and returns its exit code, as shells count.
+    /// Runs a command and returns its exit code, as shells do.
     fn run(
         &self,
         command: Vec<OsString>,
@@ -237,11 +239,11 @@ fn code_of(status: ExitStatus) -> i32 {
     }
 }
 
-/// Moves this thread into a fresh namespace with `lo` up; returns the path by which others find it.
+/// Moves this thread into a new namespace with `lo` up; returns the path by which others find it.
 fn enter_namespace() -> Result<String, Failure> {
     let refused = |error: &dyn std::error::Error| Failure::of(code::INVALID_NETNS, error);
     netns::unshare_net().map_err(|error| match &error {
-        // Not the disk's space: the namespaces are counted.
+        // ENOSPC means the limit on namespaces here, not disk space.
         NetnsError::Unshare { source } if source.kind() == io::ErrorKind::StorageFull => {
             Failure::new(code::INVALID_NETNS, "there are as many network namespaces as may be")
                 .hint("end some, or raise the limit: sysctl -w user.max_net_namespaces=NUMBER")

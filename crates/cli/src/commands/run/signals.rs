@@ -1,4 +1,4 @@
-//! Signals meant for the command, which reach us.
+//! Signals that are meant for the command and reach us.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,13 +11,14 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use signal_hook::iterator::{Handle, SignalsInfo};
 
-/// What is passed on.
+/// The signals that are passed on.
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// Of these, what ends a process that does not care.
+/// Those of them that end a process by default.
 const FATAL: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// A signal that the kernel made, as the terminal does for Ctrl-C (linux include/uapi/asm-generic/siginfo.h).
+/// A signal that the kernel made, as the terminal does for Ctrl-C
+/// (linux include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
 
 /// Catches signals and passes them on to the command, once there is one.
@@ -30,7 +31,8 @@ pub(super) struct Signals {
 #[derive(Default)]
 struct Shared {
     child: Option<OwnedFd>,
-    /// What came before the command was known, each number once and in order: the command may be running by then.
+    /// Signals that came before the command was known, each number once and in order: the command
+    /// may be running by then.
     early: Vec<i32>,
 }
 
@@ -55,10 +57,10 @@ impl Signals {
         lock(&self.shared).early.iter().copied().find(|signal| FATAL.contains(signal))
     }
 
-    /// Passes on what came and what will come.
+    /// Passes on the signals that came and those that will come.
     pub(super) fn forward_to(&self, child: &Child) {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        // By descriptor: once the command has ended its number may be another's.
+        // By descriptor: once the command has ended, another process may have its number.
         let Some(Ok(pidfd)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
         lock(&self.shared).forward_to(pidfd);
     }
@@ -76,7 +78,8 @@ impl Drop for Signals {
 impl Shared {
     fn receive(&mut self, number: i32, code: i32) {
         match &self.child {
-            // The terminal sends to the whole foreground process group, to which the command belongs.
+            // The terminal signals the whole foreground process group, to which the command
+            // belongs.
             Some(_) if code == SI_KERNEL => {}
             Some(child) => pass_on(child, number),
             None if self.early.contains(&number) => {}
@@ -94,7 +97,7 @@ impl Shared {
 
 fn pass_on(child: &OwnedFd, number: i32) {
     if let Some(signal) = Signal::from_named_raw(number) {
-        // It has ended: `wait` tells how.
+        // It fails when the command has ended: `wait` reports how.
         let _ = pidfd_send_signal(child, signal);
     }
 }
@@ -103,8 +106,8 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the signals that we were told to ignore (`nohup`), which the command must go on ignoring
-/// (`man 5 proc`, `SigIgn`).
+/// Returns the signals that we were started to ignore (`nohup`), which the command must go on
+/// ignoring (`man 5 proc`, `SigIgn`).
 fn ignored() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,10 +1,10 @@
-//! What runtimes' configurations say about CNI.
+//! Reads what runtimes' configurations say about CNI.
 
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// How deep configurations may name others.
+/// How deeply configurations may include others.
 const DEPTH: usize = 8;
 
 /// Where a runtime looks, as far as its files say.
@@ -12,13 +12,13 @@ const DEPTH: usize = 8;
 pub(super) struct Said {
     pub(super) plugin_dirs: Option<Vec<PathBuf>>,
     pub(super) conf_dir: Option<PathBuf>,
-    /// The file that says where plugins are.
+    /// The file that names the plugin folders.
     pub(super) from: Option<PathBuf>,
-    /// It does not use CNI.
+    /// The runtime does not use CNI.
     pub(super) is_off: bool,
 }
 
-/// The machine's files, or those below a folder that stands for it.
+/// The machine's files, or those below a folder that stands for its root.
 #[derive(Debug)]
 pub(super) struct Machine<'r>(pub(super) &'r Path);
 
@@ -28,7 +28,7 @@ impl Machine<'_> {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Reads a file; `None` when there is none.
+    /// Reads a file; `None` if there is none.
     fn read(&self, path: &Path) -> Result<Option<Table>, String> {
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let bytes = state::read_optional(&self.at(path)).map_err(|error| failed(&error))?;
@@ -39,7 +39,7 @@ impl Machine<'_> {
         text.parse::<Table>().map(Some).map_err(first)
     }
 
-    /// The files of a folder with this ending, in the order of their names.
+    /// Returns the files of a folder with this prefix and ending, sorted by name.
     fn files(&self, folder: &Path, begin: &str, end: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -51,8 +51,8 @@ impl Machine<'_> {
         names.into_iter().map(|name| folder.join(name)).collect()
     }
 
-    /// containerd's file and what it imports. A section of a later file takes the place of an earlier one's
-    /// (`man 5 containerd-config.toml` "imports"; containerd's `mergeConfig`).
+    /// Reads containerd's file and what it imports. A section of a later file replaces that of an
+    /// earlier one (`man 5 containerd-config.toml` "imports"; containerd's `mergeConfig`).
     pub(super) fn containerd(&self, file: &str) -> Result<Option<Said>, String> {
         let mut said = Said::default();
         let mut pending = vec![(PathBuf::from(file), 0)];
@@ -93,8 +93,8 @@ impl Machine<'_> {
         Ok(is_there.then_some(said))
     }
 
-    /// podman's files (`man 5 containers.conf`): each later one wins. `only` are those that the environment names in place of
-    /// all, `last` one behind all.
+    /// Reads podman's files (`man 5 containers.conf`): a later one wins over an earlier one. `only`
+    /// is what the environment names in place of all files, `last` a file after all of them.
     pub(super) fn podman(&self, only: Option<&str>, last: Option<&str>) -> Result<Said, String> {
         let mut files = Vec::new();
         match only {
@@ -123,7 +123,7 @@ impl Machine<'_> {
         })
     }
 
-    /// CRI-O's files (`man 5 crio.conf`, `man 5 crio.conf.d`).
+    /// Reads CRI-O's files (`man 5 crio.conf`, `man 5 crio.conf.d`).
     pub(super) fn cri_o(&self) -> Result<Said, String> {
         let mut files = vec![PathBuf::from("/etc/crio/crio.conf")];
         files.extend(self.files(Path::new("/etc/crio/crio.conf.d"), "", ""));
@@ -140,7 +140,7 @@ impl Machine<'_> {
         })
     }
 
-    /// nerdctl's file (its `docs/config.md`).
+    /// Reads nerdctl's file (its `docs/config.md`).
     pub(super) fn nerdctl(&self) -> Result<Said, String> {
         let file = PathBuf::from("/etc/nerdctl/nerdctl.toml");
         self.merged(&[file], |table, said, path| {

@@ -1,5 +1,5 @@
-//! The container runtimes of this machine that use CNI: where each looks for plugins and for networks, and which versions it
-//! reads.
+//! The container runtimes of this machine that use CNI: where each looks for plugins and for
+//! networks, and which versions it reads.
 //!
 //! | runtime | files | by default |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | CRI-O | `/etc/crio/crio.conf`, `/etc/crio/crio.conf.d/` | `/opt/cni/bin` |
 //! | nerdctl | `/etc/nerdctl/nerdctl.toml` | the first of five folders that has `loopback` |
 //!
-//! A runtime with several folders takes each plugin from the first that has it.
+//! A runtime with several folders takes each plugin from the first folder that has it.
 
 mod files;
 
@@ -25,7 +25,7 @@ use files::{Machine, Said};
 /// Where most runtimes look.
 pub(crate) const USUAL: &str = "/opt/cni/bin";
 
-/// Where runtimes look for networks unless they are told otherwise.
+/// Where runtimes look for networks by default.
 const NETWORKS: &str = "/etc/cni/net.d";
 
 /// podman's folders (`man 5 containers.conf` "cni_plugin_dirs").
@@ -46,26 +46,25 @@ const NERDCTLS: [&str; 5] = [
     "/usr/lib/cni",
 ];
 
-/// Where programs are.
+/// Folders of programs.
 const PROGRAMS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// How long a runtime may take to say its version.
+/// The timeout for a runtime to print its version.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Runtime {
     pub(crate) name: &'static str,
-    /// Where it looks for plugins; the first that has one wins.
+    /// Where it looks for plugins; the first folder that has a plugin wins.
     pub(crate) plugin_dirs: Vec<PathBuf>,
     /// Where it looks for networks.
     pub(crate) conf_dir: PathBuf,
-    /// The file that says so; otherwise they are its defaults.
+    /// The file that says so; without it these are the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<PathBuf>,
-    /// The program that knows its version.
+    /// The program that prints its version.
     #[serde(skip)]
     program: Option<PathBuf>,
 }
@@ -74,7 +73,7 @@ pub(crate) struct Runtime {
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
     pub(crate) found: Vec<Runtime>,
-    /// Files that cannot be read: where these runtimes look is not known.
+    /// Files that cannot be read: it is not known where their runtimes look.
     pub(crate) unknown: Vec<String>,
 }
 
@@ -145,13 +144,13 @@ impl Runtimes {
         }
     }
 
-    /// The folders to put plugins into so that every runtime takes them from there: as few as possible. `has` says whether a
-    /// folder has some already.
+    /// Returns the folders for plugins from which every runtime takes them: as few as possible.
+    /// `has` says whether a folder has some already.
     pub(crate) fn folders(&self, has: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
         let mut chosen: Vec<PathBuf> = Vec::new();
         let mut choices: Vec<Vec<&PathBuf>> =
             self.found.iter().map(|runtime| runtime.effective(has)).collect();
-        // Who has no choice decides for the others.
+        // A runtime without a choice decides for the others.
         choices.sort_by_key(Vec::len);
         for choices in choices {
             if choices.iter().any(|dir| chosen.contains(dir)) {
@@ -169,7 +168,8 @@ impl Runtimes {
         chosen
     }
 
-    /// Says which runtimes take their plugins from these folders, and why others do not. `has` lists the plugins of a folder.
+    /// Reports which runtimes take their plugins from these folders, and why others do not. `has`
+    /// lists the plugins of a folder.
     pub(crate) fn tell(
         &self,
         folders: &[PathBuf],
@@ -206,7 +206,8 @@ impl Runtimes {
         (used, notes)
     }
 
-    /// Says which runtimes that look into a list's folder cannot run a container on it, for its version.
+    /// Reports which runtimes that look into a list's folder cannot run a container on it, because
+    /// of its version.
     pub(crate) fn too_old_for(&self, list: &NetworkList, file: &Path) -> Vec<String> {
         #[derive(Default, serde::Deserialize)]
         #[serde(default)]
@@ -215,7 +216,7 @@ impl Runtimes {
             cni_version: String,
         }
         let raw: Raw = serde_json::from_slice(&list.source).unwrap_or_default();
-        // What every runtime reads needs no program to be asked.
+        // A version that every runtime reads needs no program to be run.
         let wanted = Version::parse(&raw.cni_version).filter(|wanted| Version::V0_4_0 < *wanted);
         let Some(wanted) = wanted else { return Vec::new() };
         let here = |runtime: &&Runtime| file.parent() == Some(runtime.conf_dir.as_path());
@@ -243,7 +244,7 @@ pub(crate) const VERSION_HINT: &str = "give \"cniVersion\": \"1.0.0\" and \"cniV
                                        best they know";
 
 impl Runtime {
-    /// The folders from which it would take plugins that are put there now.
+    /// Returns the folders from which it would take plugins that are put there now.
     fn effective(&self, has: &dyn Fn(&Path) -> bool) -> Vec<&PathBuf> {
         let first = self.plugin_dirs.iter().position(|dir| has(dir));
         let count = first.map_or(self.plugin_dirs.len(), |first| first + 1);
@@ -256,7 +257,7 @@ impl Runtime {
             .map_or_else(|| "its default".to_owned(), |path| path.display().to_string())
     }
 
-    /// Its version, in its own words.
+    /// Returns its version, in its own words.
     #[expect(clippy::disallowed_methods, reason = "nobody else knows a runtime's version")]
     fn version(&self) -> Option<String> {
         let mut child = Command::new(self.program.as_ref()?)
@@ -280,7 +281,8 @@ impl Runtime {
     }
 }
 
-/// The first word that is a version: `1.6.20` of "containerd github.com/containerd/containerd 1.6.20~ds1 …".
+/// Returns the first word that is a version: `1.6.20` of "containerd
+/// github.com/containerd/containerd 1.6.20~ds1 …".
 fn version_in(text: &str) -> Option<String> {
     let is_digit = |letter: char| letter.is_ascii_digit() || letter == '.';
     let numbers = text.split_whitespace().map(|word| word.trim_start_matches('v'));
@@ -293,9 +295,9 @@ fn version_in(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The newest version of CNI whose results a runtime reads, by the library that its releases hold
-/// (`github.com/containernetworking/cni` in their `go.mod`: 1.0 and 1.1 read 1.0.0, 1.2 and later 1.1.0).
-/// `None`: not known.
+/// Returns the newest version of CNI whose results a runtime reads, by the library in its releases
+/// (`github.com/containernetworking/cni` in their `go.mod`: 1.0 and 1.1 read 1.0.0, 1.2 and later
+/// 1.1.0). `None` if that is not known.
 fn reads(name: &str, version: &str) -> Option<Version> {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     let number = (parts.next()??, parts.next()??);
@@ -386,7 +388,8 @@ mod tests {
         assert_eq!(notes, [""; 0]);
     }
 
-    /// As k3s 1.31 and RKE2 write them for the containerd within them; no program of that name is in a folder of programs.
+    /// As k3s 1.31 and RKE2 write them for the containerd within them; no program of that name is
+    /// in a folder of programs.
     #[test]
     fn the_containerd_within_k3s_and_rke2_is_found() {
         for name in ["k3s", "rke2"] {
@@ -419,7 +422,8 @@ mod tests {
         assert_eq!(root.find(&[]).folders(&|dir| root.has(dir)), [Path::new(USUAL)]);
     }
 
-    /// Later files win, and what they say nothing of stays; a containerd section is replaced as a whole.
+    /// Later files win, and what they say nothing of stays; a containerd section is replaced as a
+    /// whole.
     #[test]
     fn drop_ins_and_imports_are_read_in_their_order() {
         let root = Root::new(&[

@@ -1,11 +1,13 @@
 //! Collects what containers that are gone have left behind, for runtimes that never do.
 //!
-//! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]), and no runtime keeps
-//! anything of its container below `/run` ([`runtimes`]), and both have been so for a grace time: a runtime takes its time
-//! for DEL, too. Where nobody knows, nothing is removed. Without `-act` it is only told.
+//! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]) and no
+//! runtime keeps anything of its container below `/run` ([`runtimes`]), and both have been true for
+//! a grace time: a runtime also needs time for DEL. Where either cannot be determined, nothing is
+//! removed. Without `-act` the service only reports.
 //!
-//! Each attachment is removed by DEL, with the configuration with which it was made. The verb GC is not used: it needs a list of all
-//! that is valid, and other runtimes' caches are not ours to know.
+//! The service removes each attachment by DEL, with the configuration with which it was made. It
+//! does not use the verb GC: GC needs a list of all valid attachments, and we do not know the
+//! caches of other runtimes.
 
 mod runtimes;
 
@@ -74,10 +76,10 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Since when an attachment has been left behind.
+/// An attachment that was left behind, and since when.
 struct Suspect {
     since: Instant,
-    /// Whether that it would be removed has been told.
+    /// Whether the log already says that it would be removed.
     told: bool,
 }
 
@@ -95,7 +97,7 @@ impl Service {
             match runtime.everything_by(&self.node.roots, &census) {
                 Ok(everything) => {
                     for known in everything.known.into_iter().filter(is_left_behind) {
-                        // Whoever has its configuration removes it.
+                        // Prefer the runtime whose cache has its configuration.
                         let better = |_: &Runtime<'_>| known.cached.is_some();
                         if better(runtime) || !left_behind.contains_key(&known.key) {
                             left_behind.insert(known.key.clone(), (runtime.clone(), known));
@@ -135,7 +137,7 @@ impl Service {
             }
         }
         if self.flags.act {
-            // And what processes were writing that were killed.
+            // Also removes what killed processes were writing.
             Index::new(&self.node.roots).remove_abandoned();
             for runtime in &self.node.runtimes {
                 state::remove_abandoned(runtime.cache().results_dir());

@@ -1,33 +1,35 @@
-//! Which containers the runtimes on this node have, as far as the folders tell that they keep below `/run`.
+//! Finds out which containers the runtimes on this node have, by the folders that they keep below
+//! `/run`.
 //!
-//! A runtime makes such a folder before its container starts and removes it when the container is gone; a reboot removes all of
-//! them. So one that is there says that the container may live, whatever the runtime's database says of stopped ones.
+//! A runtime makes such a folder before its container starts and removes it when the container is
+//! gone; a reboot removes all of them. So a folder that exists says that the container may live,
+//! whatever the runtime's database says of stopped containers.
 
 use std::path::{Path, PathBuf};
 
 /// Where runtimes keep their containers, by ID; `*` is any one folder.
 const PLACES: [&str; 21] = [
-    // containerd's shims: of Kubernetes, nerdctl, and Docker (`moby`).
+    // containerd's shims: for Kubernetes, nerdctl and Docker (`moby`).
     "/run/containerd/io.containerd.runtime.v2.task/*",
     "/run/containerd/io.containerd.grpc.v1.cri/sandboxes",
     "/run/containerd/io.containerd.grpc.v1.cri/containers",
     "/run/containerd/io.containerd.sandbox.controller.v1.shim/*",
-    // The same of K3s and RKE2, which bring a containerd of their own.
+    // The same for K3s and RKE2, which bring their own containerd.
     "/run/k3s/containerd/io.containerd.runtime.v2.task/*",
     "/run/k3s/containerd/io.containerd.grpc.v1.cri/sandboxes",
     "/run/k3s/containerd/io.containerd.grpc.v1.cri/containers",
     "/run/k3s/containerd/io.containerd.sandbox.controller.v1.shim/*",
     "/run/k3s/containerd/runc/*",
-    // Kata's sandboxes, whose processes are in a virtual machine.
+    // Kata's sandboxes, whose processes run in a virtual machine.
     "/run/vc/sbs",
     "/run/vc/vm",
     "/run/kata",
-    // Nomad's allocations, which it keeps beside its data and not below /run.
+    // Nomad's allocations, which it keeps with its data and not below /run.
     "/opt/nomad/data/alloc",
     "/var/lib/nomad/alloc",
-    // podman's and CRI-O's, by storage driver.
+    // Those of podman and CRI-O, by storage driver.
     "/run/containers/storage/*",
-    // The OCI runtimes' own.
+    // Those of the OCI runtimes themselves.
     "/run/runc",
     "/run/crun",
     "/run/youki",
@@ -36,7 +38,7 @@ const PLACES: [&str; 21] = [
     "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*",
 ];
 
-/// Returns a folder that a runtime keeps for a container.
+/// Returns the folder that a runtime keeps for a container, if there is one.
 pub(super) fn keeps(container_id: &str) -> Option<PathBuf> {
     keeps_below(Path::new("/"), container_id)
 }
@@ -49,7 +51,7 @@ fn keeps_below(root: &Path, container_id: &str) -> Option<PathBuf> {
             let inner = std::fs::read_dir(place(parent)).ok()?;
             inner.flatten().find_map(|entry| {
                 let namespace = entry.file_name();
-                // nerdctl names its containers with containerd's namespace before them.
+                // nerdctl puts containerd's namespace before the name of its containers.
                 let of_nerdctl = namespace
                     .to_str()
                     .and_then(|namespace| container_id.strip_prefix(namespace)?.strip_prefix('-'));
@@ -60,7 +62,7 @@ fn keeps_below(root: &Path, container_id: &str) -> Option<PathBuf> {
     })
 }
 
-/// A container ID has no slash, and is no name of a parent.
+/// A container ID has no slash and does not name a parent folder.
 fn in_folder(folder: &Path, container_id: &str) -> Option<PathBuf> {
     let path = folder.join(container_id);
     path.symlink_metadata().is_ok().then_some(path)

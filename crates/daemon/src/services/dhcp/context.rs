@@ -1,4 +1,4 @@
-//! What every lease needs of its surroundings.
+//! What every lease needs from the rest of the daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use super::flags::Flags;
 use super::store::{Place, Store};
 use crate::poll::Poller;
 
-/// The wait before the first SOLICIT. RFC 8415 spreads out hosts that start together; a container waits for it.
+/// The wait before the first SOLICIT. RFC 8415 spreads out hosts that start together; here a
+/// container waits for it.
 const FIRST_SOLICIT: Duration = Duration::from_millis(50);
 
-/// What every lease needs of its surroundings.
+/// What every lease needs from the rest of the daemon.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) flags: Flags,
@@ -27,23 +28,23 @@ pub(crate) struct Context {
     pub(crate) poller: Poller,
     pub(crate) store: Store,
     pub(crate) late: Late,
-    /// Who lives, looked at once for all leases that are looked at together.
+    /// Which containers live, read once for all leases that are checked together.
     pub(crate) census: Census,
-    /// In the daemon's own namespace, which is the host's.
+    /// A socket in the daemon's own namespace, which is the host's.
     pub(crate) host: RouteSocket,
 }
 
-/// Why a namespace is not to be had.
+/// Why a namespace cannot be opened.
 #[derive(Debug)]
 pub(crate) enum NoNetns {
-    /// It is gone, or its path leads to another by now.
+    /// It is gone, or its path now leads to another namespace.
     Gone,
     /// It cannot be opened just now.
     Failed(cni::Error),
 }
 
 impl Context {
-    /// Opens a lease's namespace, if it is still that one.
+    /// Opens a lease's namespace, if the path still leads to it.
     pub(crate) fn netns(&self, place: &Place) -> Result<Netns, NoNetns> {
         let noted = self.noted(place);
         match noted.open() {
@@ -54,7 +55,7 @@ impl Context {
                 return Err(NoNetns::Failed(error));
             }
         }
-        // Its path is gone, which does not say that the container is.
+        // Its path is gone, which does not prove that the container is.
         let unknown = || {
             let path = place.netns.display();
             let text = format!("{path} is gone, and nobody knows whether its container is");
@@ -76,12 +77,13 @@ impl Context {
         }
     }
 
-    /// Says whether a path is known to lead to another namespace than a lease's.
+    /// Says whether a path is known to lead to another namespace than the lease's.
     pub(crate) fn is_another(&self, path: &Path, place: &Place) -> bool {
         Netns::open(&self.flags.on_host(path)).is_ok_and(|netns| !self.noted(place).is(&netns))
     }
 
-    /// How a DHCPv4 client is told to behave. A lease that a container has is looked for without end.
+    /// Returns the configuration of a DHCPv4 client. For a lease that a container already has, the
+    /// client keeps trying without end.
     pub(crate) fn v4_config(
         &self,
         key: &AttachmentKey,
@@ -109,7 +111,7 @@ impl Context {
         }
     }
 
-    /// The same for DHCPv6.
+    /// Returns the same for DHCPv6.
     pub(crate) fn v6_config(&self, key: &AttachmentKey, had_lease: bool) -> v6::Config {
         let key = client_key(key);
         let acquire = Some(self.flags.resend_timeout).filter(|_| !had_lease);
@@ -121,12 +123,13 @@ impl Context {
     }
 }
 
-/// Who the client is, as the reference has it.
+/// Returns the client's identity, as the reference forms it.
 fn client_key(key: &AttachmentKey) -> String {
     format!("{}/{}/{}", key.container_id, key.network, key.ifname)
 }
 
-/// What is asked for: first what the configuration names, then, unless it says otherwise, the usual.
+/// Returns the options to request: first those the configuration names, then, unless it says
+/// otherwise, the usual ones.
 fn requested(client: &Client) -> Vec<u8> {
     let usual = if client.skip_default { &[] } else { v4::DEFAULT_REQUEST };
     let mut codes = Vec::new();
@@ -138,7 +141,7 @@ fn requested(client: &Client) -> Vec<u8> {
     codes
 }
 
-/// An error of the kernel's as the plugin shall tell it.
+/// Returns an error of the kernel as the plugin is to report it.
 pub(crate) fn kernel_error(error: &kernel::NetlinkError) -> cni::Error {
     cni::Error::from_chain(codes::KERNEL, error)
 }

@@ -10,17 +10,16 @@ use plugins::ipam::dhcp::protocol::{
 };
 use rustix::net::sockopt;
 
-/// How long a plugin may take to ask, and to take its answer.
+/// How long a plugin may take to send its request, and to take its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     pub(crate) stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
     phase: Phase,
-    /// When it is given up.
+    /// When the connection is closed.
     pub(crate) until: Option<Timestamp>,
 }
 
@@ -31,21 +30,21 @@ enum Phase {
     Answering,
 }
 
-/// What came of reading.
+/// What reading from the connection gave.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// Not a whole line yet.
     Nothing,
-    /// A question.
+    /// A request.
     Question(Ask),
-    /// What is no question; the answer to it.
+    /// A line that is not a request; the answer to it.
     Nonsense(Failure),
-    /// The plugin is gone, or says more than it should.
+    /// The plugin is gone, or sends more than it should.
     End,
 }
 
 impl Conversation {
-    /// Takes a connection of root's, or of the user the daemon runs as.
+    /// Takes a connection from root, or from the user the daemon runs as.
     pub(crate) fn new(stream: UnixStream, now: Timestamp) -> Option<Self> {
         let uid = sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -62,7 +61,7 @@ impl Conversation {
         })
     }
 
-    /// Reads what came.
+    /// Reads what has arrived.
     pub(crate) fn hear(&mut self) -> Heard {
         let mut buffer = [0; 16 * 1024];
         loop {
@@ -89,7 +88,8 @@ impl Conversation {
         }
     }
 
-    /// Says the answer, as far as it goes now; says whether it is out.
+    /// Starts the answer and writes as much of it as the socket takes now; says whether all of it
+    /// is written.
     pub(crate) fn answer(&mut self, answer: Answer, now: Timestamp) -> io::Result<bool> {
         self.output = to_line(&Reply::new(answer));
         self.phase = Phase::Answering;
@@ -97,7 +97,7 @@ impl Conversation {
         self.go_on()
     }
 
-    /// Goes on with the answer; says whether it is out.
+    /// Writes more of the answer; says whether all of it is written.
     pub(crate) fn go_on(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
@@ -111,7 +111,7 @@ impl Conversation {
         Ok(true)
     }
 
-    /// Says whether its question has not come yet.
+    /// Says whether its request has not come yet.
     pub(crate) fn is_asking(&self) -> bool {
         self.phase == Phase::Asking
     }

@@ -1,7 +1,7 @@
-//! Giving back leases whose interface is gone.
+//! Releases leases whose interface is gone.
 //!
-//! It may take a second a lease, so a thread does it, one after the other. What is to be given back is on disk until it was
-//! tried: a daemon that is killed goes on with it.
+//! A release may take a second, so a thread does them, one after the other. A lease stays on disk
+//! until its release was tried, so that a daemon started after a kill continues with it.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +16,7 @@ use crate::clock;
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// The queue of leases to give back.
+/// The queue of leases to release.
 #[derive(Debug)]
 pub(crate) struct Late {
     folder: PathBuf,
@@ -24,12 +24,13 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// Opens the queue and starts the thread. Nothing is in the queue: another daemon may be working on what is on disk.
+    /// Opens the queue and starts the thread. The queue starts empty: another daemon may be working
+    /// on what is on disk.
     pub(crate) fn open(state: &std::path::Path) -> Result<Self, FileError> {
         let folder = state.join("late");
         state::create_directory(&folder, FOLDER_MODE)?;
         let (queue, jobs) = channel();
-        // Without the thread nothing is given back before the next start, and nothing else is lost.
+        // Without the thread nothing is released before the next start; nothing else is lost.
         if let Err(error) =
             std::thread::Builder::new().name("late".to_owned()).spawn(move || work(&jobs))
         {
@@ -38,7 +39,7 @@ impl Late {
         Ok(Late { folder, queue })
     }
 
-    /// Goes on with what an earlier daemon left.
+    /// Continues with what an earlier daemon left.
     pub(crate) fn take_up(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok) {
             let path = entry.path();
@@ -53,9 +54,9 @@ impl Late {
         }
     }
 
-    /// Gives a lease back as soon as its turn comes.
+    /// Releases a lease as soon as its turn comes.
     pub(crate) fn give_back(&self, saved: Saved) -> Result<(), FileError> {
-        // Another lease of the same attachment may follow it.
+        // Another lease of the same attachment may follow.
         let name = format!("{}-{:016x}.json", saved.attachment.hash(), clock::seed());
         let path = self.folder.join(name);
         let bytes = serde_json::to_vec(&saved).expect("a lease has string keys only");
@@ -66,7 +67,7 @@ impl Late {
     }
 
     fn enqueue(&self, path: PathBuf, saved: Saved) {
-        // It fails when there is no thread; the file is found at the next start.
+        // It fails when there is no thread; the next start finds the file.
         let _ = self.queue.send((path, Box::new(saved)));
     }
 }
@@ -83,7 +84,7 @@ fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
 fn release(saved: &Saved) {
     let lease = &saved.attachment;
     if saved.v6.is_some() {
-        // RELEASE comes from a link-local address, which went with the interface.
+        // RELEASE needs a link-local source address, which went with the interface.
         tracing::info!(%lease, "the DHCPv6 lease ends by itself: its interface is gone");
     }
     let Some(v4) = &saved.v4 else { return };
@@ -103,7 +104,7 @@ fn release(saved: &Saved) {
     }
 }
 
-/// An error and its sources, as one text.
+/// Returns an error and its sources as one text.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     cni::Error::from_chain(0, error).msg
 }

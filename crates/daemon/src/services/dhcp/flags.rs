@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::arguments::{Arguments, FlagError};
 
-/// What the reference's daemon has when nobody says otherwise.
+/// The defaults of the reference's daemon.
 const SOCKET: &str = "/run/cni/dhcp.sock";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RESEND_MAX: Duration = Duration::from_secs(62);
@@ -30,7 +30,6 @@ Keeps DHCP leases for the CNI plugin dhcp. See docs/dhcp.md.
 One dash or two, values apart or after `=`. Durations: 10s, 1m30s, 500ms.
 ";
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) broadcast: bool,
@@ -59,7 +58,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Reads the arguments behind the service's name.
+    /// Reads the arguments after the service's name.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut flags = Flags::default();
         let mut arguments = Arguments::new(arguments);
@@ -85,7 +84,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Puts the prefix before a path of the host's.
+    /// Puts the prefix before a path on the host.
     pub(crate) fn on_host(&self, path: &std::path::Path) -> PathBuf {
         if self.host_prefix.as_os_str().is_empty() {
             return path.to_owned();
@@ -94,7 +93,7 @@ impl Flags {
     }
 }
 
-/// None is none.
+/// Reads the path of the PID file; an empty path means none.
 fn pid_file(path: String) -> Result<Option<PathBuf>, FlagError> {
     match path {
         path if path.is_empty() => Ok(None),

@@ -1,4 +1,4 @@
-//! One attachment's lease: the clients, their sockets, and what they want done.
+//! One attachment's lease: its clients, their sockets, and what they want done.
 
 mod look;
 mod serve;
@@ -23,27 +23,27 @@ use super::store::{Place, Saved};
 use super::token::Token;
 use crate::clock;
 
-/// How long an interface may take until frames pass. Then they are sent all the same, and sent again.
+/// How long to wait until frames pass on an interface. After that they are sent all the same, and
+/// sent again.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause between looks at it; it takes a few milliseconds.
+/// The pause between checks of the interface; it takes a few milliseconds.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How often a lease's interface is looked at: when it has gone without a word, the lease is given back.
+/// How often a lease's interface is checked. When it has gone without a DEL, the lease is released.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// One attachment's lease.
 #[derive(Debug)]
 pub(crate) struct HeldLease {
     pub(crate) id: u64,
     pub(crate) key: AttachmentKey,
     pub(crate) place: Place,
     pub(crate) client: Client,
-    /// The connections that wait for it.
+    /// The connections that wait for the lease.
     pub(crate) waiters: BTreeSet<u64>,
-    /// When it is to be woken, as the service has it written down.
+    /// When the lease is to be woken, as the service has recorded it.
     pub(crate) scheduled: Option<Timestamp>,
     stage: Stage,
     check_at: Timestamp,
-    /// What is on disk is not what is.
+    /// The record on disk is out of date.
     unsaved: bool,
     v4: Option<SideV4>,
     v6: Option<SideV6>,
@@ -55,7 +55,7 @@ enum Stage {
     Preparing { until: Timestamp, look_at: Timestamp },
     /// Asks for its first lease.
     Asking,
-    /// The container has it: changes are ours to make.
+    /// The container has the lease: the daemon changes the interface from now on.
     HandedOver,
 }
 
@@ -73,21 +73,21 @@ struct SideV6 {
     current: Option<v6::Lease>,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Nothing to tell.
+    /// Nothing to report.
     Going,
-    /// Everything that was asked for is there, for the first time.
+    /// Everything that was requested is granted, for the first time.
     Granted,
-    /// It is not to be had.
+    /// The lease cannot be obtained.
     Failed(Error),
     /// The interface, or the namespace, is gone.
     Vanished,
 }
 
 impl HeldLease {
-    /// Looks at the interface a lease is wanted for, and sets it up.
+    /// Reads the interface that a lease is wanted for, and sets the lease up.
     pub(crate) fn prepare(
         world: &mut Context,
         id: u64,
@@ -156,7 +156,7 @@ impl HeldLease {
         })
     }
 
-    /// Takes up a lease that an earlier daemon kept.
+    /// Resumes a lease that an earlier daemon kept.
     pub(crate) fn resume(world: &Context, id: u64, saved: Saved, now: Now) -> Self {
         let place = Place {
             netns: saved.netns,
@@ -192,7 +192,7 @@ impl HeldLease {
             waiters: BTreeSet::new(),
             scheduled: None,
             stage: Stage::HandedOver,
-            // At once: the interface may have gone meanwhile.
+            // Check at once: the interface may have gone meanwhile.
             check_at: now.at,
             unsaved: false,
             v4,
@@ -200,23 +200,23 @@ impl HeldLease {
         }
     }
 
-    /// Says whether the container has it.
+    /// Says whether the container has the lease.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.stage == Stage::HandedOver
     }
 
-    /// Says whether a namespace that somebody asks for is this lease's.
+    /// Says whether the namespace of a request is this lease's.
     pub(crate) fn is_in(&self, world: &Context, ask: &Acquire) -> bool {
         ask.netns_id.is_none_or(|id| id == self.place.netns_id)
             && !world.is_another(&ask.netns, &self.place)
     }
 
-    /// The container has it from now on.
+    /// Records that the container has the lease from now on.
     pub(crate) fn hand_over(&mut self) {
         self.stage = Stage::HandedOver;
     }
 
-    /// When something is to be done, if nothing happens before.
+    /// Returns when something is to be done, if nothing happens before.
     pub(crate) fn deadline(&self) -> Timestamp {
         let look = match self.stage {
             Stage::Preparing { look_at, .. } => look_at,
@@ -227,7 +227,7 @@ impl HeldLease {
         [v4, v6].into_iter().flatten().fold(look, Timestamp::min)
     }
 
-    /// Time has passed.
+    /// Does what is due now.
     pub(crate) fn on_timer(&mut self, world: &mut Context, now: Now) -> Outcome {
         if let Stage::Preparing { until, .. } = self.stage {
             match self.is_ready(world) {
@@ -259,7 +259,7 @@ impl HeldLease {
         self.pump(world)
     }
 
-    /// Something came on one of the sockets.
+    /// Reads from a socket that is ready.
     pub(crate) fn on_readable(&mut self, world: &mut Context, token: Token, now: Now) -> Outcome {
         let failed = match token {
             Token::V4(_) => self.v4.as_mut().and_then(|SideV4 { client, sockets, .. }| {
@@ -290,13 +290,13 @@ impl HeldLease {
         };
         if let Some(error) = failed {
             tracing::debug!(lease = %self.key, error = %super::deferred::chain(&error), "receive");
-            // A link that is gone takes its lease along; one that is down comes back.
+            // If the link is gone, the lease goes with it; a link that is down comes back.
             self.check_at = now.at;
         }
         self.pump(world)
     }
 
-    /// What is granted, as ADD's result; `None` while something is missing.
+    /// Returns what is granted, as ADD's result; `None` while something is missing.
     pub(crate) fn result(&self) -> Option<cni::AddResult> {
         let v4 = self.v4.as_ref().map(|side| side.current.as_ref());
         let v6 = self.v6.as_ref().map(|side| side.current.as_ref());
@@ -306,7 +306,7 @@ impl HeldLease {
         Some(lease_result::result(v4.flatten(), v6.flatten(), self.client.priority))
     }
 
-    /// What is to be kept on disk.
+    /// Returns what is to be kept on disk.
     pub(crate) fn saved(&self, world: &Context) -> Saved {
         let mut saved =
             Saved::new(world.boot_id.clone(), self.key.clone(), &self.place, self.client.clone());
@@ -323,7 +323,8 @@ impl HeldLease {
         saved
     }
 
-    /// Gives back what is granted, over the interface; says whether something is left to be given back another way.
+    /// Releases what is granted, over the interface. Returns what is left to be released another
+    /// way.
     pub(crate) fn give_back(&mut self, world: &Context) -> Option<Saved> {
         let saved = self.saved(world);
         if saved.v4.is_none() && saved.v6.is_none() {

@@ -1,4 +1,4 @@
-//! What a lease means: as a result for the plugin, and as changes of the interface.
+//! Translates a lease: into a result for the plugin, and into changes of the interface.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use dhcp::{v4, v6};
 use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{AddressOptions, Change, Route, Scope};
 
-/// The prefix length of an address that DHCPv6 gave: what is on the link, routers say.
+/// The prefix length of an address from DHCPv6: routers announce which prefixes are on the link.
 const V6_PREFIX: u8 = 128;
 
 /// Addresses and routes of one family.
@@ -18,7 +18,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// What a DHCPv4 lease means. `priority` is the metric of every route.
+    /// Translates a DHCPv4 lease. `priority` is the metric of every route.
     pub(crate) fn of_v4(lease: &v4::Lease, priority: Option<u32>) -> Self {
         let address = IpConfig::new(lease.address.into(), lease.gateway.map(IpAddr::from));
         let mtu = lease.mtu.map(u32::from);
@@ -34,7 +34,7 @@ impl Terms {
         Terms { addresses: vec![address], routes: routes.collect() }
     }
 
-    /// What a DHCPv6 lease means: addresses, no routes, which come from router advertisements.
+    /// Translates a DHCPv6 lease: addresses only, as routes come from router advertisements.
     pub(crate) fn of_v6(lease: &v6::Lease) -> Self {
         let addresses = lease.addresses.iter().filter_map(|one| {
             let net = Ipv6Net::new(one.address, V6_PREFIX).ok()?;
@@ -44,7 +44,7 @@ impl Terms {
     }
 }
 
-/// The result of ADD for what was granted.
+/// Returns the result of ADD for what was granted.
 pub(crate) fn result(
     v4: Option<&v4::Lease>,
     v6: Option<&v6::Lease>,
@@ -72,8 +72,8 @@ pub(crate) fn result(
     result
 }
 
-/// The changes that lead from one lease's terms to another's, in their order: an address is there before its routes, and
-/// routes go before it does.
+/// Returns the changes that lead from one lease's terms to another's, in order: an address is added
+/// before its routes, and routes are removed before it is.
 pub(crate) fn plan(ifindex: u32, old: &Terms, new: &Terms) -> Vec<Change> {
     let addresses =
         |terms: &Terms| -> Vec<IpNet> { terms.addresses.iter().map(|ip| ip.address).collect() };
@@ -84,7 +84,7 @@ pub(crate) fn plan(ifindex: u32, old: &Terms, new: &Terms) -> Vec<Change> {
     }
     let key = |route: &cni::Route| (route.dst, route.priority);
     for route in &new.routes {
-        // All of them when an address changes: some may have gone with the old one.
+        // When an address changes, add all of them: some may have gone with the old address.
         if had != has || !old.routes.contains(route) {
             changes.push(Change::ReplaceRoute(kernel_route(ifindex, route, &has)));
         }
@@ -100,7 +100,7 @@ pub(crate) fn plan(ifindex: u32, old: &Terms, new: &Terms) -> Vec<Change> {
     changes
 }
 
-/// The route as the interface plugins make it.
+/// Returns the route as the interface plugins make it.
 fn kernel_route(ifindex: u32, route: &cni::Route, addresses: &[IpNet]) -> Route {
     let onlink =
         route.gw.is_some_and(|gateway| !addresses.iter().any(|net| net.contains(&gateway)));

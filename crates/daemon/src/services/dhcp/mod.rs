@@ -3,15 +3,16 @@
 //! | file | what it is |
 //! |---|---|
 //! | `flags` | the reference's flags |
-//! | `conversation` | the socket plugins ask through; what is said there is in [`plugins::ipam::dhcp::protocol`] |
+//! | `conversation` | the socket that plugins connect to; its messages are in [`plugins::ipam::dhcp::protocol`] |
 //! | `service` | the loop |
-//! | `held` | one attachment's lease: the clients of [`dhcp`], and what they want done |
-//! | `sockets`, `way`, `late` | how messages leave: over the interface, or without it |
-//! | `terms` | what a lease means |
+//! | `lease` | one attachment's lease: the clients of [`dhcp`], and what they want done |
+//! | `sockets`, `release_path`, `deferred` | how messages leave: over the interface, or without it |
+//! | `lease_result` | what a lease means |
 //! | `store` | what is on disk |
 //!
-//! While a lease is bound nothing of it is open: no socket, no descriptor of the namespace. A container that vanishes without
-//! DEL is not kept alive by its lease; the daemon finds out when it looks, twice a minute, and gives the lease back.
+//! While a lease is bound it holds nothing open: no socket, no descriptor of the namespace. So a
+//! lease does not keep alive a container that vanishes without DEL; the daemon notices at its next
+//! check, twice a minute, and releases the lease.
 
 mod context;
 mod conversation;
@@ -73,7 +74,8 @@ pub(crate) fn run(
     result
 }
 
-/// Opens everything, and listens last: who gets through is answered, and a daemon that cannot start leaves no socket.
+/// Opens everything, and listens last: every connection that is accepted gets an answer, and a
+/// daemon that cannot start leaves no socket.
 fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
@@ -92,7 +94,7 @@ fn serve(
         host: RouteSocket::open().map_err(failed)?,
     };
     let listener = Listener::open(handed_over, &socket).map_err(failed)?;
-    // Where plugins leave notes while nobody listens; it stays when the daemon ends.
+    // Plugins leave notes here while no daemon listens; the folder stays when the daemon ends.
     let notes = plugins::ipam::dhcp::todo::folder(&listener.path);
     if let Err(error) = state::create_directory(&notes, 0o700) {
         listener.close();

@@ -1,8 +1,9 @@
-//! How servers are reached once a container's interface is gone.
+//! Reaches DHCP servers once a container's interface is gone.
 //!
-//! A lease is given back from its address, in a frame as the interface would have sent it. Runtimes may delete the interface
-//! before they say so, and namespaces vanish. While the interface lives, what it hangs on is looked up; later a link like it
-//! is made there for an instant, or the frame is sent by its parent.
+//! The daemon releases a lease from the lease's address, in a frame as the interface would have
+//! sent it. Runtimes may delete the interface before they call DEL, and namespaces vanish. So while
+//! the interface lives the daemon looks up what it is attached to; later it makes a similar link
+//! there for a moment, or sends the frame by its parent.
 
 use dhcp::MacAddr;
 use kernel::packet::{Filter, PacketSocket};
@@ -18,31 +19,31 @@ use thiserror::Error;
 /// How long the link of a container that has ended may keep its hardware address.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The pause between looks at that.
+/// The pause between attempts while that address is busy.
 const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a link made for an instant may take to carry frames.
+/// How long a temporary link may take until it carries frames.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pause between looks at it; it takes a millisecond.
+/// The pause between checks of that link; it takes a millisecond.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// `linux include/uapi/linux/if_bridge.h` BR_STATE_FORWARDING.
 const FORWARDING: u8 = 3;
-/// What such a link is called: a prefix and a number of our process.
+/// The name of such a link: this prefix and a number of our process.
 const PREFIX: &str = "nwdhcp";
 /// 802.1Q tag (`linux include/uapi/linux/if_ether.h` ETH_P_8021Q).
 const TAG: [u8; 2] = [0x81, 0x00];
-/// Where a tag stands in a frame: behind both addresses.
+/// The offset of a tag in a frame: after both addresses.
 const TAG_AT: usize = 12;
 
-/// What an interface hangs on, on the host.
+/// What an interface is attached to, on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ReleasePath {
-    /// Its other end is a port of a bridge.
+    /// Its peer is a port of a bridge.
     Bridge { ifname: String },
-    /// It is a macvlan of a parent.
+    /// It is a macvlan on a parent.
     Macvlan { ifname: String },
-    /// It is a VLAN of a parent.
+    /// It is a VLAN on a parent.
     Vlan { ifname: String, id: u16 },
     /// It shares its parent's address (ipvlan).
     Parent { ifname: String },
@@ -67,7 +68,8 @@ pub(crate) enum ReleasePathError {
 }
 
 impl ReleasePath {
-    /// Looks up what a container's interface hangs on. `host` is a socket of the host's namespace.
+    /// Looks up what a container's interface is attached to. `host` is a socket of the host's
+    /// namespace.
     pub(crate) fn of(host: &mut RouteSocket, link: &Link) -> ReleasePath {
         let by_index =
             |host: &mut RouteSocket, index: u32| host.link_by_index(index).ok().flatten();
@@ -77,7 +79,7 @@ impl ReleasePath {
         let ifname = lower.name.clone();
         match link.kind.as_deref() {
             Some("veth") => {
-                // Numbers are per namespace: what has the number here may be something else.
+                // Numbers are per namespace: the link with that number here may be another one.
                 let is_peer = lower.is_kind("veth") && lower.peer_index == Some(link.index);
                 let bridge =
                     lower.master.filter(|_| is_peer).and_then(|index| by_index(host, index));
@@ -122,7 +124,7 @@ fn send_by(ifindex: u32, frame: &[u8]) -> Result<(), ReleasePathError> {
     Ok(PacketSocket::open(ifindex, &Filter::nothing())?.send(frame)?)
 }
 
-/// The frame with an 802.1Q tag.
+/// Returns the frame with an 802.1Q tag.
 fn tagged(frame: &[u8], id: u16) -> Vec<u8> {
     let mut tagged = frame.to_vec();
     if TAG_AT <= tagged.len() {
@@ -131,7 +133,8 @@ fn tagged(frame: &[u8], id: u16) -> Vec<u8> {
     tagged
 }
 
-/// Through a port of its own: what a bridge sends itself does not reach the host it belongs to.
+/// Sends through a temporary port: what a bridge sends itself does not reach the host it belongs
+/// to.
 fn send_into_bridge(
     host: &mut RouteSocket,
     bridge: u32,
@@ -155,7 +158,7 @@ fn send_into_bridge(
     sent
 }
 
-/// Through a macvlan of its own: what the parent sends does not reach other macvlans on it.
+/// Sends through a temporary macvlan: what the parent sends does not reach other macvlans on it.
 fn send_by_macvlan(
     host: &mut RouteSocket,
     parent: u32,
@@ -175,8 +178,8 @@ fn send_by_macvlan(
     sent
 }
 
-/// Makes a link with the hardware address of one that may still be going: the kernel takes a namespace down some time
-/// after it was deleted, and keeps the address busy until then.
+/// Creates a link with the hardware address of one that may still be going: the kernel takes a
+/// namespace down some time after its deletion, and keeps the address busy until then.
 fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, ReleasePathError> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -189,14 +192,15 @@ fn create_in_turn(host: &mut RouteSocket, new: &NewLink) -> Result<Link, Release
     }
 }
 
-/// Says whether another link on the parent has the hardware address (`linux drivers/net/macvlan.c`: EBUSY while it is made,
-/// EADDRINUSE while it is set up).
+/// Says whether another link on the parent has the hardware address (`linux drivers/net/macvlan.c`:
+/// EBUSY while it is created, EADDRINUSE while it is set up).
 fn is_busy(error: &kernel::NetlinkError) -> bool {
     matches!(error.errno(), Some(kernel::Errno::BUSY | kernel::Errno::ADDRINUSE))
 }
 
-/// Makes a link for an instant, and brings it up; one that a killed daemon left is cleared away. Neither it nor its `others`
-/// have IPv6: where it hangs, containers may send router advertisements (CVE-2020-10749).
+/// Creates a temporary link and brings it up; removes one that a killed daemon left. Neither it nor
+/// its `others` have IPv6: containers on the same bridge or parent may send router advertisements
+/// (CVE-2020-10749).
 fn create(
     host: &mut RouteSocket,
     new: &NewLink,
@@ -221,7 +225,7 @@ fn create(
     Ok(link)
 }
 
-/// Switches IPv6 off on a link. A kernel without IPv6 has no such switch.
+/// Switches IPv6 off on a link. A kernel without IPv6 does not have that switch.
 fn without_ipv6(ifname: &str) -> Result<(), ReleasePathError> {
     let switch = Sysctl::of_link("net/ipv6/conf", ifname, "disable_ipv6")?;
     match switch.write("1") {
@@ -239,7 +243,7 @@ fn wait(
     loop {
         let link = host.link_by_index(ifindex)?;
         let link = link.ok_or_else(|| ReleasePathError::Gone(format!("link {ifindex}")))?;
-        // Sent all the same when it is late: it may arrive.
+        // At the deadline the frame is sent all the same: it may arrive.
         if ready(&link) || deadline < Instant::now() {
             return Ok(());
         }

@@ -1,7 +1,8 @@
-//! The loop: one thread, every lease, every plugin.
+//! The loop: one thread serves every lease and every plugin.
 //!
-//! Nothing here waits but for events. Nothing is asynchronous either: entering a namespace moves a thread, which an
-//! asynchronous runtime's threads must not be, and what there is to do between two events takes microseconds.
+//! It waits for events and for nothing else. It is not asynchronous either: entering a namespace
+//! moves a thread, which must not happen to threads of an asynchronous runtime, and the work
+//! between two events takes microseconds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read as _;
@@ -26,14 +27,14 @@ use crate::clock;
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;
 
-/// How many plugins are listened to at once. One more takes the place of the one that has said
-/// nothing for longest; where all have asked, it waits in the socket's queue.
+/// How many plugins are served at once. One more takes the place of the connection that has been
+/// silent longest; where all have sent their request, it waits in the socket's queue.
 const MAX_CONVERSATIONS: usize = 512;
 
-/// How often notes of plugins that found no daemon are looked for, and it is said that this one is ready.
+/// How often the service looks for notes of plugins that found no daemon, and writes down that it
+/// is ready.
 const NOTES_EVERY: Duration = Duration::from_secs(5);
 
-/// The service.
 #[derive(Debug)]
 pub(crate) struct Service {
     world: Context,
@@ -50,7 +51,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Takes up what earlier daemons kept.
+    /// Resumes what earlier daemons kept.
     pub(crate) fn new(world: Context, listener: Listener, signals: UnixStream) -> Self {
         let mut service = Service {
             world,
@@ -70,7 +71,7 @@ impl Service {
         service
     }
 
-    /// Serves until a signal says that it is enough.
+    /// Serves until a signal ends it.
     pub(crate) fn run(mut self) -> Result<Listener, rustix::io::Errno> {
         let poller = &self.world.poller;
         poller.add(&self.signals, Token::Signals.number(), Interest::Read)?;
@@ -99,12 +100,12 @@ impl Service {
         }
     }
 
-    /// Ends before it has served anybody.
+    /// Ends before it has served anything.
     pub(crate) fn close(self) {
         self.listener.close();
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub(crate) fn count(&self) -> usize {
         self.held.len()
     }
@@ -121,7 +122,7 @@ impl Service {
             && at <= now.at
         {
             self.turn(id, HeldLease::on_timer);
-            // What wants to be woken at once again gets the next turn of the loop.
+            // A lease that wants to be woken at once again gets the next turn of the loop.
             if self.wake.first() == Some(&(at, id)) {
                 break;
             }
@@ -142,7 +143,7 @@ impl Service {
         }
     }
 
-    /// Lets a lease do something, and does what comes of it.
+    /// Lets a lease do something, and handles the result.
     fn turn(&mut self, id: u64, act: impl FnOnce(&mut HeldLease, &mut Context, Now) -> Outcome) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let now = clock::now();
@@ -188,7 +189,7 @@ impl Service {
         }
     }
 
-    /// Ends a lease: gives it back, forgets it, and tells who waits for it.
+    /// Ends a lease: releases it, forgets it, and answers the connections that wait for it.
     fn drop_lease(&mut self, id: u64, error: Error) {
         let Some(mut held) = self.held.remove(&id) else { return };
         self.by_key.remove(&held.key);
@@ -225,7 +226,7 @@ impl Service {
                 tracing::info!(lease = %saved.attachment, "its container ended with the last boot");
                 let key = saved.attachment.clone();
                 self.give_back_late(Some(saved));
-                // Another try at the next start does no harm.
+                // Another attempt at the next start does no harm.
                 let _ = self.world.store.remove(&key);
                 continue;
             }
@@ -236,7 +237,7 @@ impl Service {
         }
     }
 
-    /// Gives back what was released while no daemon ran.
+    /// Releases the leases that plugins released while no daemon ran.
     fn work_off_notes(&mut self) {
         let folder = todo::folder(&self.listener.path);
         for (path, key) in todo::notes(&folder) {
@@ -279,7 +280,7 @@ impl Service {
             match self.world.poller.add(&conversation.stream, number, Interest::Read) {
                 Ok(()) => {
                     self.conversations.insert(id, conversation);
-                    // What it has said already is heard before its place could be another's.
+                    // Read what it has already sent before another connection could take its place.
                     self.converse(id);
                 }
                 Err(error) => tracing::error!(%error, "watch a connection"),
@@ -290,7 +291,8 @@ impl Service {
         }
     }
 
-    /// Says whether there is room for one more, and makes it if somebody says nothing.
+    /// Says whether there is room for one more; if not, tries to make room by closing a silent
+    /// connection.
     fn make_room(&mut self) -> bool {
         if self.conversations.len() < MAX_CONVERSATIONS {
             return true;
@@ -361,7 +363,7 @@ impl Service {
 
     /// Answers with the lease there is, or lets the connection wait for one.
     fn acquire(&mut self, waiter: u64, ask: Acquire) -> Result<Option<Answer>, Error> {
-        // A DEL that found no daemon comes before this.
+        // A DEL that found no daemon comes first.
         self.work_off_notes();
         if let Some(&id) = self.by_key.get(&ask.attachment) {
             let held = self.held.get_mut(&id).expect("every key's number is a lease's");
@@ -386,7 +388,7 @@ impl Service {
 
     fn release(&mut self, key: &AttachmentKey) -> Answer {
         let Some(&id) = self.by_key.get(key) else {
-            // What is written of it could not be read: it is told at every start until it is gone.
+            // Its record could not be read: every start reports it until it is gone.
             if let Err(error) = self.world.store.remove(key) {
                 tracing::warn!(lease = %key, error = chain(&error), "what is written of it stays");
             }
@@ -425,7 +427,7 @@ impl Service {
         }
     }
 
-    /// Ends a connection. A lease that nobody waits for any more is not looked for any more.
+    /// Ends a connection. A lease that no connection waits for is no longer sought.
     fn hang_up(&mut self, id: u64) {
         self.conversations.remove(&id);
         let forsaken = self.held.values_mut().find_map(|held| {
@@ -438,7 +440,7 @@ impl Service {
     }
 }
 
-/// The answer that carries a lease.
+/// Returns the answer that carries a lease.
 fn lease_answer(held: &HeldLease) -> Answer {
     let written = held.result().unwrap_or_default().write(RESULT_VERSION);
     match written.map(|text| serde_json::from_slice(&text)) {

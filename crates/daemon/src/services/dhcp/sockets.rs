@@ -1,4 +1,5 @@
-//! The sockets of one lease, open only while something is awaited: an open socket keeps a namespace alive.
+//! The sockets of one lease, open only while something is awaited: an open socket keeps a namespace
+//! alive.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -10,7 +11,7 @@ use kernel::netns::{Netns, NetnsError, within};
 use kernel::packet::{Filter, MAX_FRAME, PacketError, PacketSocket};
 use thiserror::Error;
 
-/// How many frames are taken from a socket in one turn, so that one container cannot keep the loop busy.
+/// How many frames one turn takes from a socket, so that one container cannot keep the loop busy.
 const FRAMES_A_TURN: usize = 32;
 
 /// A message could not be sent.
@@ -37,8 +38,8 @@ pub(crate) enum SendError {
 pub(crate) struct V4Sockets {
     pub(crate) udp: PacketSocket,
     pub(crate) arp: PacketSocket,
-    /// For renewals, through the namespace's own stack. Its replies are read from `udp`; that it is bound keeps the
-    /// kernel from telling the server that nobody listens.
+    /// For renewals, through the namespace's own stack. Replies are read from `udp`; this socket
+    /// stays bound so that the kernel does not tell the server that the port is closed.
     unicast: Option<UdpSocket>,
 }
 
@@ -52,7 +53,7 @@ impl V4Sockets {
         within(netns, open).map_err(PacketError::Enter)?
     }
 
-    /// Sends a message the way it wants.
+    /// Sends a message the way it wants to be sent.
     pub(crate) fn send(
         &mut self,
         netns: &Netns,
@@ -61,7 +62,8 @@ impl V4Sockets {
     ) -> Result<(), SendError> {
         let renewal =
             matches!(message.how, How::Unicast { .. }) && message.kind == MessageKind::Request;
-        // The address may have been taken away, or the port be another's: then a frame does it, too.
+        // The address may have been removed, or another program may have the port: then a frame
+        // serves as well.
         if renewal && self.send_datagram(netns, message).is_ok() {
             return Ok(());
         }
@@ -89,7 +91,7 @@ impl V4Sockets {
         Ok(self.arp.send(&packet.to_frame())?)
     }
 
-    /// Takes what came for the client: payloads with the hardware address they came from.
+    /// Takes what came for the client: payloads with the hardware address that sent them.
     pub(crate) fn receive(
         &self,
         mut take: impl FnMut(&[u8], Option<MacAddr>),
@@ -120,7 +122,7 @@ impl V4Sockets {
     }
 }
 
-/// The frame of a message: to everybody, or to where the server was last seen.
+/// Returns the frame of a message: to all hosts, or to the server's last known address.
 pub(crate) fn frame_of(
     message: &Transmit,
     mac: MacAddr,

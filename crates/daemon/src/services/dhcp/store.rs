@@ -1,4 +1,4 @@
-//! Leases on disk: one file each, so that they survive the daemon.
+//! Leases on disk, one file each, so that they survive the daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -20,19 +20,20 @@ const FILE_MODE: u32 = 0o600;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Saved {
     format: u32,
-    /// In which boot: after another one the container is gone.
+    /// In which boot it was granted: after another boot the container is gone.
     pub(crate) boot_id: String,
     pub(crate) attachment: AttachmentKey,
     /// Where the interface is, as the host sees it.
     pub(crate) netns: PathBuf,
     pub(crate) netns_id: NetnsIdentity,
-    /// The namespace's cookie, where the kernel tells it: another may have its inode once it is gone.
+    /// The namespace's cookie, where the kernel reports it: once the namespace is gone another may
+    /// get its inode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) netns_cookie: Option<u64>,
-    /// The PID namespace of the plugin that asked, unless that is the machine's own.
+    /// The PID namespace of the plugin that asked, unless it is the machine's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pid_ns: Option<u64>,
-    /// The interface's number there.
+    /// The interface's index in that namespace.
     pub(crate) ifindex: u32,
     pub(crate) mac: dhcp::MacAddr,
     /// How servers are reached once the interface is gone.
@@ -44,7 +45,7 @@ pub(crate) struct Saved {
     pub(crate) v6: Option<v6::SavedLease>,
 }
 
-/// What tells one attachment's interface.
+/// What identifies one attachment's interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) netns: PathBuf,
@@ -107,26 +108,25 @@ impl Store {
         Ok(Store { folder })
     }
 
-    /// Writes a lease; it survives a power cut.
+    /// Writes a lease; the file survives a power cut.
     pub(crate) fn put(&self, saved: &Saved) -> Result<(), FileError> {
         let bytes = serde_json::to_vec(saved).expect("a lease has string keys only");
-        // Somebody may have tidied up while no lease was there.
+        // Somebody may have removed the folder while it held no lease.
         state::create_directory(&self.folder, FOLDER_MODE)?;
         state::write_atomic(&self.path(&saved.attachment), &bytes, FILE_MODE, Durability::Synced)
     }
 
-    /// Forgets a lease.
     pub(crate) fn remove(&self, key: &AttachmentKey) -> Result<(), FileError> {
         state::remove_file(&self.path(key)).map(drop)
     }
 
-    /// Reads every lease. A file that is none is passed over and named.
+    /// Reads every lease. Skips files that are not leases and returns their names.
     pub(crate) fn all(&self) -> (Vec<Saved>, Vec<(PathBuf, String)>) {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok);
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
         for path in entries.map(|entry| entry.path()) {
             if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
-                // What a daemon that was killed was writing.
+                // What a killed daemon was writing.
                 let _ = state::remove_file(&path);
                 continue;
             }

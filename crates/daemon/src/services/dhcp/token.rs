@@ -1,4 +1,4 @@
-//! What a descriptor that is ready belongs to, as the number the kernel keeps with it.
+//! What a ready descriptor belongs to, as the number that the kernel stores with it.
 
 /// What a descriptor belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,10 @@ pub(crate) enum Token {
     V6(u64),
 }
 
-/// How many bits say which kind it is.
+/// How many bits hold the kind.
 const KIND_BITS: u32 = 3;
 
 impl Token {
-    /// The number.
     pub(crate) fn number(self) -> u64 {
         let (kind, id) = match self {
             Token::Listener => (0, 0),

@@ -1,5 +1,5 @@
-//! Endpoints whose container is gone, and nobody said so: Docker forgets them when it starts without us, and a reboot ends
-//! them all.
+//! Removes endpoints whose container is gone without a call from Docker. Docker forgets them when
+//! it starts without us, and a reboot ends them all.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,12 +12,12 @@ use super::driver::Driver;
 use super::journal::{Endpoint, Phase, short};
 use crate::{clock, log};
 
-/// How often it is looked.
+/// How often it looks.
 const EVERY: Duration = Duration::from_secs(60);
 /// How long an endpoint may wait for its container: a start takes seconds.
 const GRACE_S: u64 = 180;
 
-/// Looks now and then until the channel is closed.
+/// Looks every minute until the channel is closed.
 pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
     loop {
         driver.collect();
@@ -31,14 +31,14 @@ pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
 }
 
 impl Driver {
-    /// Removes what no container has any more.
+    /// Removes endpoints that no container has any more.
     pub(super) fn collect(&self) {
         let now_s = clock::now().at.as_millis() / 1000;
         let census = Census::new();
         for endpoint in self.journal.endpoints() {
             let Some(why) = self.is_stale(&endpoint, now_s, &census) else { continue };
             let Some(_held) = self.try_hold(&endpoint.id) else { continue };
-            // It may have gone on meanwhile.
+            // A call may have changed it meanwhile.
             let still = self.journal.endpoint(&endpoint.id).ok().flatten();
             if still.as_ref() != Some(&endpoint) {
                 continue;
@@ -57,7 +57,8 @@ impl Driver {
         }
     }
 
-    /// Removes networks and addresses whose removal got lost. What looks so may be on its way: it must look so twice.
+    /// Removes networks and addresses whose removal got lost. A removal may also be under way, so
+    /// an object must look forgotten twice.
     fn collect_forgotten(&self) {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = HashSet::new();
@@ -83,7 +84,7 @@ impl Driver {
         *suspects = now;
     }
 
-    /// Says why nobody has an endpoint any more; `None` when somebody may.
+    /// Says why no container has an endpoint any more; `None` when one may have it.
     fn is_stale(&self, endpoint: &Endpoint, now_s: u64, census: &Census) -> Option<&'static str> {
         if endpoint.boot_id != self.boot_id {
             return Some("the machine has been started since");
@@ -98,13 +99,14 @@ impl Driver {
         match endpoint.phase {
             Phase::Adding | Phase::Added => Some("no container has joined"),
             Phase::Left => Some("its container has left"),
-            // A path that cannot be looked at, or a file without a namespace on it, may be a mount we do not see.
+            // A path that cannot be read, or a file without a namespace on it, may be a mount that
+            // we do not see.
             Phase::Joined => {
                 let lost = endpoint.sandbox.as_deref().is_some_and(|path| {
                     let found = path.symlink_metadata();
                     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
                 });
-                // Its processes may be there still: then its interface is, too.
+                // The container's processes may still live: then its interface does, too.
                 let gone = lost && life(endpoint, census) == Life::Gone;
                 gone.then_some("its container's namespace is gone")
             }
@@ -113,12 +115,13 @@ impl Driver {
     }
 }
 
-/// Says what became of a container that an endpoint's interface is in, by that interface: Docker tells no more of it.
+/// Says what became of the container that has an endpoint's interface, by that interface: Docker
+/// gives no other information.
 fn life(endpoint: &Endpoint, census: &Census) -> Life {
     let mac = endpoint.layout.mac.parse().ok();
     let addresses = endpoint.layout.addresses.iter().map(ipnet::IpNet::addr);
     let addresses = if mac.is_some() { Vec::new() } else { addresses.collect() };
-    // An engine whose process we saw is among our processes, and so are its containers.
+    // An engine whose process we saw is in our PID namespace, and so are its containers.
     let pid_ns = own_pid_ns().filter(|_| endpoint.engine.is_some());
     census.seek(&Sign { ifname: String::new(), mac, addresses }, pid_ns)
 }

@@ -1,7 +1,8 @@
-//! What a user wants of a network, from `-o`, `--subnet` and the like: a network list.
+//! Turns what a user wants of a network, from `-o`, `--subnet` and the like, into a network list.
 //!
-//! `-o conflist=NAME` takes a list of the node as it is. Otherwise one is made: `-o type=PLUGIN` (bridge when nothing is
-//! said), and every other option is a key of that plugin's configuration.
+//! `-o conflist=NAME` takes a list of the node as it is. Otherwise the driver makes one:
+//! `-o type=PLUGIN` chooses the plugin (bridge by default), and every other option is a key of that
+//! plugin's configuration.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +26,7 @@ const NAME: &str = "name";
 const TYPE: &str = "type";
 const IFNAME: &str = "ifname";
 const PREFIX: &str = "prefix";
-/// Options of Docker's own bridge driver that mean something here, and the keys they become.
+/// Options of Docker's own bridge driver that have a meaning here, and the keys they become.
 const DOCKERS: [(&str, &str); 3] = [
     ("com.docker.network.driver.mtu", "mtu"),
     ("com.docker.network.bridge.name", "bridge"),
@@ -43,7 +44,7 @@ pub(super) struct Shelf<'a> {
     pub(super) runtime: &'a Runtime<'static>,
 }
 
-/// Plans a network; nothing is changed.
+/// Plans a network; changes nothing.
 pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, Error> {
     let malformed = |error: cni::json::JsonError| {
         Error::new(code::DECODE_FAILURE, format!("read the network's options: {error}"))
@@ -101,8 +102,8 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     Ok(network)
 }
 
-/// Lets the plugin that gives addresses know which ones are wanted, where it could and the list does not say so: `CNI_ARGS`
-/// carries one address at most.
+/// Adds the capability `ips` to the plugin that gives addresses, where it honours requested
+/// addresses and the list does not set it: `CNI_ARGS` carries one address at most.
 fn listening(list: NetworkList) -> Result<NetworkList, Error> {
     let has_ips = |plugin: &cni::PluginConfig| plugin.capabilities.iter().any(|has| has == "ips");
     if list.plugins.iter().any(has_ips) {
@@ -128,7 +129,7 @@ fn listening(list: NetworkList) -> Result<NetworkList, Error> {
     NetworkList::parse(&document.to_vec())
 }
 
-/// What Docker's IPAM gave.
+/// The pools that Docker's IPAM gave.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     pub(super) subnets: Vec<(IpNet, Option<IpAddr>)>,
@@ -138,7 +139,7 @@ impl Pools {
     fn read(asked: &CreateNetwork) -> Result<Self, Error> {
         let mut pools = Pools::default();
         for data in asked.ipv4.iter().chain(&asked.ipv6) {
-            // Docker's IPAM "null": whatever the driver says.
+            // Docker's IPAM "null": Docker takes whatever the driver says.
             if let Some(pool) = pool_of(data)? {
                 pools.subnets.push(pool);
             }
@@ -175,7 +176,7 @@ fn pool_of(data: &IpamData) -> Result<Option<(IpNet, Option<IpAddr>)>, Error> {
     Ok(Some((subnet.trunc(), gateway)))
 }
 
-/// Finds a list of the node.
+/// Finds a list on the node.
 fn find(name: &str, conf_dir: &Path) -> Result<NetworkList, Error> {
     let folder = ConfigFolder::scan(conf_dir).map_err(|error| error.to_cni())?;
     match folder.find(name) {
@@ -190,7 +191,8 @@ fn find(name: &str, conf_dir: &Path) -> Result<NetworkList, Error> {
     }
 }
 
-/// A network that we make is ours alone, and goes with everything on it: it must not be called as one of the node's.
+/// Refuses the name of one of the node's lists: a network that we make is ours alone, and is
+/// removed with everything on it.
 fn refuse_listed(name: &str, conf_dir: &Path) -> Result<(), Error> {
     let folder = ConfigFolder::scan(conf_dir).map_err(|error| error.to_cni())?;
     if folder.networks().all(|list| list.name != name) {
@@ -213,14 +215,14 @@ fn unknown(key: &str) -> Error {
     Error::new(code::INVALID_CONFIG, format!("unknown option {key:?}"))
 }
 
-/// An interface's name is this and a number.
+/// Checks a prefix of interface names; a name is the prefix and a number.
 fn check_prefix(prefix: &str) -> Result<String, Error> {
     let name = cni::IfName::new(&format!("{prefix}000"));
     name.map_err(|error| error.context(format!("option {PREFIX:?}")))?;
     Ok(prefix.to_owned())
 }
 
-/// Makes a list of options.
+/// Makes a list from options.
 fn make(
     asked: &CreateNetwork,
     mut wanted: BTreeMap<String, String>,
@@ -269,7 +271,7 @@ fn make(
     NetworkList::parse(list.to_string().as_bytes())
 }
 
-/// Refuses a key that the plugin does not read, where it is ours and tells.
+/// Refuses a key that the plugin does not read, where the plugin is ours and lists its keys.
 fn check_keys(plugin_type: &str, given: &serde_json::Map<String, Value>) -> Result<(), Error> {
     let Some(plugin) = plugins::find(plugin_type) else { return Ok(()) };
     let document = Value::Object(given.clone()).to_string();
@@ -283,7 +285,7 @@ fn check_keys(plugin_type: &str, given: &serde_json::Map<String, Value>) -> Resu
     }
 }
 
-/// Where addresses come from: Docker's pools, or what the user said.
+/// Adds where addresses come from: Docker's pools, or what the user said.
 fn add_ipam(
     plugin: &mut serde_json::Map<String, Value>,
     plugin_type: &str,
@@ -315,7 +317,7 @@ fn add_ipam(
     };
     let ranges: Vec<Value> = pools.subnets.iter().map(set).collect();
     let mut routes = Vec::new();
-    // The bridge's own key says it there.
+    // For a bridge its own key says it.
     if !internal && plugin_type != "bridge" {
         routes.push(json!({"dst": "0.0.0.0/0"}));
         if pools.have_v6() {
@@ -486,7 +488,8 @@ mod tests {
         );
     }
 
-    /// What ADD of a plugin always refuses makes no network; the table of `lint` and `status` is `cli`'s `tests/it/refused.rs`.
+    /// What ADD of a plugin always refuses makes no network; the table of `lint` and `status` is
+    /// `cli`'s `tests/it/refused.rs`.
     #[test]
     fn what_add_always_refuses() {
         let folder = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ use super::sandbox::Engine;
 use crate::log::Subject;
 use crate::{clock, log};
 
-/// How long a call waits for another one about the same endpoint or network.
+/// How long a call waits for another call for the same endpoint or network.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything a call needs.
@@ -28,18 +28,19 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Driver {
     pub(super) journal: Journal,
     pub(super) runtime: Runtime<'static>,
-    /// The same with records elsewhere: ports are published and withdrawn apart from the rest of the chain.
+    /// The same with its own records: ports are published and withdrawn apart from the rest of the
+    /// chain.
     pub(super) port_runtime: Runtime<'static>,
     pub(super) conf_dir: PathBuf,
-    /// What a reboot may forget.
+    /// The folder of files that a reboot may delete.
     pub(super) run: PathBuf,
     pub(super) boot_id: String,
-    /// How long plugins may take, for ADD and for DEL.
+    /// The timeout of plugins, for ADD and for DEL.
     pub(super) timeout: Duration,
     intents: Intents,
     keys: Keys,
     ending: AtomicBool,
-    /// What looked forgotten when it was last looked: it may be on its way.
+    /// What looked forgotten at the last look; its removal may be under way.
     pub(super) suspects: Mutex<HashSet<String>>,
 }
 
@@ -70,7 +71,7 @@ impl Driver {
         }
     }
 
-    /// Answers a call. The note of it is to be kept until the answer has left.
+    /// Answers a call. The caller keeps the note of it until the answer is sent.
     pub(crate) fn answer(
         self: &Arc<Self>,
         method: Method,
@@ -89,7 +90,7 @@ impl Driver {
             return Answer { answer, subject, _note: Some(note) };
         }
         if pending_calls::removes(method) {
-            // Done when the driver started, or before the one before it was killed.
+            // It was done when the driver started, or before the previous driver was killed.
             return Answer { answer: reply(&Nothing {}), subject: Subject::new(), _note: None };
         }
         let (answer, subject) = match self.intents.recall(method) {
@@ -104,7 +105,7 @@ impl Driver {
         Answer { answer, subject, _note: None }
     }
 
-    /// Does what a call asks for; every line that is logged meanwhile says what the call is about.
+    /// Does what a call asks for; every line logged meanwhile names the call's subject.
     fn act_told(
         self: &Arc<Self>,
         method: Method,
@@ -116,7 +117,7 @@ impl Driver {
         (self.act(method, body, asker), subject)
     }
 
-    /// Does what was to be removed when a driver before this one was killed.
+    /// Completes the removals that were under way when a previous driver was killed.
     pub(crate) fn finish_removals(self: &Arc<Self>) {
         for left in self.intents.left() {
             if !pending_calls::removes(left.method) {
@@ -199,7 +200,7 @@ impl Driver {
         endpoints
     }
 
-    /// Waits until no other call is about this.
+    /// Waits until no other call holds this ID, and holds it.
     pub(super) fn hold(&self, id: &str) -> Result<Held<'_>, Error> {
         super::journal::check_id(id)?;
         self.keys.hold(id, LOCK_TIMEOUT).ok_or_else(|| {
@@ -210,12 +211,12 @@ impl Driver {
         })
     }
 
-    /// As [`Driver::hold`], if nobody else does.
+    /// Does what [`Driver::hold`] does, but does not wait.
     pub(super) fn try_hold(&self, id: &str) -> Option<Held<'_>> {
         self.keys.hold(id, Duration::ZERO)
     }
 
-    /// Writes an endpoint down with its new phase.
+    /// Writes an endpoint to disk with its new phase.
     pub(super) fn record(
         &self,
         endpoint: &mut Endpoint,
@@ -227,7 +228,7 @@ impl Driver {
         self.journal.put_endpoint(endpoint)
     }
 
-    /// The service is to end: nobody waits for anything any more.
+    /// Records that the service is ending: waits stop.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::SeqCst);
     }
@@ -241,15 +242,15 @@ impl Driver {
     }
 }
 
-/// Who asks, and by which call.
+/// The engine that asks, and its call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asker {
     pub(super) engine: Option<Engine>,
-    /// What the call is known by; the same when it is repeated for a driver that was killed at it.
+    /// The name of the call; the same when it is repeated after a driver was killed during it.
     pub(super) call: String,
 }
 
-/// What to answer.
+/// The answer to a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) answer: Result<Vec<u8>, Error>,
@@ -268,7 +269,7 @@ fn reply<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
     Ok(cnm::write(message))
 }
 
-/// What calls are under way about.
+/// The IDs that calls hold now.
 #[derive(Debug, Default)]
 struct Keys {
     held: Mutex<HashSet<String>>,
@@ -277,7 +278,7 @@ struct Keys {
 
 impl Keys {
     fn held(&self) -> MutexGuard<'_, HashSet<String>> {
-        // Nothing is done under the lock that could leave it half done.
+        // Ignore poisoning: a panic cannot leave the set half changed.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,7 +290,7 @@ impl Keys {
     }
 }
 
-/// Nobody else works on it until this is dropped.
+/// Keeps other calls off the ID until it is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     keys: &'a Keys,
@@ -303,7 +304,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Texts by key, as Docker shows them.
+/// Returns texts by key, as Docker shows them.
 pub(super) fn texts<const N: usize>(pairs: [(&str, String); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, text)| (key.to_owned(), text)).collect()
 }

@@ -1,8 +1,10 @@
-//! An endpoint's life: plugins make an interface in a namespace of ours, Docker takes it from there, and gives it back.
+//! An endpoint's life: plugins make an interface in a namespace of ours, Docker takes it from
+//! there, and gives it back.
 //!
-//! Docker before 28 wants the interface before the container's namespace exists, Docker 28 and later behind that. So plugins
-//! never see the container's: CreateEndpoint runs ADD in a namespace that holds the interface, Join puts it on the host
-//! under a name that Docker is told, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
+//! Docker before 28 wants the interface before the container's namespace exists; Docker 28 and
+//! later want it afterwards. So plugins never see the container's namespace: CreateEndpoint runs
+//! ADD in a namespace that holds the interface, Join moves it to the host under a name that Docker
+//! is told, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -28,9 +30,9 @@ use crate::log;
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";
 const MAC: &str = "mac";
-/// What is taken from `--driver-opt` for plugins begins with it: `--driver-opt cap.bandwidth={…}`.
+/// The prefix of `--driver-opt` names that go to plugins: `--driver-opt cap.bandwidth={…}`.
 const CAPABILITY_PREFIX: &str = "cap.";
-/// `CNI_ARGS` by which plugins and their operators recognise us.
+/// The `CNI_ARGS` by which plugins and their operators recognise us.
 const ARG_NETWORK: &str = "CNM_NETWORK";
 const ARG_ENDPOINT: &str = "CNM_ENDPOINT";
 
@@ -40,10 +42,10 @@ impl Driver {
         let network = self.journal.known_network(&asked.network_id)?;
         if let Some(there) = self.journal.endpoint(&asked.endpoint_id)? {
             if there.asked == asked && matches!(there.phase, Phase::Added | Phase::Joined) {
-                // Asked again: the answer was lost.
+                // A repeated call: the answer was lost.
                 return Ok(there.answer);
             }
-            // We were ended at it.
+            // The previous driver ended during it.
             orphans::end(&there.id);
             self.remove_endpoint(&there, Some(&network))?;
         }
@@ -56,7 +58,7 @@ impl Driver {
         match self.make(&list, &network, &mut endpoint, attachment) {
             Ok(()) => Ok(endpoint.answer),
             Err(error) => {
-                // What this leaves is collected later: the record stays then.
+                // If something remains, the record stays and a later collection removes it.
                 if let Err(left) = self.remove_endpoint(&endpoint, Some(&network)) {
                     tracing::warn!(error = %left, "an endpoint that failed is not all gone");
                 }
@@ -65,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Runs ADD, and looks at what came of it.
+    /// Runs ADD, and reads what it made.
     fn make(
         &self,
         list: &NetworkList,
@@ -86,8 +88,9 @@ impl Driver {
         self.record(endpoint, Phase::Added)
     }
 
-    /// Docker gives no address of a network twice: whoever has one that is given now is left over from a container that is
-    /// gone, and Docker did not say so.
+    /// Removes the endpoint that has an address of this one. Docker gives no address of a network
+    /// twice: such an endpoint is left over from a container that is gone, and Docker did not
+    /// report that.
     fn evict(&self, asked: &CreateEndpoint) -> Result<(), Error> {
         let wanted = addresses_of(asked);
         if wanted.is_empty() {
@@ -103,7 +106,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes an endpoint that Docker has forgotten, unless it is gone meanwhile.
+    /// Removes an endpoint that Docker has forgotten, unless it has gone meanwhile.
     pub(super) fn remove_forgotten(&self, other: &Endpoint, why: &str) -> Result<(), Error> {
         let _held = self.hold(&other.id)?;
         if self.journal.endpoint(&other.id)?.is_none() {
@@ -122,7 +125,7 @@ impl Driver {
         let sandbox = Some(PathBuf::from(&asked.sandbox_key)).filter(|path| path.is_absolute());
         match endpoint.phase {
             Phase::Added => {}
-            // Asked again: the answer was lost.
+            // A repeated call: the answer was lost.
             Phase::Joined if endpoint.sandbox == sandbox => {}
             phase => {
                 return Err(Error::new(
@@ -145,7 +148,7 @@ impl Driver {
 
     pub(super) fn leave(&self, asked: &EndpointName) -> Result<(), Error> {
         let _held = self.hold(&asked.endpoint_id)?;
-        // Docker moves the link back only behind this: the rest is for DeleteEndpoint.
+        // Docker moves the link back only after Leave: DeleteEndpoint does the rest.
         match self.journal.endpoint(&asked.endpoint_id)? {
             Some(mut endpoint) if endpoint.phase == Phase::Joined => {
                 self.record(&mut endpoint, Phase::Left)?;
@@ -183,7 +186,7 @@ impl Driver {
         let _about = log::about(endpoint.subject());
         let removed = match network {
             Some(network) => self.undo(endpoint, network),
-            // Its network's record is damaged or gone: the runtime's own says what was done.
+            // Its network's record is damaged or gone: the runtime's cache says what was done.
             None => self.undo_from_cache(endpoint),
         };
         if let Err(error) = removed {
@@ -224,7 +227,7 @@ impl Driver {
         })
     }
 
-    /// What the endpoint's link is marked with.
+    /// Returns the alias of the endpoint's link.
     pub(super) fn alias_of(&self, endpoint: &Endpoint) -> Result<String, Error> {
         let network = self.journal.known_network(&endpoint.network)?;
         let key = AttachmentKey {
@@ -236,7 +239,7 @@ impl Driver {
     }
 
     pub(super) fn oper_info(&self, asked: &EndpointName) -> Result<OperInfo, Error> {
-        // Docker asks behind DeleteEndpoint too.
+        // Docker calls this after DeleteEndpoint too.
         let Some(endpoint) = self.journal.endpoint(&asked.endpoint_id)? else {
             return Ok(OperInfo::default());
         };
@@ -256,12 +259,12 @@ impl Driver {
     }
 }
 
-/// What a link of the attachment is marked with.
+/// Returns the alias of an attachment's links.
 pub(super) fn alias(key: &AttachmentKey) -> String {
     plugins::shared::owner::alias(key)
 }
 
-/// Describes the attachment to plugins, but for the namespace.
+/// Describes the attachment to plugins, without the namespace.
 fn describe(
     list: &NetworkList,
     network: &Network,
@@ -315,14 +318,14 @@ fn describe(
     Ok(attachment)
 }
 
-/// The addresses Docker decided on.
+/// Returns the addresses that Docker chose.
 fn addresses_of(asked: &CreateEndpoint) -> Vec<IpAddr> {
     let Some(interface) = &asked.interface else { return Vec::new() };
     let texts = [&interface.address, &interface.address_ipv6];
     texts.into_iter().filter_map(|text| Some(text.parse::<IpNet>().ok()?.addr())).collect()
 }
 
-/// Fills in what Docker left open; what it decided must have come true.
+/// Fills in what Docker left open; what Docker chose must have been applied.
 fn answer(
     wanted: &EndpointInterface,
     layout: &Layout,
@@ -362,7 +365,7 @@ fn answer(
     Ok(CreatedEndpoint { interface: Some(interface) })
 }
 
-/// Says what Docker shall make of the link.
+/// Returns what Docker is to do with the link.
 fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
     let layout = &endpoint.layout;
     let gateway = |v4: bool| {
@@ -388,7 +391,8 @@ fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
     }
 }
 
-/// A route that Docker is to make; `None` for those it makes anyway, and those that would meet one that is there.
+/// Returns a route for Docker to make; `None` for those it makes anyway, and for those that would
+/// collide with an existing one.
 fn static_route(
     network: &Network,
     layout: &Layout,

@@ -1,8 +1,9 @@
-//! What Docker does not do for a link that it has moved into a sandbox.
+//! Does what Docker leaves undone on a link that it has moved into a sandbox.
 //!
-//! It gives it one address a family, the routes it was told, and nothing else: what plugins set beside that, and what the
-//! kernel forgets of a link that changes its namespace, is put back here, once the link is there. Older engines say nothing
-//! behind Join, and make the sandbox later: so it is looked for.
+//! Docker gives the link one address per family and the routes that the driver named, and nothing
+//! else. Once the link is there, this module restores what plugins set beside that, and what the
+//! kernel drops when a link changes its namespace. Older engines make no call after Join, and
+//! create the sandbox later: so a thread polls for the link.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,24 +26,25 @@ use crate::log;
 
 /// How long a container may take from Join to its start.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
-/// The pause between looks: short at first, then a part of what it has taken so far, so that many containers that start at once
-/// are not held up by looking.
+/// The pause between checks: short at first, then a fraction of the time spent so far, so that
+/// polling does not slow down many containers that start at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const PART: u32 = 16;
 
-/// When addresses are announced again: the bridge's port may take a second to see that its cable is in, and drops what comes
-/// before.
+/// When addresses are announced again: the bridge port may take a second to notice its carrier, and
+/// drops frames before.
 const ANNOUNCE_AGAIN: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_secs(1)];
 
-/// Switches that are Docker's, or that follow from others.
+/// Sysctls that are Docker's, or that follow from others.
 const NOT_OURS: [&str; 4] = ["disable_ipv6", "mtu", "stable_secret", "forwarding"];
-/// What announces addresses when a link's hardware address is set (`linux Documentation/networking/ip-sysctl.rst`).
+/// Sysctls that announce addresses when a link's hardware address is set
+/// (`linux Documentation/networking/ip-sysctl.rst`).
 const ANNOUNCE: [(&str, &str); 2] = [("ipv4", "arp_notify"), ("ipv6", "ndisc_notify")];
 
 impl Driver {
-    /// Waits for the link on a thread of its own.
+    /// Waits for the link on its own thread.
     pub(super) fn settle_later(self: &Arc<Self>, id: &str) {
         let driver = Arc::clone(self);
         let endpoint = id.to_owned();
@@ -58,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// Goes on with what a driver before this one may not have come to.
+    /// Resumes endpoints that a previous driver may not have finished.
     pub(super) fn settle_recent(self: &Arc<Self>) {
         let now_s = crate::clock::now().at.as_millis() / 1000;
         for endpoint in self.journal.endpoints() {
@@ -94,8 +96,8 @@ impl Driver {
         }
     }
 
-    /// Waits until the link is no longer on the host: one small question a look, as a start takes seconds where many start.
-    /// False when nothing more is to be done.
+    /// Waits until the link is no longer on the host. Each check is one small request, as a start
+    /// takes seconds where many containers start. Returns false when nothing more is to be done.
     fn wait_until_taken(&self, id: &str) -> Result<bool, Error> {
         let Some(endpoint) = self.journal.endpoint(id)? else { return Ok(false) };
         let host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
@@ -128,7 +130,7 @@ impl Driver {
         }
     }
 
-    /// Says whether the link was there, and is now as it should be.
+    /// Says whether the link was there and is now as it should be.
     fn settle_once(&self, endpoint: &Endpoint, sandbox: &Path) -> Result<bool, Error> {
         let Some(netns) = open_if_there(sandbox)? else { return Ok(false) };
         let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
@@ -144,7 +146,7 @@ impl Driver {
         let switches = put_switches_back(&netns, &link.name, &endpoint.layout);
         for change in changes {
             match inside.apply_one(&change) {
-                // Docker, or the container, was first.
+                // Docker or the container has added or removed it already.
                 Err(error) if !error.is_exists() && !error.is_not_found() => {
                     return Err(kernel_error(&error));
                 }
@@ -157,7 +159,7 @@ impl Driver {
     }
 }
 
-/// Pauses between two looks; false when it has taken too long.
+/// Pauses between two checks; returns false when the wait has taken too long.
 fn rest(began: Instant) -> bool {
     let waited = began.elapsed();
     if TIMEOUT < waited {
@@ -168,7 +170,7 @@ fn rest(began: Instant) -> bool {
     true
 }
 
-/// Has the kernel tell everybody whose addresses these are: others may remember who had them before.
+/// Makes the kernel announce the link's addresses: neighbours may remember who had them before.
 fn announce_by(inside: &mut RouteSocket, link: &Link) -> Result<(), Error> {
     if link.mac.is_none() {
         return Ok(());
@@ -178,8 +180,8 @@ fn announce_by(inside: &mut RouteSocket, link: &Link) -> Result<(), Error> {
     announced.map_err(|error| kernel_error(&error))
 }
 
-/// Plans what the link lacks, and what it has too much; `None` when Docker is still at it. `told` are the destinations
-/// that Docker was told of.
+/// Plans what to add to the link and what to remove; `None` while Docker is still working on it.
+/// `told` are the destinations that Docker was told.
 fn changes(
     inside: &mut RouteSocket,
     link: &Link,
@@ -194,7 +196,8 @@ fn changes(
         routes.extend(inside.routes(filter).map_err(|error| kernel_error(&error))?);
     }
     let has: Vec<IpNet> = has.into_iter().map(|address| address.address).collect();
-    // Docker fails when a route that it is to make is there: everything of it first.
+    // Docker fails when a route that it is to make exists already: wait until all its routes are
+    // there.
     if told.iter().any(|told| !routes.iter().any(|route| route.destination == *told)) {
         return Ok(None);
     }
@@ -212,7 +215,8 @@ fn plan(ifindex: u32, has: &[IpNet], routes: &[Route], layout: &Layout) -> Vec<C
         let options = AddressOptions { nodad: true, noprefixroute, ..AddressOptions::default() };
         changes.push(Change::AddAddress { ifindex, address, options });
     }
-    // The route by an address that plugins took away, as ptp does: everything is behind the gateway there.
+    // The kernel's route for an address, which a plugin removed (ptp does): there everything is
+    // behind the gateway.
     let is_surplus = |route: &Route| {
         let of_address = layout.addresses.iter().any(|ip| ip.trunc() == route.destination);
         route.protocol == Some(RouteProtocol::KERNEL) && of_address && !by_kernel(route.destination)
@@ -224,14 +228,14 @@ fn plan(ifindex: u32, has: &[IpNet], routes: &[Route], layout: &Layout) -> Vec<C
     let there = |destination: &IpNet| {
         routes.iter().any(|route| route.destination == *destination && !is_surplus(route))
     };
-    // Default routes are Docker's to give: another network may be the way out.
+    // Docker sets default routes: another network may be the way out.
     let mut lacking: Vec<_> = layout
         .routes
         .iter()
         .filter(|route| !route.by_kernel && route.destination.prefix_len() != 0)
         .filter(|route| !there(&route.destination))
         .collect();
-    // Gateways are reached by the others.
+    // Routes without a gateway come first: the gateways are reached by them.
     lacking.sort_by_key(|route| route.gateway.is_some());
     changes.extend(lacking.into_iter().map(|route| {
         Change::AddRoute(Route {
@@ -244,13 +248,14 @@ fn plan(ifindex: u32, has: &[IpNet], routes: &[Route], layout: &Layout) -> Vec<C
     changes
 }
 
-/// The address to speak from to a prefix that is reached by a gateway in it.
+/// Returns the source address for a prefix that is reached by a gateway in it.
 fn source(layout: &Layout, destination: IpNet, gateway: Option<IpAddr>) -> Option<IpAddr> {
     gateway?;
     layout.addresses.iter().find(|ip| ip.trunc() == destination).map(IpNet::addr)
 }
 
-/// Reads an interface's switches that are not as in every new interface. `folder` is `ipv4` or `ipv6`.
+/// Reads the interface's sysctls that differ from those of a new interface. `folder` is `ipv4` or
+/// `ipv6`.
 pub(super) fn read_switches(netns: &Netns, ifname: &str) -> Vec<(String, String, String)> {
     let read = || {
         let mut found = Vec::new();
@@ -276,10 +281,10 @@ pub(super) fn read_switches(netns: &Netns, ifname: &str) -> Vec<(String, String,
     within(netns, read).unwrap_or_default()
 }
 
-/// Sets the interface's switches as plugins had set them; says which were otherwise.
+/// Sets the interface's sysctls as plugins had set them; returns those that differed.
 ///
 /// # Errors
-/// When one cannot be set; the others are.
+/// When one cannot be set; the others are set all the same.
 pub(super) fn put_switches_back(
     netns: &Netns,
     ifname: &str,

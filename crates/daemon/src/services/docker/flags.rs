@@ -26,12 +26,11 @@ One dash or two, values apart or after `=`.
 ";
 
 const SOCKET: &str = "/run/docker/plugins/netwright.sock";
-/// Plugins take milliseconds; dhcp, which waits for a server, seconds.
+/// Most plugins take milliseconds; dhcp, which waits for a server, takes seconds.
 const TIMEOUT_S: u64 = 10;
-/// The longest that may be asked for: Docker's user waits for it.
+/// The longest timeout that can be set: Docker's user waits for it.
 const MAX_TIMEOUT_S: u64 = 300;
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) cache_dir: PathBuf,
@@ -56,7 +55,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Reads the arguments behind the service's name.
+    /// Reads the arguments after the service's name.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut flags = Flags::default();
         let mut arguments = Arguments::new(arguments);
@@ -67,7 +66,7 @@ impl Flags {
                 "pluginpath" => flags.plugin_path = paths(&arguments.value()?),
                 "socketpath" => flags.socket = arguments.value()?.into(),
                 "state" => flags.state = Some(arguments.value()?.into()),
-                // `-patience` was its name before.
+                // `-patience` is the old name.
                 "timeout" | "patience" => {
                     let wanted = format!("a number of seconds from 1 to {MAX_TIMEOUT_S}");
                     let seconds =

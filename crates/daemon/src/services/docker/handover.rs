@@ -1,4 +1,4 @@
-//! The link's way: from the namespace that holds it to the host, where Docker takes it, and back.
+//! Moves the link: from the namespace that holds it to the host, where Docker takes it, and back.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ use kernel::{NetlinkError, netns};
 
 use super::journal::{Endpoint, Layout, LayoutRoute};
 
-/// The namespace that plugins work in, one an endpoint. It stays as long as the endpoint does: plugins are shown it
-/// again when the endpoint goes.
+/// The namespace in which plugins work, one per endpoint. It stays as long as the endpoint: plugins
+/// get it again when the endpoint is deleted.
 #[derive(Debug)]
 pub(super) struct Holder {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Holder {
         &self.path
     }
 
-    /// Makes it anew.
+    /// Creates it anew.
     pub(super) fn create(&self) -> Result<Netns, Error> {
         self.remove()?;
         let made = netns::create_at(&self.path).map_err(|error| netns_error(&error))?;
@@ -40,7 +40,7 @@ impl Holder {
         Ok(made)
     }
 
-    /// Opens it; `None` when it is gone, after a reboot for one.
+    /// Opens it; `None` when it is gone, for example after a reboot.
     pub(super) fn open(&self) -> Result<Option<Netns>, Error> {
         open_if_there(&self.path)
     }
@@ -50,7 +50,7 @@ impl Holder {
     }
 }
 
-/// Opens a namespace; `None` when it is not there, or not yet.
+/// Opens a namespace; `None` when it does not exist, or not yet.
 pub(super) fn open_if_there(path: &Path) -> Result<Option<Netns>, Error> {
     match Netns::open(path) {
         Ok(found) => Ok(Some(found)),
@@ -59,7 +59,7 @@ pub(super) fn open_if_there(path: &Path) -> Result<Option<Netns>, Error> {
     }
 }
 
-/// Looks at what plugins made.
+/// Reads what plugins made.
 pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
     let mut inside = RouteSocket::open_in(holder).map_err(|error| kernel_error(&error))?;
     let links = inside.links().map_err(|error| kernel_error(&error))?;
@@ -115,7 +115,7 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
     Ok(layout)
 }
 
-/// Fallback devices that tunnel modules put into every namespace.
+/// Says whether a link is a fallback device, which tunnel modules create in every namespace.
 fn is_born_with_namespaces(link: &Link) -> bool {
     const FALLBACKS: [&str; 9] = [
         "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0",
@@ -123,7 +123,8 @@ fn is_born_with_namespaces(link: &Link) -> bool {
     FALLBACKS.contains(&link.name.as_str())
 }
 
-/// Puts the link where Docker takes it: on the host, down, under a name of its own. Done already is done.
+/// Puts the link where Docker takes it: on the host, down, under the name `src_name`. Succeeds if
+/// that is done already.
 pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result<(), Error> {
     let host_ns = Netns::current().map_err(|error| netns_error(&error))?;
     let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
@@ -135,12 +136,12 @@ pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result
         let link = inside.link_by_name(ifname).map_err(|error| kernel_error(&error))?;
         if let Some(link) = link {
             let name = Some(src_name.to_owned());
-            // Down and renamed first: the host may have a link of the old name.
+            // Set down and renamed first: the host may have a link of the old name.
             set(&mut inside, link.index, LinkSet { name, ..LinkSet::default() }.up(false))?;
             let netns = Some(host_ns);
             return set(&mut inside, link.index, LinkSet { netns, ..LinkSet::default() });
         }
-        // Renamed, and not moved: we were ended in between.
+        // Renamed but not moved: the previous driver ended in between.
         if let Some(index) = inside.link_index(src_name).map_err(|error| kernel_error(&error))? {
             let netns = Some(host_ns);
             return set(&mut inside, index, LinkSet { netns, ..LinkSet::default() });
@@ -153,8 +154,8 @@ pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result
         .with_details("something else removed it: restart the container"))
 }
 
-/// Brings the link back to where plugins made it, from the host, or from the sandbox if it is still there. A link that
-/// is gone is none.
+/// Brings the link back to where plugins made it, from the host, or from the sandbox if it is still
+/// there. A link that is gone is not an error.
 pub(super) fn take_back(
     holder: &Holder,
     ifname: &str,
@@ -188,8 +189,9 @@ pub(super) fn take_back(
     set(&mut inside, index, LinkSet { name, ..LinkSet::default() })
 }
 
-/// Finds the endpoint's link in a namespace, under whatever name. A pair's is known by the host's end, which no container can give to
-/// another link; any other by our mark, or else by its hardware address, which Docker leaves as it is.
+/// Finds the endpoint's link in a namespace, whatever its name. A veth is recognised by its host
+/// end, which no container can give to another link; any other link by our alias, or else by its
+/// hardware address, which Docker does not change.
 pub(super) fn find_ours(
     inside: &mut RouteSocket,
     endpoint: &Endpoint,
@@ -210,7 +212,7 @@ pub(super) fn find_ours(
     Ok(found.cloned())
 }
 
-/// Finds the host's end of an endpoint's pair among the links that its plugins reported.
+/// Finds the host end of an endpoint's veth among the links that its plugins reported.
 fn host_end(endpoint: &Endpoint, alias: &str) -> Result<Option<Link>, Error> {
     let Some(result) = &endpoint.result else { return Ok(None) };
     let version = cni::AddResult::version_of(result.as_bytes())?;

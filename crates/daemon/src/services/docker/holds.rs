@@ -1,11 +1,14 @@
-//! Who has a pool: one hold for each answer to `RequestPool`, named in the PoolID that the engine brings back.
+//! Who has a pool: one hold for each answer to `RequestPool`, named in the PoolID that the engine
+//! sends back.
 //!
-//! libnetwork asks for a pool before it tells of the network, gives it back when the network is not made after all, and tells
-//! neither time which network it is about. Counting networks would take a pool from one that lives when the creation of
-//! another fails. So each answer has a PoolID of its own: the pool's name, `/`, and the hold's.
+//! libnetwork requests a pool before it calls CreateNetwork, and releases it when the network is
+//! not created after all. Neither call names the network. If we counted networks, a failed creation
+//! would take the pool from a network that lives. So each answer has its own PoolID: the pool's
+//! name, `/`, and the hold's name.
 //!
-//! A network claims its holds when it is made. Where several are there, on a list that several networks share, it may claim
-//! another's: `release` and `forget_holds` then exchange them, so that no network loses its pool by that.
+//! A network claims its holds when it is created. Where there are several, on a list that several
+//! networks share, it may claim another network's hold: `release` and `forget_holds` then exchange
+//! them, so that no network loses its pool.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,10 +24,10 @@ use super::network::{pools_of, subnets};
 use super::pools::LOCAL;
 use super::sandbox::Engine;
 
-/// The name of the hold of a PoolID without one, as drivers before this gave them to several networks.
+/// The hold's name in a PoolID without one: earlier drivers gave such PoolIDs to several networks.
 pub(super) const SHARED: &str = "";
 
-/// Who has a pool, or a part of it.
+/// One owner of a pool, or of a part of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Hold {
@@ -36,18 +39,18 @@ pub(crate) struct Hold {
     pub(crate) engine: Option<String>,
     /// We chose the subnet.
     pub(crate) chosen: bool,
-    /// When it was asked for, in milliseconds of its boot.
+    /// When it was asked for, in milliseconds since the boot.
     pub(crate) asked_ms: u64,
 }
 
 impl Hold {
-    /// Whether who asked may be there still.
+    /// Says whether the engine that asked may still live.
     pub(super) fn may_live(&self) -> bool {
         self.engine.as_deref().is_none_or(Engine::may_live)
     }
 }
 
-/// What the engine knows a pool by.
+/// The name by which the engine knows a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolId {
     pub(super) pool: String,
@@ -76,19 +79,19 @@ impl Pool {
         PoolId { pool: self.id.clone(), hold: hold.to_owned() }.to_string()
     }
 
-    /// Says whether a hold is there. In a record that was made anew any may be.
+    /// Says whether a hold exists. In a rebuilt record any may.
     pub(super) fn may_have(&self, hold: &str) -> bool {
         self.rebuilt || self.holds.contains_key(hold)
     }
 
-    /// Writes an address down for a hold.
+    /// Records an address for a hold.
     pub(super) fn give(&mut self, address: IpAddr, for_what: Use, hold: &str) {
         self.taken.insert(address, for_what);
         self.held_by.entry(address).or_default().insert(hold.to_owned());
     }
 
-    /// Takes an address from a hold; false when it did not have it. An address that nobody is written down for is of an older
-    /// driver's, or of a record that was made anew.
+    /// Takes an address from a hold; returns false when the hold did not have it. An address
+    /// without a recorded hold comes from an older driver, or is in a rebuilt record.
     pub(super) fn take_back(&mut self, address: IpAddr, hold: &str) -> bool {
         match self.held_by.get_mut(&address) {
             Some(holders) => {
@@ -106,7 +109,7 @@ impl Pool {
         }
     }
 
-    /// Forgets a hold with all its addresses.
+    /// Removes a hold with all its addresses.
     fn drop_hold(&mut self, hold: &str) {
         self.holds.remove(hold);
         let addresses: Vec<IpAddr> = self.held_by.keys().copied().collect();
@@ -115,14 +118,15 @@ impl Pool {
         }
     }
 
-    /// The gateways of all that hold it.
+    /// Returns the gateways of all holds.
     pub(super) fn gateways(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.gateway.into_iter().chain(self.holds.values().filter_map(|hold| hold.gateway))
     }
 }
 
 impl Network {
-    /// Says whether the network has the pool, by what it claims; one of an older driver's, by its subnet.
+    /// Says whether the network has the pool, by its claims; for a network of an older driver, by
+    /// its subnet.
     pub(super) fn is_on(&self, pool: &Pool) -> bool {
         match &self.holds {
             Some(ids) => ids.iter().any(|id| PoolId::parse(id).pool == pool.id),
@@ -145,8 +149,9 @@ impl Network {
 }
 
 impl Driver {
-    /// Says which holds a new network has: of each of its pools the first that nobody claims, of its own engine if there is one.
-    /// `None` for pools that a driver before this one gave. The caller holds all pools.
+    /// Returns the holds of a new network: of each of its pools the first that no network claims,
+    /// preferring its own engine's. `None` for pools that a previous driver gave. The caller holds
+    /// all pools.
     pub(super) fn claim(
         &self,
         network: &Network,
@@ -182,7 +187,8 @@ impl Driver {
         Ok((!is_shared || !ours.is_empty()).then_some(ours))
     }
 
-    /// Takes a pool back from who holds it; the pool goes with the last. What was never given is none. The caller holds all pools.
+    /// Releases a hold of a pool; the pool goes with its last hold. A hold that was never given is
+    /// not an error. The caller holds all pools.
     pub(super) fn release(&self, id: &PoolId) -> Result<(), Error> {
         if super::journal::check_id(&id.pool).is_err() {
             return Ok(());
@@ -193,7 +199,7 @@ impl Driver {
         }
         let mut networks = self.journal.networks();
         networks.retain(|network| !network.released && network.claims(&pool, &id.hold));
-        // Several networks of an older driver have one PoolID.
+        // Several networks of an older driver share one PoolID.
         if 1 < networks.len() {
             return Ok(());
         }
@@ -207,8 +213,8 @@ impl Driver {
         self.drop_hold(pool, &id.hold)
     }
 
-    /// Finds a hold that the same engine asked for and no network claims: it may be the claimant's, and the other one that of a
-    /// network that is not made yet.
+    /// Finds a hold that the same engine asked for and no network claims. It may be the claiming
+    /// network's own; then the given one belongs to a network that is not created yet.
     fn spare(&self, pool: &Pool, hold: &str) -> Option<String> {
         let engine = &pool.holds.get(hold)?.engine;
         let networks = self.journal.networks();
@@ -227,7 +233,8 @@ impl Driver {
         }
     }
 
-    /// Forgets a network, and the holds that the engine did not give back before. The caller holds no pool.
+    /// Removes a network's record, and the holds that the engine did not release before. The caller
+    /// holds no pool.
     pub(super) fn forget_network(&self, network: &Network) -> Result<(), Error> {
         let _pools = self.hold_pools()?;
         // It may have exchanged a hold meanwhile.
@@ -249,7 +256,8 @@ impl Driver {
             if !pool.holds.contains_key(&parsed.hold) {
                 continue;
             }
-            // Another network's hold was given back in place of this one's: they had claimed each other's.
+            // Another network's hold was released in place of this one's: each had claimed the
+            // other's.
             let is_gone = |id: &String| {
                 let of = PoolId::parse(id);
                 of.pool == pool.id && !pool.holds.contains_key(&of.hold)
@@ -270,8 +278,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Says whether an address that was given for a hold is another network's than ours, or of one that is not made yet: then the
-    /// record is all there is.
+    /// Says whether an address that was given for a hold belongs to a network other than ours, or
+    /// to one that is not created yet: then there is only the record to go by.
     pub(super) fn is_unclaimed(&self, pool: &Pool, address: IpAddr, networks: &[Network]) -> bool {
         match pool.held_by.get(&address) {
             Some(holders) => holders

@@ -1,7 +1,9 @@
-//! What is on disk: a file a network, an endpoint, a pool. It is the only memory: nothing is kept between two calls.
+//! What is on disk: one file per network, endpoint and pool. It is the only memory: nothing is kept
+//! between two calls.
 //!
-//! A file is written, and flushed, before what it speaks of is done, and removed after that is undone. So whoever comes
-//! after a crash finds at most more than there is, and undoes it.
+//! Before the driver does something it writes and flushes the file about it; it removes the file
+//! after undoing it. So after a crash the next driver finds at most more records than there are
+//! things, and undoes those.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,61 +21,62 @@ use super::mirrored_file::{Place, Record};
 /// The version of the files.
 const VERSION: u32 = 1;
 
-/// The folders in the journal's.
+/// The journal's folders.
 const NETWORKS: &str = "networks";
 const ENDPOINTS: &str = "endpoints";
 const POOLS: &str = "pools";
 
-/// The longest ID: Docker's have 64 characters, a swarm's networks 25.
+/// The longest ID: Docker's have 64 characters, those of swarm networks 25.
 const MAX_ID: usize = 64;
 
-/// The capability of publishing ports, by its name in the CNI conventions, and the plugin that does it alone.
+/// The port-publishing capability, by its name in the CNI conventions, and the plugin that does
+/// nothing else.
 pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const PORTMAP: &str = "portmap";
 
-/// A network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Network {
     pub(crate) version: u32,
     pub(crate) id: String,
-    /// The network list as it was when the network was made, a JSON text.
+    /// The network list as it was when the network was created, a JSON text.
     pub(crate) conflist: String,
-    /// We made the list from options: nobody else uses the network.
+    /// We made the list from options: only Docker uses the network.
     pub(crate) made: bool,
-    /// No way out.
+    /// The network has no way out.
     pub(crate) internal: bool,
     /// The interface's name while plugins work on it.
     pub(crate) ifname: String,
-    /// What the interface's name in the container begins with.
+    /// The prefix of the interface's name in the container.
     pub(crate) prefix: String,
-    /// What Docker asked for.
+    /// Docker's request.
     pub(crate) asked: CreateNetwork,
-    /// The pools it has of ours, by the names of its holds; `None` when a driver before this one made it, which gave none.
+    /// The pools it has of ours, by the names of its holds; `None` when a previous driver without
+    /// holds created it.
     #[serde(default)]
     pub(crate) holds: Option<Vec<String>>,
-    /// Docker has given a pool of it back: it is about to be removed, or was and we were not told.
+    /// Docker has released a pool of it: the network is about to be removed, or was removed without
+    /// a call to us.
     #[serde(default)]
     pub(crate) released: bool,
 }
 
-/// How far an endpoint is.
+/// The phase of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Phase {
-    /// Plugins are at work, or were when we ended.
+    /// Plugins are at work, or were when the driver ended.
     Adding,
-    /// Everything is made, in the namespace that holds it.
+    /// Everything is made, in the namespace that holds the link.
     Added,
-    /// The link is Docker's.
+    /// Docker has the link.
     Joined,
-    /// Docker has given it back, or is about to.
+    /// Docker has given the link back, or is about to.
     Left,
-    /// It is to go, and did not at once.
+    /// It is to be deleted, and the first attempt failed.
     Deleting,
 }
 
-/// An endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Endpoint {
@@ -81,7 +84,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: String,
     pub(crate) network: String,
     pub(crate) phase: Phase,
-    /// Since when: the boot, and the time since then in seconds.
+    /// When the phase began: the boot, and the seconds since that boot.
     pub(crate) boot_id: String,
     pub(crate) since_s: u64,
     pub(crate) asked: CreateEndpoint,
@@ -95,27 +98,27 @@ pub(crate) struct Endpoint {
     /// The engine's process that joined it, if we could see it.
     pub(crate) engine: Option<String>,
     pub(crate) joined: Option<Joined>,
-    /// The ports that are published, as the capability `portMappings` has them.
+    /// The published ports, as the capability `portMappings` has them.
     pub(crate) ports: Vec<PortMapping>,
-    /// Docker has said that the container's way out is by it.
+    /// Docker has said that this endpoint is the container's way out.
     #[serde(default)]
     pub(crate) leads_out: bool,
 }
 
-/// What plugins made of the link: what it must be again once it is in the sandbox.
+/// The state that plugins gave the link; the link must have it again once it is in the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Layout {
     pub(crate) mac: String,
     pub(crate) addresses: Vec<IpNet>,
     pub(crate) routes: Vec<LayoutRoute>,
-    /// Switches that are not as in every new interface: `ipv4` or `ipv6`, name, value.
+    /// Sysctls that differ from those of a new interface: `ipv4` or `ipv6`, name, value.
     pub(crate) switches: Vec<(String, String, String)>,
-    /// Tables that packets from some address are sent to.
+    /// Tables to which rules send packets by their source address.
     pub(crate) tables: Vec<LayoutTable>,
 }
 
-/// A routing table for sources.
+/// A routing table for source addresses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LayoutTable {
@@ -124,7 +127,7 @@ pub(crate) struct LayoutTable {
     pub(crate) routes: Vec<LayoutRoute>,
 }
 
-/// A route by the link, of the main table.
+/// A route by the link, in the main table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LayoutRoute {
@@ -152,23 +155,23 @@ pub(crate) struct Pool {
     pub(crate) version: u32,
     pub(crate) id: String,
     pub(crate) subnet: IpNet,
-    /// The part that is handed out, in records of older drivers: it is a hold's.
+    /// The part that is handed out, in records of older drivers; now the hold has it.
     pub(crate) part: Option<IpNet>,
     /// The network list whose addresses these are.
     pub(crate) conflist: Option<String>,
     pub(crate) gateway: Option<IpAddr>,
-    /// What is handed out, and what for.
+    /// The addresses that are handed out, and what for.
     pub(crate) taken: BTreeMap<IpAddr, Use>,
-    /// The holds that it is handed out to.
+    /// The holds to which each address is handed out.
     #[serde(default)]
     pub(crate) held_by: BTreeMap<IpAddr, BTreeSet<String>>,
     /// Who has the pool, by name.
     #[serde(default = "shared_hold")]
     pub(crate) holds: BTreeMap<String, Hold>,
-    /// The record was lost and made anew: there may be more holds than it says.
+    /// The record was lost and rebuilt: there may be more holds than it says.
     #[serde(default)]
     pub(crate) rebuilt: bool,
-    /// The last address that was chosen here: the next is looked for behind it.
+    /// The last address that was chosen here: the search for the next one starts after it.
     pub(crate) last: Option<IpAddr>,
 }
 
@@ -180,11 +183,10 @@ pub(crate) enum Use {
     Any,
 }
 
-/// The folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     dir: PathBuf,
-    /// The copies, until the next boot.
+    /// The copies, which last until the next boot.
     copies: PathBuf,
 }
 
@@ -222,7 +224,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal of a driver that runs in another process: to be read, and nothing else.
+    /// Opens the journal of a driver that runs in another process, only for reading.
     pub(crate) fn of_another(dir: &Path, copies: &Path) -> Self {
         Journal { dir: dir.to_owned(), copies: copies.to_owned() }
     }
@@ -268,7 +270,7 @@ impl Journal {
         self.write(ENDPOINTS, &endpoint.id, endpoint)
     }
 
-    /// Writes down what no reboot outlives, which costs no wait for the disk.
+    /// Writes what does not outlive a reboot, without waiting for the disk.
     pub(crate) fn note_endpoint(&self, endpoint: &Endpoint) -> Result<(), Error> {
         let place = self.place(ENDPOINTS, &endpoint.id)?;
         place.write_copy(endpoint).map_err(|error| failed(&error))
@@ -278,7 +280,7 @@ impl Journal {
         self.remove(ENDPOINTS, id)
     }
 
-    /// The IDs of endpoints whose record and its copy are damaged.
+    /// Returns the IDs of endpoints whose record and its copy are damaged.
     pub(crate) fn lost_endpoints(&self) -> Vec<String> {
         let mut ids = self.ids(ENDPOINTS);
         ids.retain(|id| self.endpoint(id).is_err());
@@ -293,7 +295,7 @@ impl Journal {
         self.ids(POOLS).iter().filter_map(|id| self.pool(id).ok().flatten()).collect()
     }
 
-    /// The IDs of pools whose record and its copy are damaged.
+    /// Returns the IDs of pools whose record and its copy are damaged.
     pub(super) fn lost_pools(&self) -> Vec<String> {
         let mut ids = self.ids(POOLS);
         ids.retain(|id| self.read::<Pool>(POOLS, id).is_err());
@@ -326,7 +328,8 @@ impl Journal {
         self.place(folder, id)?.remove().map_err(|error| failed(&error))
     }
 
-    /// Puts damaged files back, where the other one of the two is whole. Before anybody else reads or writes.
+    /// Restores damaged files where the other one of the two is whole. Runs before any other reader
+    /// or writer.
     fn heal<T: Record>(&self, folder: &str) {
         for id in self.ids(folder) {
             if let Ok(place) = self.place(folder, &id) {
@@ -341,7 +344,7 @@ impl Journal {
         names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect()
     }
 
-    /// Lists what can be read; what cannot is told and passed over.
+    /// Lists what can be read; logs what cannot, and skips it.
     fn list<T: Record>(&self, folder: &str) -> Vec<T> {
         let mut found = Vec::new();
         for id in self.ids(folder) {
@@ -375,8 +378,8 @@ impl Network {
         cni::NetworkList::parse(self.conflist.as_bytes())
     }
 
-    /// Returns the list without what publishes ports and does nothing else: that runs when Docker says so. Two processes fewer
-    /// in a container's life.
+    /// Returns the list without the plugins that only publish ports: they run when Docker says so.
+    /// This saves two processes in a container's life.
     pub(crate) fn list_without_ports(&self) -> Result<cni::NetworkList, Error> {
         let mut list = self.list()?;
         let mut first = true;
@@ -431,12 +434,12 @@ impl Pool {
     }
 }
 
-/// The holds of a pool of an older driver.
+/// Returns the holds of an older driver's pool.
 fn shared_hold() -> BTreeMap<String, Hold> {
     BTreeMap::from([(SHARED.to_owned(), Hold::default())])
 }
 
-/// Refuses what is no ID: it becomes part of a path.
+/// Refuses what is not an ID: it becomes part of a path.
 pub(crate) fn check_id(id: &str) -> Result<(), Error> {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
@@ -447,7 +450,7 @@ pub(crate) fn check_id(id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// As Docker shortens IDs.
+/// Shortens an ID as Docker does.
 pub(crate) fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }

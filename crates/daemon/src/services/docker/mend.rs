@@ -1,8 +1,9 @@
-//! Repair beneath Docker: the driver's records say where Docker has put an interface, and plugins put back there what ADD made.
+//! Repairs interfaces of Docker's containers: the driver's records say where Docker has put an
+//! interface, and plugins restore there what ADD made.
 //!
-//! It runs in `netwrightd repair`, beside the driver, and writes nothing of the driver's. An endpoint that is on its way is not
-//! touched: Docker fails when a route that it is about to make is there. Each plugin holds the attachment's lock, as
-//! DeleteEndpoint's DEL does.
+//! It runs in `netwrightd repair`, beside the driver, and writes none of the driver's records. It
+//! leaves an endpoint alone until its start is complete: Docker fails when a route that it is about
+//! to make exists already. Each plugin holds the attachment's lock, as DeleteEndpoint's DEL does.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,24 +21,25 @@ use super::handover::{find_ours, kernel_error, open_if_there};
 use super::journal::{Endpoint, Journal, Phase};
 use crate::clock;
 
-/// What these make in a container's namespace is put there by the driver, and differently: tables of `sbr` are others, and
-/// switches that `tuning` sets for the whole namespace are not set at all.
+/// Plugins that are not called: the driver sets up differently what they make in a container's
+/// namespace. The tables of `sbr` are others, and sysctls that `tuning` sets for the whole
+/// namespace are not set at all.
 const NOT_ASKED: [&str; 2] = ["sbr", "tuning"];
 
 /// The driver's records, as another process sees them.
 #[derive(Debug)]
 pub(crate) struct Dockers {
     journal: Journal,
-    /// The runtime's cache of the ports that are published.
+    /// The runtime's cache of the published ports.
     ports: PathBuf,
     boot_id: String,
 }
 
 impl Dockers {
-    /// Reads nothing yet.
+    /// Creates the reader; reads no record yet.
     ///
     /// # Errors
-    /// When the kernel does not tell the boot's identity.
+    /// When the kernel does not report the boot's identity.
     pub(crate) fn new(roots: &Roots) -> Result<Self, state::FileError> {
         Ok(Dockers {
             journal: Journal::of_another(
@@ -49,10 +51,12 @@ impl Dockers {
         })
     }
 
-    /// Puts back what somebody changed of an endpoint. `None` when it is on its way, or nothing is known of it here.
+    /// Restores what somebody changed of an endpoint. `None` when its start is not complete, or
+    /// nothing is known of it here.
     ///
     /// # Errors
-    /// When records, namespace or kernel do not tell; when the interface is no longer in the container.
+    /// When records, namespace or kernel cannot be read; when the interface is no longer in the
+    /// container.
     pub(crate) fn repair(
         &self,
         runtime: &Runtime<'_>,
@@ -90,7 +94,8 @@ impl Dockers {
         Ok(Some(repairs))
     }
 
-    /// Whether a container has had the interface for so long that Docker and the driver are done with it.
+    /// Says whether a container has had the interface for so long that Docker and the driver are
+    /// done with it.
     fn is_at_rest(&self, endpoint: &Endpoint) -> bool {
         let now_s = clock::now().at.as_millis() / 1000;
         endpoint.phase == Phase::Joined
@@ -109,7 +114,8 @@ fn repair_at(
     runtime.repair_list_at(list, attachment, moved, deadline).map_err(|error| error.to_cni())
 }
 
-/// Says where the interface is. A default route is to lead by it when Docker has told so, and no other network's does.
+/// Returns where the interface is. A default route is to lead by it when Docker has made it the way
+/// out and no other network has the default route.
 fn moved(
     sandbox: &Path,
     link: &Link,

@@ -1,8 +1,9 @@
-//! A record is written twice, so that whatever becomes of one file is told and put back.
+//! Writes each record twice, so that damage to one file is reported and repaired.
 //!
-//! The copy is below `/run` and is written first: while it is there and whole it is never older than the record on the disk. A
-//! reboot takes it, and with it all containers. Each says in `sum` what its content was, so that a digit that has
-//! changed is seen, and each holds its own name, so that another's content is.
+//! The copy is below `/run` and is written first: while it exists and is whole it is never older
+//! than the record on the disk. A reboot deletes it, together with all containers. Each file has a
+//! checksum of its content in `sum`, so that a changed digit is noticed, and its own name, so that
+//! another record's content is noticed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,11 +16,11 @@ use state::Durability;
 
 /// What is recorded.
 pub(super) trait Record: Serialize + DeserializeOwned {
-    /// Its own name, which is its file's.
+    /// The record's name, which is its file's name.
     fn id(&self) -> &str;
 }
 
-/// What is around a record's sum, and its length.
+/// The text around a record's checksum, and the checksum's length.
 const HEAD: &[u8] = br#"{"sum":""#;
 const NECK: &[u8] = br#"","#;
 const SUM_LENGTH: usize = 16;
@@ -52,15 +53,16 @@ impl fmt::Display for Damage {
 }
 
 impl Place {
-    /// Reads a record: the file on the disk says whether there is one, the copy says what it is. Whoever reads may hold nothing, so
-    /// nothing is put back here.
+    /// Reads a record: the file on the disk decides whether there is one, the copy what it is. A
+    /// reader may not hold the record, so nothing is restored here.
     ///
     /// # Errors
     /// When both are damaged.
     pub(super) fn read<T: Record>(&self, id: &str) -> Result<Option<T>, Error> {
         match (load::<T>(&self.record, id), load::<T>(&self.copy, id)) {
             (Ok(None), _) => Ok(None),
-            // A driver that was killed between the two had written the copy; an older one writes none.
+            // A driver that was killed between the two writes had written the copy; an older one
+            // writes no copies.
             (Ok(Some(found)), Ok(Some(copied))) if found.is_summed => Ok(Some(copied.record)),
             (Ok(Some(found)), _) => Ok(Some(found.record)),
             (Err(_), Ok(Some(copied))) => Ok(Some(copied.record)),
@@ -73,8 +75,9 @@ impl Place {
         }
     }
 
-    /// Puts back the one of the two files that is damaged, and the copy where there is none. While nobody else writes: it might come
-    /// behind a newer one, or behind its removal.
+    /// Restores the damaged one of the two files, and writes the copy where it is missing. Call it
+    /// only while there is no other writer: otherwise the restored file may replace a newer one, or
+    /// come back after its removal.
     pub(super) fn heal<T: Record>(&self, id: &str) {
         let (record, copy) = (self.record.display(), self.copy.display());
         let (path, found, durability) = match (
@@ -97,14 +100,13 @@ impl Place {
         }
     }
 
-    /// Writes a record.
     pub(super) fn write<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
         let bytes = summed(content);
         state::write_atomic(&self.copy, &bytes, 0o600, Durability::Volatile)?;
         state::write_atomic(&self.record, &bytes, 0o600, Durability::Synced)
     }
 
-    /// Writes the copy of a record that is there: for what means nothing once the machine has been started again.
+    /// Writes only the copy of a record that exists: for what has no meaning after a reboot.
     pub(super) fn write_copy<T: Record>(&self, content: &T) -> Result<(), state::FileError> {
         state::write_atomic(&self.copy, &summed(content), 0o600, Durability::Volatile)
     }
@@ -120,7 +122,7 @@ impl Place {
 struct Found<T> {
     record: T,
     bytes: Vec<u8>,
-    /// It says what its content was; an older driver's does not.
+    /// The file has a checksum; an older driver's has none.
     is_summed: bool,
 }
 
@@ -145,14 +147,15 @@ fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
     Ok(Some(Found { record, bytes, is_summed }))
 }
 
-/// What is written of a content: an object with keys, of which the sum comes first, and is of what follows it.
+/// Returns a record's file: an object whose first key is the checksum of all that follows.
 fn summed<T: Record>(content: &T) -> Vec<u8> {
     let content = serde_json::to_vec(content).expect("records have string keys only");
     let content = content.get(1..).unwrap_or_default();
     [HEAD, sum(content).as_bytes(), NECK, content].concat()
 }
 
-/// What a content was, in sixteen digits (FNV-1a): against accidents, not against attackers, who are root.
+/// Returns a content's checksum in sixteen digits (FNV-1a). It protects against accidents, not
+/// against attackers, who are root.
 fn sum(content: &[u8]) -> String {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let sum = content.iter().fold(0xcbf2_9ce4_8422_2325, step);

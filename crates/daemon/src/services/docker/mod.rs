@@ -6,26 +6,26 @@
 //! | `serve` | the socket, and the bound on every answer |
 //! | `driver` | the calls |
 //! | `network` | networks |
-//! | `wish` | what a user wants of a network, as a network list |
-//! | `giver` | who gives a list's addresses, and which |
+//! | `create_options` | what a user wants of a network, as a network list |
+//! | `pool_config` | which plugin gives a list's addresses, and which addresses |
 //! | `endpoint` | an endpoint's life |
-//! | `link` | its interface's way to Docker and back |
+//! | `handover` | its interface's way to Docker and back |
 //! | `sandbox` | whether a container's namespace is still there |
-//! | `settle` | what Docker does not do for it |
-//! | `policy` | source-based routing, which Docker does not move |
+//! | `finish_link` | what Docker does not do for the interface |
+//! | `policy_routing` | source-based routing, which Docker does not move |
 //! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
 //! | `holds` | who has a pool |
-//! | `journal` | what is on disk, which is all that is remembered |
-//! | `twice` | how it is written, so that a damaged file is put back |
-//! | `rebuilt` | what is known of records that are lost |
-//! | `intent` | calls that were under way when a driver was killed |
+//! | `journal` | what is on disk, which is all the driver remembers |
+//! | `mirrored_file` | how a record is written, so that a damaged file can be restored |
+//! | `recovery` | what is known of lost records |
+//! | `pending_calls` | calls that were under way when a driver was killed |
 //! | `subject` | what a line of the log is about |
-//! | `mend` | repair of what is in a container, beside the driver |
+//! | `mend` | repair of interfaces in containers, beside the driver |
 //! | `collect` | endpoints whose container is gone |
 //!
-//! Docker is never called: it may be waiting for us. Messages are [`cnm`]'s.
+//! Docker is never called: it may be waiting for us. The messages are those of [`cnm`].
 
 mod collect;
 mod create_options;
@@ -71,10 +71,10 @@ use super::Stop;
 use super::listen::{self, ListenError, Listener};
 use super::setup::{Surroundings, failed, stop_signals};
 
-/// How long undoing may take after plugins have taken too long.
+/// The time for undoing after a plugin's timeout.
 const CLEANUP: Duration = Duration::from_secs(5);
 
-/// How long the socket of a driver that was killed may answer, and the pause between looks.
+/// How long the socket of a killed driver may still answer, and the pause between attempts.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(3);
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -98,7 +98,7 @@ pub(crate) fn run(
             let text = String::from_utf8_lossy(said.text);
             tracing::info!(plugin = said.plugin_type, command = %said.command, "{}", text.trim_end());
         });
-    // There from the start, for what comes and goes in them.
+    // Created at the start, for what later comes and goes in them.
     for folder in ["docker/netns", "docker/ports"] {
         let folder = roots.run.join(folder);
         state::create_directory(&folder, 0o700).map_err(failed)?;
@@ -116,7 +116,7 @@ pub(crate) fn run(
     ));
     driver.finish_removals();
     let listener = listen(handed_over, &flags.socket).map_err(failed)?;
-    // ADD, its undoing, and waiting for a call before it.
+    // Time for ADD, for undoing it, and for waiting for an earlier call.
     let answer_time = flags.timeout * 2 + CLEANUP;
     let server = Arc::new(Server {
         driver: Arc::clone(&driver),
@@ -135,7 +135,7 @@ pub(crate) fn run(
     surroundings.tell_stopping();
     driver.end();
     drop(end);
-    // What is under way goes on to its end, within its bound; what is not is safe on disk.
+    // Calls under way continue until they end, within their bound; everything else is safe on disk.
     let deadline = Instant::now() + answer_time;
     while 0 < server.open.load(Ordering::SeqCst) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
@@ -147,8 +147,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Listens; waits a moment for a driver before this one that was killed: a plugin that it was starting then may hold its
-/// socket for an instant.
+/// Listens. Waits a moment for a previous driver that was killed: a plugin that it was starting
+/// then may still hold its socket.
 fn listen(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Listener, ListenError> {
     if !handed_over.is_empty() {
         return Listener::open(handed_over, path);

@@ -1,4 +1,4 @@
-//! Networks: made, removed, and found to be forgotten.
+//! Networks: creating and removing them, and recognising forgotten ones.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use super::sandbox::Engine;
 
 /// The address space of Docker's own IPAM.
 const DOCKERS: &str = "LocalDefault";
-/// What is held while a network is compared with all others, and written down; no network has such an ID.
+/// The ID to hold while a network is compared with all others and recorded; no network has this ID.
 const ALL: &str = "networks";
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
         let _held = self.hold(&asked.network_id)?;
         if let Some(there) = self.journal.network(&asked.network_id)? {
             if there.asked == *asked {
-                // Asked again: the answer was lost.
+                // A repeated call: the answer was lost.
                 return Ok(());
             }
             return Err(Error::new(
@@ -44,7 +44,8 @@ impl Driver {
         self.journal.put_network(&network)
     }
 
-    /// Refuses what another network of ours has: its name, and for networks that we make its subnet.
+    /// Refuses a network whose list we made if another network of ours has its name or overlaps
+    /// with its subnet.
     fn refuse_overlap(&self, network: &Network) -> Result<(), Error> {
         if !network.made {
             return Ok(());
@@ -58,8 +59,9 @@ impl Driver {
                 let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
                 Some((one, other))
             });
-            // Docker gives no pool twice: it has forgotten the other network, or its removal got lost. Of our own pools we know who
-            // has them, and they may meet those of lists.
+            // Docker gives no pool twice: it has forgotten the other network, or its removal got
+            // lost. For pools of our own we know who has them, and they may overlap with those of
+            // lists.
             let both_in = |space| in_space(network, space) && in_space(&other, space);
             let given_anew = overlap.is_some() && both_in(DOCKERS);
             let stale = self.is_forgotten(&other) || given_anew;
@@ -84,8 +86,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether Docker has removed a network and we were not told: its pools are ours and were given back. Of networks that older
-    /// drivers made it is only known which pools are there.
+    /// Says whether Docker has removed a network without a call to us: its pools are ours and were
+    /// released. For networks of older drivers we only know which pools exist.
     pub(super) fn is_forgotten(&self, network: &Network) -> bool {
         if network.released || network.holds.is_some() {
             return network.released;
@@ -109,7 +111,7 @@ impl Driver {
     pub(super) fn remove_network(&self, network: &Network) -> Result<(), Error> {
         let mut first = None;
         for endpoint in self.endpoints_of(&network.id) {
-            // Docker knows of none, or it would not remove the network.
+            // Docker knows no endpoint of it, or it would not remove the network.
             let _endpoint = self.hold(&endpoint.id)?;
             first = first.or(self.remove_endpoint(&endpoint, Some(network)).err());
         }
@@ -137,7 +139,7 @@ fn in_space(network: &Network, space: &str) -> bool {
     pools_of(&network.asked).any(|data| data.address_space == space)
 }
 
-/// The subnets Docker gave a network.
+/// Returns the subnets that Docker gave a network.
 pub(super) fn subnets(network: &Network) -> Vec<IpNet> {
     let pools = pools_of(&network.asked).filter_map(|data| data.pool.parse::<IpNet>().ok());
     pools.filter(|pool| pool.prefix_len() != 0).collect()

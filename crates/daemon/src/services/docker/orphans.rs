@@ -1,11 +1,12 @@
-//! Plugins that a driver before this one started and did not see end: they go on when it is killed, and would undo what is
-//! done next, or do what has just been undone. (Where a service manager keeps the driver, it ends them too.)
+//! Ends plugins that a previous driver started and did not see end. They continue when the driver
+//! is killed, and would undo what is done next, or do what has just been undone. (Where a service
+//! manager runs the driver, it ends them too.)
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a process that was killed may take to be gone.
+/// How long a killed process may take until it is gone.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -45,7 +46,8 @@ fn find(container_id: &str) -> Vec<Pid> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Gone ones have none, and those that have ended and are not yet waited for an empty one.
+        // A process that is gone has no file, and one that has ended but is not yet waited for has
+        // an empty one.
         let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()) {
             found.extend(Pid::from_raw(pid));

@@ -1,12 +1,14 @@
 //! Calls that were under way when a driver was killed.
 //!
-//! Docker repeats a call whose connection broke, but without its content: the buffer it sends from is empty by then
-//! (moby pkg/plugins/client.go, `callWithRetry`; seen with 20.10.24 and 28.5.2). An empty request would mean something else, so what is asked is noted
-//! before it is done, and forgotten when the answer has left. The driver that comes next finds in the notes what an empty call is
-//! about, and does what was to be removed by itself.
+//! Docker repeats a call whose connection broke, but without its content: the buffer it sends from
+//! is empty by then (moby pkg/plugins/client.go, `callWithRetry`; seen with 20.10.24 and 28.5.2).
+//! An empty request would mean something else. So the driver writes a note of each call before it
+//! acts, and removes the note when the answer is sent. The next driver learns from the notes what
+//! an empty call is about, and completes unfinished removals by itself.
 //!
-//! Notes are of use for a minute, and to the same boot: nothing is flushed. A driver that was killed after its answer had left and
-//! before it forgot leaves a note that nobody asks for; it goes with the first call after that minute.
+//! Notes serve for a minute, and only within the same boot, so nothing is flushed. A driver that
+//! was killed after it sent its answer and before it removed the note leaves a note that no call
+//! asks for; the first call after that minute removes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +19,7 @@ use state::Durability;
 
 use crate::clock;
 
-/// How long Docker repeats a call, and some (30 s).
+/// How long Docker repeats a call (30 s), and a margin.
 const LIFETIME_MS: u64 = 60_000;
 
 /// The folder of notes.
@@ -25,26 +27,26 @@ const LIFETIME_MS: u64 = 60_000;
 pub(super) struct Intents {
     dir: PathBuf,
     count: AtomicU64,
-    /// Notes from here on are of this driver's time.
+    /// Notes from this time on are this driver's own.
     began_ms: u64,
-    /// Nothing of drivers before this one is here any more.
+    /// No note of an earlier driver is left.
     is_swept: AtomicBool,
 }
 
-/// A note; it is forgotten when this is dropped.
+/// A note; dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Intent {
-    /// What the call is known by, here and when it is repeated.
+    /// The name of the call, the same when the call is repeated.
     pub(super) name: String,
     path: Option<PathBuf>,
 }
 
-/// A note that a driver before this one left.
+/// A note that an earlier driver left.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) method: Method,
     pub(super) body: Vec<u8>,
-    /// As [`Intent::name`].
+    /// See [`Intent::name`].
     pub(super) name: String,
     path: PathBuf,
 }
@@ -62,7 +64,7 @@ impl Intents {
         })
     }
 
-    /// Notes a call.
+    /// Writes a note of a call.
     pub(super) fn note(&self, method: Method, body: &[u8]) -> Intent {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (pid, now_ms) = (std::process::id(), clock::now().at.as_millis());
@@ -81,7 +83,7 @@ impl Intents {
         }
     }
 
-    /// Lists what drivers before this one were at; forgets what is too old.
+    /// Lists the calls that earlier drivers had under way; removes notes that are too old.
     pub(super) fn left(&self) -> Vec<Left> {
         let now_ms = clock::now().at.as_millis();
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -128,7 +130,7 @@ impl Intents {
 }
 
 impl Left {
-    /// It is done.
+    /// Removes the note: the call is done.
     pub(super) fn forget(self) {
         let _ = state::remove_file(&self.path);
     }
@@ -142,7 +144,7 @@ impl Drop for Intent {
     }
 }
 
-/// Whether a call has content.
+/// Says whether a call has content.
 pub(super) fn has_content(method: Method) -> bool {
     !matches!(
         method,
@@ -153,7 +155,8 @@ pub(super) fn has_content(method: Method) -> bool {
     )
 }
 
-/// Whether a call only removes: its answer is empty, and it may be done when nobody asks any more.
+/// Says whether a call only removes: its answer is empty, and it may be completed without anybody
+/// asking for it again.
 pub(super) fn removes(method: Method) -> bool {
     matches!(
         method,

@@ -1,7 +1,8 @@
-//! Source-based routing that plugins made beside a link: rules and tables of the namespace it was in, which Docker does not take
-//! along.
+//! Source-based routing that plugins set up with a link: rules and tables of the link's first
+//! namespace, which Docker does not move.
 //!
-//! Another network of the container may have the same table there: a free one is taken.
+//! Another network of the container may use the same table number there: then a free table is
+//! taken.
 
 use cni::Error;
 use ipnet::IpNet;
@@ -14,7 +15,8 @@ use kernel::route::{
 use super::handover::kernel_error;
 use super::journal::{LayoutRoute, LayoutTable};
 
-/// What the kernel keeps for itself, from here on: compat, default, main, local (`linux include/uapi/linux/rtnetlink.h`).
+/// Tables that the kernel keeps for itself: compat, default, main, local
+/// (`linux include/uapi/linux/rtnetlink.h`).
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
 
 /// The last table that is tried.
@@ -22,7 +24,7 @@ const LAST_TABLE: u32 = 65_535;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
-/// Looks at the tables that packets from some address are sent to.
+/// Reads the tables to which rules send packets by source address.
 pub(super) fn look(inside: &mut RouteSocket, link: &Link) -> Result<Vec<LayoutTable>, Error> {
     let mut tables: Vec<LayoutTable> = Vec::new();
     for family in FAMILIES {
@@ -45,7 +47,7 @@ pub(super) fn look(inside: &mut RouteSocket, link: &Link) -> Result<Vec<LayoutTa
     Ok(tables)
 }
 
-/// Makes them in the sandbox; what is there already is left as it is.
+/// Creates them in the sandbox; leaves alone what exists already.
 pub(super) fn put(
     inside: &mut RouteSocket,
     ifindex: u32,
@@ -59,7 +61,7 @@ pub(super) fn put(
         }
         let table = free_table(inside, wanted.table, &rules)?;
         let mut routes: Vec<&LayoutRoute> = wanted.routes.iter().collect();
-        // Gateways are reached by the others.
+        // Routes without a gateway come first: the gateways are reached by them.
         routes.sort_by_key(|route| route.gateway.is_some());
         let routes = routes.into_iter().map(|route| {
             Change::AddRoute(Route {
@@ -69,7 +71,7 @@ pub(super) fn put(
                 ..Route::new(route.destination)
             })
         });
-        // Rules last: nothing is sent to an empty table.
+        // Rules last: no packet is to meet an empty table.
         let rules = wanted.sources.iter().map(|source| Change::AddRule(rule(*source, table)));
         for change in routes.chain(rules) {
             match inside.apply_one(&change) {
@@ -81,7 +83,8 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Removes the rules: the container may go on without the link. Their routes go with it.
+/// Removes the rules: the container may live on without the link. The link takes its routes with
+/// it.
 pub(super) fn remove(sandbox: &Netns, tables: &[LayoutTable]) -> Result<(), Error> {
     if tables.is_empty() {
         return Ok(());
@@ -109,7 +112,7 @@ fn all_rules(inside: &mut RouteSocket) -> Result<Vec<Rule>, Error> {
     Ok(rules)
 }
 
-/// The table as it was, or the next that nothing is in and nothing leads to.
+/// Returns the table as it was, or the next that is empty and to which no rule leads.
 fn free_table(inside: &mut RouteSocket, first: u32, rules: &[Rule]) -> Result<u32, Error> {
     let mut taken: Vec<u32> = rules
         .iter()
@@ -131,7 +134,7 @@ fn rule(source: IpNet, table: u32) -> Rule {
     Rule { source: Some(source), ..Rule::to_table(IpFamily::of(source.addr()), table) }
 }
 
-/// The source and the table of a rule that looks at nothing but the source.
+/// Returns the source and the table of a rule that matches on nothing but the source.
 fn by_source(found: &Rule) -> Option<(IpNet, u32)> {
     let RuleAction::Table(table) = found.action else { return None };
     let source = found.source?;

@@ -1,4 +1,4 @@
-//! Who gives the addresses of a network list, and which.
+//! Which plugin gives the addresses of a network list, and which addresses.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::create_options::Pools;
 
-/// Address plugins that give the address they are asked for.
+/// Address plugins that honour a requested address.
 pub(super) const HONOURS_REQUESTED_IP: [&str; 2] = ["host-local", "static"];
 /// Where host-local keeps its folders.
 const DATA_DIR: &str = "/var/lib/cni/networks";
@@ -61,7 +61,7 @@ pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
     })
 }
 
-/// Reads who gives addresses in a list: the first plugin that has somebody for it.
+/// Reads which plugin gives addresses in a list: that of the first plugin with an `ipam`.
 pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
     for plugin in &list.plugins {
         if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
@@ -71,7 +71,7 @@ pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
     Ok(None)
 }
 
-/// Addresses that Docker chooses must be ones that the list can give.
+/// Refuses subnets that the list cannot give: Docker chooses addresses from them.
 pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error> {
     if pools.subnets.is_empty() {
         return Ok(());
@@ -108,7 +108,8 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
     )))
 }
 
-/// Removes the folder of a network that we made and that is gone, once nothing is reserved there.
+/// Removes the address folder of a network that we made and that is gone, once it holds no
+/// reservation.
 pub(super) fn forget_addresses(list: &NetworkList) {
     let Ok(Some(ipam)) = ipam_of_list(list) else { return };
     if ipam.plugin_type != "host-local" {
@@ -118,7 +119,7 @@ pub(super) fn forget_addresses(list: &NetworkList) {
     let Ok(name) = NetworkName::new(&list.name) else { return };
     let store = ipam::Store::new(Path::new(data_dir), &name);
     let unused = store.addresses().is_ok_and(|addresses| addresses.is_empty());
-    // Nothing in it is worth anything: the lock, and which address was last.
+    // The rest of it has no value: the lock, and the last address.
     if unused && let Err(error) = std::fs::remove_dir_all(store.directory()) {
         tracing::debug!(%error, "the folder of a removed network stays");
     }

@@ -1,7 +1,9 @@
-//! The IPAM driver: pools of its own, or those of a network list, whose folder it then looks into.
+//! The IPAM driver: pools of its own, or those of a network list, whose address folder it also
+//! reads.
 //!
-//! What is handed out is written down here. Where the addresses are a network list's, the folder is read as well, so that
-//! what containers of CNI runtimes have is not handed out; the reservation there is made by ADD.
+//! The driver records here what it hands out. Where the addresses are a network list's, it reads
+//! the folder as well, so that it does not hand out what containers of CNI runtimes have; ADD makes
+//! the reservation there.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,24 +27,25 @@ use super::network::subnets;
 use super::pool_config;
 use super::sandbox::Engine;
 
-/// Our address space. There is no global one; Docker wants a name for it all the same.
+/// Our address space. There is no global one, but Docker wants a name for it.
 pub(super) const LOCAL: &str = "netwright";
 const GLOBAL: &str = "netwright-global";
 /// The option (`--ipam-opt`) that names a network list.
 const CONFLIST: &str = "conflist";
-/// What all pools are held by while one is chosen.
+/// The ID that stands for all pools while one is chosen.
 const ALL: &str = "pools";
-/// Where pools are taken from when the user names none: a /24 of the first, a /64 of the second (RFC 4193, its global
-/// ID drawn at random once).
+/// Where pools come from when the user names none: a /24 of the first, a /64 of the second
+/// (RFC 4193, its global ID drawn at random once).
 const V4_POOLS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 201, 0, 0), 16);
 const V6_POOLS: Ipv6Net =
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd6e, 0x7769, 0x6768, 0, 0, 0, 0, 0), 48);
-/// How many addresses are looked at for a free one; a folder may be as full as a /16.
+/// How many addresses are tried to find a free one; a folder may be as full as a /16.
 const TRIES: usize = 1 << 17;
-/// How often the subnet of a list is given to who did not ask for it, while no network is made of it: libnetwork asks again for
-/// as long as it does not like the answer, and holds all that it was given.
+/// How often a list's subnet is given to a request that did not name it, while no network is made
+/// of it: libnetwork repeats the request for as long as it does not like the answer, and holds
+/// everything it was given.
 const MAX_CHOSEN: usize = 8;
-/// Where the host's name servers are written. Docker takes no subnet that one of them is in.
+/// The files that list the host's name servers. Docker takes no subnet that contains one of them.
 const NAME_SERVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// Where host-local keeps its folders.
 const DATA_DIR: &str = "/var/lib/cni/networks";
@@ -56,7 +59,7 @@ impl Driver {
         }
     }
 
-    /// Waits until no other call is about pools.
+    /// Waits until no other call holds the pools, and holds them.
     pub(super) fn hold_pools(&self) -> Result<Held<'_>, Error> {
         self.hold(ALL)
     }
@@ -150,19 +153,21 @@ impl Driver {
                 return Err(in_use(subnet, pool));
             }
             if !has(Use::Gateway) {
-                // Whoever asked has not used it yet; should he be at it, he is told that the pool is not his.
+                // The engine that requested it has not used it yet; if it still tries to, it learns
+                // that the pool is not its own.
                 self.journal.remove_pool(&pool.id)?;
             } else if pool.subnet != subnet || pool.holds.values().any(Hold::may_live) {
                 return Err(in_use(subnet, pool));
             } else {
-                // Of an engine that was killed; or of another driver's network without containers. No address is given twice.
+                // Of an engine that was killed, or of another driver's network without containers.
+                // No address is given twice.
                 return Ok(pool.clone());
             }
         }
         Ok(Pool::new(file_name(subnet), subnet))
     }
 
-    /// Finds a range that Docker takes without having asked for it.
+    /// Finds a range that Docker accepts without having asked for it.
     fn acceptable<'r>(
         &self,
         list: &str,
@@ -203,7 +208,7 @@ impl Driver {
         .with_details(format!("create the network with {}", listed.join(" or "))))
     }
 
-    /// Forgets addresses that no endpoint has and that had none when it was last looked: their release got lost.
+    /// Frees addresses that no endpoint has now or had at the last look: their release got lost.
     pub(super) fn collect_addresses(&self, before: &HashSet<String>, now: &mut HashSet<String>) {
         let Ok(_held) = self.hold(ALL) else { return };
         for mut pool in self.journal.pools() {
@@ -228,7 +233,7 @@ impl Driver {
         }
     }
 
-    /// Chooses a subnet that neither we nor the host's routes know.
+    /// Chooses a subnet that is in neither our pools nor the host's routes.
     fn free_subnet(&self, pools: &[Pool], v6: bool) -> Result<IpNet, Error> {
         let mut taken = taken_on_host(if v6 { IpFamily::V6 } else { IpFamily::V4 })?;
         taken.extend(pools.iter().map(|pool| pool.subnet));
@@ -236,7 +241,7 @@ impl Driver {
         let free =
             |subnet: &IpNet| !taken.iter().any(|one| one.contains(subnet) || subnet.contains(one));
         let found = if v6 {
-            // A /48 holds 65,536 of them.
+            // A /48 has 65,536 of them.
             let mut all = V6_POOLS.subnets(64).expect("64 is longer than 48").map(IpNet::V6);
             all.find(free)
         } else {
@@ -315,7 +320,7 @@ impl Driver {
         })
     }
 
-    /// Refuses an address that is not to be had.
+    /// Refuses an address that cannot be given.
     fn check_wanted(
         &self,
         pool: &Pool,
@@ -333,7 +338,7 @@ impl Driver {
             return Err(taken(wanted, "the gateway has it"));
         }
         match pool.taken.get(&wanted) {
-            // The gateway of a list's pool, by the second network on it.
+            // The gateway of a list's pool, requested by the second network on it.
             Some(Use::Gateway) if for_what == Use::Gateway => Ok(()),
             Some(Use::Gateway) => Err(taken(wanted, "the gateway has it")),
             Some(Use::Any) if self.is_held(pool, wanted, engine) => {
@@ -347,9 +352,10 @@ impl Driver {
         }
     }
 
-    /// Whether somebody still has an address that is written down. Where our own networks use the pool their endpoints
-    /// say so, and one that Docker forgot to give back is free; else the book is all there is. An engine that was killed does not
-    /// say that its containers are gone, but can be seen not to have them.
+    /// Says whether a recorded address is still in use. Where our own networks use the pool, their
+    /// endpoints tell, and an address that Docker forgot to release is free; otherwise there is
+    /// only the record to go by. An engine that was killed does not report that its containers are
+    /// gone, but we can see that it does not have them.
     fn is_held(&self, pool: &Pool, address: IpAddr, engine: Option<Engine>) -> bool {
         let ours = self.journal.networks();
         if self.is_unclaimed(pool, address, &ours) {
@@ -361,7 +367,7 @@ impl Driver {
             data.flat_map(|data| data.aux_addresses.values())
                 .any(|text| text.parse::<IpNet>().is_ok_and(|one| one.addr() == address))
         });
-        // Whose record is lost may have any.
+        // An endpoint whose record is lost may have any address.
         reserved
             || !self.journal.lost_endpoints().is_empty()
             || self.journal.endpoints().iter().any(|endpoint| {
@@ -437,8 +443,8 @@ impl Driver {
     }
 }
 
-/// Says whether an address is every router's on the link, and nobody's own: the first of an IPv6 subnet (RFC 4291 §2.6.1), unless it is one of a
-/// pair of routers (RFC 6164).
+/// Says whether an address belongs to all routers of the link rather than to one host: the first of
+/// an IPv6 subnet (RFC 4291 §2.6.1), unless the subnet joins a pair of routers (RFC 6164).
 fn is_of_routers(subnet: &IpNet, address: IpAddr) -> bool {
     address.is_ipv6() && subnet.prefix_len() < 127 && address == subnet.network()
 }
@@ -458,13 +464,13 @@ fn in_use(subnet: IpNet, pool: &Pool) -> Error {
     )
 }
 
-/// The name of the pool that a list's range is.
+/// Returns the name of the pool for a list's range.
 fn pool_of_range(list: &str, range: &ipam::Range) -> String {
     format!("{list}.{}", file_name(range.subnet()))
 }
 
-/// What libnetwork takes for used when nobody asked for a subnet: what the main table's routes lead to, and name servers
-/// (its `CheckRouteOverlaps` and `CheckNameserverOverlaps`).
+/// Returns what libnetwork considers used when no subnet was requested: destinations of the main
+/// table's routes, and name servers (its `CheckRouteOverlaps` and `CheckNameserverOverlaps`).
 fn taken_on_host(family: IpFamily) -> Result<Vec<IpNet>, Error> {
     let mut host = RouteSocket::open().map_err(|error| kernel_error(&error))?;
     let routes = host.routes(RouteFilter::main(family)).map_err(|error| kernel_error(&error))?;
@@ -483,7 +489,7 @@ fn with_length(address: IpAddr, subnet: IpNet) -> String {
     format!("{address}/{}", subnet.prefix_len())
 }
 
-/// A subnet as part of a file's name.
+/// Returns a subnet as part of a file name.
 fn file_name(subnet: IpNet) -> String {
     subnet.to_string().replace('/', "-")
 }

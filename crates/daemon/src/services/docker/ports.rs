@@ -1,5 +1,5 @@
-//! Publishing ports: the chain's plugins that have the capability, run when Docker says that the endpoint is the
-//! container's way out, and undone when it no longer is.
+//! Publishes ports: runs the chain's plugins that have the capability when Docker says that the
+//! endpoint is the container's way out, and undoes that when it no longer is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -18,10 +18,10 @@ use super::handover::Holder;
 use super::journal::{Endpoint, Network, PORT_MAPPINGS, Phase, PortMapping, short};
 use super::sandbox::Engine;
 
-/// What is held while ports are chosen; no endpoint has such an ID.
+/// The ID to hold while ports are chosen; no endpoint has this ID.
 const CHOOSING: &str = "ports";
 
-/// How many ports of the host are tried for one that may be any.
+/// How many ports of the host are tried where any may be used.
 const TRIES: usize = 64;
 
 impl Driver {
@@ -69,7 +69,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Writes down that the endpoint is the container's way out, for who repairs it.
+    /// Records that the endpoint is the container's way out, for the repair service.
     fn note_way_out(&self, id: &str) -> Result<(), Error> {
         match self.journal.endpoint(id)? {
             Some(endpoint) if !endpoint.leads_out => {
@@ -79,7 +79,7 @@ impl Driver {
         }
     }
 
-    /// Chooses ports and writes down that they are this endpoint's, one endpoint at a time.
+    /// Chooses ports and records them for this endpoint, one endpoint at a time.
     fn reserve_ports(
         &self,
         bindings: &[PortBinding],
@@ -89,7 +89,7 @@ impl Driver {
         let _ports = self.hold(CHOOSING)?;
         let ports = self.choose_ports(bindings, endpoint)?;
         if endpoint.ports == ports {
-            // Asked again: the answer was lost. What is there is refused by ADD, and so is taken down first.
+            // A repeated call: the answer was lost. ADD refuses what exists, so remove it first.
             super::orphans::end(&endpoint.id);
             self.withdraw_ports(endpoint, network)?;
         }
@@ -97,7 +97,8 @@ impl Driver {
         self.record(endpoint, Phase::Joined)
     }
 
-    /// Removes what an engine that was killed has forgotten and what holds a port that is to be published.
+    /// Removes endpoints that a killed engine has forgotten and that hold a port which is to be
+    /// published.
     fn evict_holders(
         &self,
         bindings: &[PortBinding],
@@ -159,13 +160,13 @@ impl Driver {
         attachment.with_capability(PORT_MAPPINGS, &endpoint.ports)
     }
 
-    /// Chooses ports of the host where the user left it open.
+    /// Chooses ports of the host where the user left the choice open.
     fn choose_ports(
         &self,
         bindings: &[PortBinding],
         endpoint: &Endpoint,
     ) -> Result<Vec<PortMapping>, Error> {
-        // Asked again, the choice stays.
+        // A repeated call keeps the earlier choice.
         if endpoint.ports.len() == bindings.len() {
             let same = endpoint.ports.iter().zip(bindings).all(|(port, binding)| {
                 port.container_port == binding.port
@@ -208,7 +209,8 @@ impl Driver {
             };
             let fixed = binding.host_port != 0 && candidates(binding).count() == 1;
             let port = if fixed {
-                // Whether another container has it is the plugin's to say, and to explain. It never refuses a program's.
+                // Only the plugin can say, and explain, that another container has the port. It
+                // never refuses the port of a program.
                 refuse_a_programs(&mapping(binding.host_port))?;
                 Some(binding.host_port)
             } else if binding.host_port == 0 {
@@ -229,7 +231,7 @@ impl Driver {
     }
 }
 
-/// The part of the chain that publishes ports, given the result of the whole.
+/// Returns the part of the chain that publishes ports, with the result of the whole chain.
 fn port_plugins(network: &Network, endpoint: &Endpoint) -> Result<NetworkList, Error> {
     let mut list = network.list()?;
     list.plugins.retain(|plugin| plugin.capabilities.iter().any(|has| has == PORT_MAPPINGS));
@@ -244,7 +246,7 @@ fn port_plugins(network: &Network, endpoint: &Endpoint) -> Result<NetworkList, E
 }
 
 impl PortMapping {
-    /// Whether both cannot be published at once.
+    /// Says whether the two cannot be published at once.
     fn meets(&self, other: &Self) -> bool {
         let any = |text: &str| matches!(text, "" | "0.0.0.0" | "::");
         self.host_port == other.host_port
@@ -253,7 +255,7 @@ impl PortMapping {
     }
 }
 
-/// As `docker ps` shows it.
+/// Shows it as `docker ps` does.
 impl fmt::Display for PortMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = if self.host_ip.is_empty() { "0.0.0.0" } else { &self.host_ip };
@@ -265,7 +267,7 @@ impl fmt::Display for PortMapping {
     }
 }
 
-/// The ports of the host that will do.
+/// Returns the host ports to try.
 fn candidates(binding: &PortBinding) -> impl Iterator<Item = u16> {
     binding.host_port..=binding.host_port_end.max(binding.host_port)
 }
@@ -274,7 +276,7 @@ fn host_address(binding: &PortBinding) -> IpAddr {
     binding.host_ip.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// A port that the kernel says is free.
+/// Returns a port that the kernel reports as free.
 fn any_port(binding: &PortBinding, protocol: &str) -> Option<u16> {
     let at = SocketAddr::new(host_address(binding), 0);
     let bound = match protocol {
@@ -284,13 +286,14 @@ fn any_port(binding: &PortBinding, protocol: &str) -> Option<u16> {
     bound.ok().map(|at| at.port())
 }
 
-/// Finds a program of the host that has a port, or says that the host does not have the address.
+/// Finds a program of the host that has a port, or reports that the host does not have the address.
 fn programs(port: &PortMapping) -> Option<Taken> {
     let forward = taken::forward(port.host_port, &port.protocol, &port.host_ip);
     taken::find(forward.as_slice(), Families::ALL).pop()
 }
 
-/// Refuses a network list that names a port of its own which a program of the host has: it is published with the endpoint.
+/// Refuses a network list with a fixed port that a program of the host has: that port is published
+/// with the endpoint.
 ///
 /// # Errors
 /// Code 103 with the port and the program that has it.

@@ -1,7 +1,9 @@
-//! What is known of records that are lost: both the file and its copy are damaged, or a reboot took the copy.
+//! Recovers what is known of lost records: the file and its copy are both damaged, or the file is
+//! damaged and a reboot deleted the copy.
 //!
-//! A pool is made again of its name and of what networks and endpoints say; an endpoint is taken down by what the runtime's
-//! cache says of it. A network is not: Docker's options are nowhere else. It can be removed.
+//! A pool is rebuilt from its name and from what networks and endpoints record; an endpoint is
+//! removed by what the runtime's cache says of it. A network is not rebuilt: Docker's options are
+//! recorded nowhere else. It can be removed.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -18,8 +20,8 @@ use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Endpoint, Journal, Pool, Use, short};
 
 impl Journal {
-    /// Writes the records of pools that are lost. Before anybody asks for an address: what is given then is in no network and no
-    /// endpoint yet.
+    /// Writes the records of lost pools. Runs before any address is requested: an address given at
+    /// that time is not yet in any network or endpoint.
     pub(super) fn write_lost_pools(&self) {
         for id in self.lost_pools() {
             if let Some(pool) = self.rebuilt_pool(&id)
@@ -30,7 +32,7 @@ impl Journal {
         }
     }
 
-    /// Says what a pool's record must have been. Its range (`--ip-range`) is not known then.
+    /// Works out what a pool's record must have held. Its range (`--ip-range`) is unknown then.
     pub(super) fn rebuilt_pool(&self, id: &str) -> Option<Pool> {
         let (conflist, subnet) = meaning(id)?;
         let mut pool = Pool { conflist, rebuilt: true, ..Pool::new(id.to_owned(), subnet) };
@@ -72,7 +74,8 @@ impl Journal {
 }
 
 impl Driver {
-    /// Takes down what the runtime's cache says of an endpoint whose network's record is lost, or its own.
+    /// Removes what the runtime's cache has of an endpoint whose own record, or whose network's
+    /// record, is lost.
     pub(super) fn undo_from_cache(&self, endpoint: &Endpoint) -> Result<(), Error> {
         let container = ContainerId::new(&endpoint.id)?;
         let holder = Holder::of(self.run_dir(), endpoint);
@@ -110,7 +113,8 @@ impl Driver {
         self.journal.remove_network(id)
     }
 
-    /// Removes endpoints whose record is lost, and with them all that a boot takes: their containers are gone.
+    /// Removes endpoints whose record is lost and which a reboot has ended: their containers are
+    /// gone.
     pub(super) fn collect_lost(&self) {
         for id in self.journal.lost_endpoints() {
             let in_this_boot = Holder::of(self.run_dir(), &stub(&id)).path().exists();
@@ -125,7 +129,7 @@ impl Driver {
     }
 }
 
-/// An endpoint of which nothing but its ID is known.
+/// Returns an endpoint of which only the ID is known.
 fn stub(id: &str) -> Endpoint {
     Endpoint::new(CreateEndpoint { endpoint_id: id.to_owned(), ..CreateEndpoint::default() })
 }
@@ -134,7 +138,7 @@ fn address(text: &str) -> Option<IpAddr> {
     text.parse::<IpNet>().map(|net| net.addr()).or_else(|_| text.parse()).ok()
 }
 
-/// What a pool's ID says: the list whose addresses it has, and the subnet.
+/// Reads a pool's ID: the list whose addresses it has, and the subnet.
 fn meaning(id: &str) -> Option<(Option<String>, IpNet)> {
     let subnet = |text: &str| -> Option<IpNet> {
         let (address, length) = text.rsplit_once('-')?;

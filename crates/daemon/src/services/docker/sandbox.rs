@@ -1,9 +1,10 @@
-//! Whether a container's namespace is still there, as the engine itself sees it.
+//! Determines whether a container's namespace still exists, as the engine itself sees it.
 //!
-//! An engine that was killed forgets its sandboxes when it starts again, and does not tell a driver that it has not yet spoken
-//! to (libnetwork, `Controller.sandboxCleanup`). A path without a namespace on it is no proof by itself: older engines make the
-//! namespace late, and any may have mounts that we do not see. So who asks must be another process than the one that joined,
-//! and it is looked at with its eyes.
+//! An engine that was killed forgets its sandboxes when it starts again, and does not tell a driver
+//! that it has not yet spoken to (libnetwork, `Controller.sandboxCleanup`). A path without a
+//! namespace on it is no proof by itself: older engines create the namespace late, and any engine
+//! may have mounts that we do not see. So the engine that asks must be another process than the one
+//! that joined, and we look at the path as that process sees it.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -14,7 +15,7 @@ use rustix::net::sockopt::socket_peercred;
 use super::handover::open_if_there;
 use super::journal::{Endpoint, Phase};
 
-/// The process that asks: its number, and when it was started, in the kernel's ticks.
+/// The engine process that asks: its PID, and its start time in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Engine {
     pid: i32,
@@ -22,34 +23,37 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Who is at the other end of a connection; `None` when its process cannot be seen from here.
+    /// Returns the process at the other end of a connection; `None` when it cannot be seen from
+    /// here.
     pub(super) fn at_the_other_end(stream: &UnixStream) -> Option<Self> {
-        // The kernel says 0 for a process of a PID namespace that is not below ours; nothing has that number.
+        // The kernel reports 0 for a process of a PID namespace that is not below ours; no process
+        // has that PID.
         let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
         Self::running(pid).ok().flatten()
     }
 
-    /// The process that has a number; `None` when there is none.
+    /// Returns the process with a PID; `None` when there is none.
     fn running(pid: i32) -> std::io::Result<Option<Self>> {
         let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             stat => stat?,
         };
-        // `man 5 proc_pid_stat`: the second field is a name in parentheses, the 22nd when it was started.
+        // `man 5 proc_pid_stat`: the second field is a name in parentheses, the 22nd the start
+        // time.
         let rest = stat.rsplit_once(") ").map(|(_, rest)| rest);
         let started = rest.and_then(|rest| rest.split(' ').nth(22 - 3)?.parse().ok());
         Ok(started.map(|started| Engine { pid, started }))
     }
 
-    /// Whether a process that was written down is still there, or may be.
+    /// Says whether a recorded process still lives, or may.
     pub(super) fn may_live(written: &str) -> bool {
         let pid = written.split('-').next().and_then(|pid| pid.parse().ok());
         let Some(running) = pid.map(Self::running) else { return true };
         running.map_or(true, |found| found.is_some_and(|one| one.to_string() == written))
     }
 
-    /// Whether an endpoint's container is gone for certain: an engine before this one joined it, its sandbox's folder is there
-    /// for this one, and no namespace at its path, neither for this one nor for us.
+    /// Says whether an endpoint's container is certainly gone: another engine process joined it,
+    /// this one sees its sandbox's folder, and neither this one nor we see a namespace at its path.
     pub(super) fn has_lost(self, endpoint: &Endpoint) -> bool {
         let joined_before = endpoint.engine.as_ref().is_some_and(|one| *one != self.to_string());
         if endpoint.phase != Phase::Joined || !joined_before {
@@ -61,7 +65,7 @@ impl Engine {
         seen.parent().is_some_and(Path::is_dir) && gone(&seen) && gone(sandbox)
     }
 
-    /// Where the engine's file of that path is seen from here.
+    /// Returns where the engine's file at that path is seen from here.
     fn seen(self, path: &Path) -> Option<PathBuf> {
         let inside = path.strip_prefix("/").ok()?;
         Some(PathBuf::from(format!("/proc/{}/root", self.pid)).join(inside))

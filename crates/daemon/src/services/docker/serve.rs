@@ -1,6 +1,6 @@
-//! The socket: a thread a connection, one request each, an answer within a bounded time.
+//! The socket: one thread per connection, one request each, an answer within a bounded time.
 //!
-//! Who may ask is who may write to the socket's file: root.
+//! Only root can send requests: the mode of the socket's file lets nobody else write to it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -20,30 +20,31 @@ use super::driver::Driver;
 use super::sandbox::Engine;
 use crate::log;
 
-/// The longest body that is read: a container that publishes every port of three protocols has 17 MB; nobody does.
+/// The longest body that is read. A container that publishes every port of three protocols would
+/// need 17 MB; none does.
 const MAX_BODY: usize = 8 << 20;
-/// How long a request may take to arrive, and an answer to leave.
+/// The timeout for a request to arrive, and for an answer to be sent.
 const TALK_TIME: Duration = Duration::from_secs(10);
-/// How many connections are open at once. Docker starts as many containers at once as it is told to. One more takes the
-/// place of the one that has said nothing for longest.
+/// How many connections are open at once. Docker starts as many containers at once as it is asked
+/// to. One more takes the place of the connection that has been silent longest.
 const MAX_CONNECTIONS: usize = 256;
 
-/// The pause when none can be taken.
+/// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What serving needs.
+/// What the server needs.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) driver: Arc<Driver>,
-    /// The longest that Docker waits for an answer, whatever happens here.
+    /// The longest time that Docker waits for an answer, whatever happens here.
     pub(super) answer_time: Duration,
     pub(super) open: AtomicUsize,
-    /// Connections whose request has not come, in the order in which they came.
+    /// Connections whose request has not come, in the order of their arrival.
     pub(super) silent: Mutex<BTreeMap<u64, Arc<UnixStream>>>,
     pub(super) count: AtomicU64,
 }
 
-/// Takes connections until there is something to read from `signals`.
+/// Accepts connections until there is something to read from `signals`.
 pub(super) fn accept(
     server: &Arc<Server>,
     listener: &UnixListener,
@@ -67,7 +68,7 @@ pub(super) fn accept(
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) => {}
             Err(error) => {
-                // Out of descriptors or memory: others may end meanwhile.
+                // Out of descriptors or memory: other connections may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
                 std::thread::sleep(ACCEPT_RETRY_DELAY);
             }
@@ -79,7 +80,7 @@ impl Server {
     fn begin(self: &Arc<Self>, stream: UnixStream) {
         let server = Arc::clone(self);
         let many = MAX_CONNECTIONS <= server.open.fetch_add(1, Ordering::SeqCst);
-        // Its thread ends at once, and gives the place up.
+        // Its thread ends at once, and frees the place.
         let many = many && !self.end_silent();
         let (stream, number) = (Arc::new(stream), self.count.fetch_add(1, Ordering::SeqCst));
         self.silent().insert(number, Arc::clone(&stream));
@@ -103,7 +104,7 @@ impl Server {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs up on the connection that has said nothing for longest; says whether there is one.
+    /// Closes the connection that has been silent longest; says whether there was one.
     fn end_silent(&self) -> bool {
         let Some((_, stream)) = self.silent().pop_first() else { return false };
         let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -143,7 +144,8 @@ impl Server {
         let server = Arc::clone(self);
         let body = message.body.clone();
         let engine = Engine::at_the_other_end(stream);
-        // Apart, so that Docker has its answer in time even if the work hangs; the work goes on to its own end.
+        // On its own thread, so that Docker has its answer in time even if the work hangs; the work
+        // continues until it ends.
         let spawned = std::thread::Builder::new().name(name.clone()).spawn(move || {
             let _ = sender.send(server.driver.answer(method, &body, engine));
         });
@@ -167,7 +169,7 @@ impl Server {
             }
             Ok(Err(error)) => {
                 tracing::warn!(call = %method, ms = ms(), %error, "refused");
-                // In band, where Docker shows it to its user.
+                // In the answer itself, so that Docker shows it to its user.
                 send(stream, 200, &cnm::write(&Failure::new(format!("netwright: {error}"))));
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -223,11 +225,11 @@ fn say(stream: &UnixStream, status: u16, failure: &Failure) {
     send(stream, status, &cnm::write(failure));
 }
 
-/// Sends an answer. Docker that does not want it any more is nobody to tell.
+/// Sends an answer. Ignores errors: Docker no longer waits for it.
 fn send(mut stream: &UnixStream, status: u16, body: &[u8]) {
     let _ = stream.write_all(&http::answer(status, body, true));
-    // What was not read, of a body that is too long, would make the kernel reset the connection before the answer is
-    // read: Docker would see that and not the text.
+    // A too long body has an unread rest, for which the kernel would reset the connection before
+    // Docker reads the answer: Docker would see the reset and not the text.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     let mut buffer = vec![0; 64 * 1024];

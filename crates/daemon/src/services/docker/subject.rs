@@ -1,5 +1,5 @@
-//! What a line of the log is about, by what Docker shows: `docker network ls` and `docker inspect` have these IDs, and the container's
-//! namespace is its `SandboxKey`.
+//! What a line of the log is about, in terms that Docker shows: `docker network ls` and
+//! `docker inspect` have these IDs, and the container's namespace is its `SandboxKey`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::driver::Driver;
 use super::journal::{Endpoint, short};
 use crate::log::Subject;
 
-/// What calls name, those of either interface.
+/// The names in calls, for both interfaces (network and IPAM).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Named {
@@ -26,7 +26,7 @@ struct Named {
 }
 
 impl Driver {
-    /// Reads what a call is about; the container of an endpoint that has joined is in its record.
+    /// Reads what a call is about; for an endpoint that has joined, its record names the container.
     pub(super) fn subject(&self, body: &[u8]) -> Subject {
         let mut named: Named = cnm::read(body).unwrap_or_default();
         if named.sandbox.as_os_str().is_empty() && !named.endpoint.is_empty() {
@@ -38,7 +38,7 @@ impl Driver {
 }
 
 impl Endpoint {
-    /// What a line about it is about.
+    /// Returns what a log line about it is about.
     pub(super) fn subject(&self) -> Subject {
         let named = Named {
             network: self.network.clone(),

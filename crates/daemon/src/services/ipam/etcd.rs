@@ -1,8 +1,10 @@
-//! Records in etcd. The only file that knows how it is spoken to.
+//! Records in etcd. The only file that knows etcd's protocol.
 //!
-//! It is spoken to by its JSON gateway (etcd's documentation, "gRPC gateway"; since 3.4 at `/v3`), over the HTTP client that the daemon has
-//! anyway for the Kubernetes API: etcd's own protocol would bring a second HTTP stack and code that is generated at build time, for three calls.
-//! Reads are linearizable, as etcd's are unless one asks otherwise; every write is one transaction that compares the record's revision.
+//! The daemon uses etcd's JSON gateway (etcd's documentation, "gRPC gateway"; since 3.4 at `/v3`),
+//! over the HTTP client that it already has for the Kubernetes API: etcd's own protocol would need
+//! a second HTTP stack and code that is generated at build time, for three calls. Reads are
+//! linearizable, as etcd's are unless a client asks otherwise; every write is one transaction that
+//! compares the record's revision.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,14 +24,15 @@ use super::super::setup::words;
 use super::flags::EtcdFiles;
 use super::http::{CONNECT_TIME, wait};
 
-/// Where our records are.
+/// The prefix of our records' keys.
 const PREFIX: &str = "/netwright/ipam/";
-/// How many records a page of a list has.
+/// How many records one page of a list has.
 const PAGE: u32 = 500;
-/// How long a member may take: one without a leader is silent for seconds, and another one may have one.
+/// The timeout for one member: a member without a leader is silent for seconds, and another member
+/// may have one.
 const MEMBER_TIME: Duration = Duration::from_secs(2);
 
-/// etcd cannot be asked.
+/// Why the daemon has no connection to etcd.
 #[derive(Debug, Error)]
 pub(super) enum ConnectError {
     #[error("use etcd at {url}: {cause}")]
@@ -38,13 +41,12 @@ pub(super) enum ConnectError {
     File { path: String, cause: String },
 }
 
-/// etcd.
 pub(super) struct Etcd {
     members: Vec<(String, Client)>,
-    /// Who is asked next.
+    /// The member to ask next.
     preferred: AtomicUsize,
     handle: Handle,
-    /// Each answer says of which cluster it is, and how far that is.
+    /// Each answer names its cluster and that cluster's revision.
     moments: Moments,
 }
 
@@ -54,7 +56,7 @@ impl std::fmt::Debug for Etcd {
     }
 }
 
-/// A record as etcd has it.
+/// A record as etcd stores it.
 #[derive(Debug, Deserialize)]
 struct Pair {
     key: ByteString,
@@ -107,7 +109,7 @@ struct TransactionAnswer {
 }
 
 impl Etcd {
-    /// Takes the addresses of its members; asks nothing yet.
+    /// Takes the addresses of the members; sends nothing yet.
     pub(super) fn new(
         endpoints: &[String],
         files: &EtcdFiles,
@@ -118,13 +120,13 @@ impl Etcd {
             let client = client(url, files)?;
             members.push((url.clone(), client));
         }
-        // Nodes do not all ask the same member.
+        // So that not all nodes ask the same member.
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
         let preferred = AtomicUsize::new(first);
         Ok(Etcd { members, preferred, handle, moments: Moments::default() })
     }
 
-    /// Makes another client of the same cluster.
+    /// Creates another client of the same cluster.
     #[cfg(test)]
     pub(super) fn another(&self) -> Self {
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
@@ -133,7 +135,7 @@ impl Etcd {
         Etcd { members, preferred, handle, moments: Moments::default() }
     }
 
-    /// Asks a member, and another one next time if it is silent.
+    /// Asks a member; if it is silent, the next request goes to another one.
     fn ask<T: Headed>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
         let begun = self.moments.begin();
         let answer: T = self.ask_member(call, body)?;
@@ -155,7 +157,7 @@ impl Etcd {
         answer.map_err(|error| match error {
             StoreError::Away(why) => {
                 let next = place.wrapping_add(1);
-                // Unless somebody else went on already.
+                // Unless another thread has switched members already.
                 let _ = self.preferred.compare_exchange(
                     place,
                     next,
@@ -168,7 +170,8 @@ impl Etcd {
         })
     }
 
-    /// Does something if a record has this revision; 0 is that of none. Returns etcd's revision then.
+    /// Applies a request if the record has this revision; 0 means that there is no record. Returns
+    /// etcd's revision after that.
     fn change(&self, key: &Key, was: &str, request: &Value) -> Result<Revision, StoreError> {
         let body = json!({
             "compare": [{"key": name(key), "target": "MOD", "result": "EQUAL", "mod_revision": was}],
@@ -196,10 +199,10 @@ fn client(url: &str, files: &EtcdFiles) -> Result<Client, ConnectError> {
     let mut config = Config::new(address);
     config.connect_timeout = Some(CONNECT_TIME);
     config.disable_compression = true;
-    // Whether a write may be repeated is not the client's to know.
+    // The client cannot know whether a write may be repeated.
     config.default_retry = false;
     if let Some(ca) = &files.ca {
-        // The file says whom to trust, and nobody else: what the system trusts is not read.
+        // The file alone says whom to trust: the system's certificates are not read.
         config.root_cert = Some(Vec::new());
         config.root_cert_file = Some(ca.clone());
     }
@@ -231,7 +234,8 @@ async fn ask<T: serde::de::DeserializeOwned>(
     let words = said["error"].as_str().unwrap_or_default().to_owned();
     let text = format!("{status} {words}");
     match status.as_u16() {
-        // No leader, too much asked, not within its time: and 401 while its authentication is changed.
+        // No leader, too many requests, a timeout; and 401 while its authentication is being
+        // changed.
         401 | 408 | 429 | 500..=599 => Err(StoreError::Away(text)),
         _ => Err(StoreError::Refused(text)),
     }
@@ -252,7 +256,7 @@ fn entry(kind: Kind, pair: Pair) -> Option<Entry> {
     Some(Entry {
         key: Key::new(kind, name),
         revision: Revision(pair.mod_revision),
-        // What is no JSON is no record: found, and nobody's.
+        // What is not JSON is not a record: it is returned as found, with no owner.
         value: value.unwrap_or_default(),
     })
 }
@@ -268,14 +272,14 @@ impl Store for Etcd {
             Filter::Space(space) => format!("{PREFIX}{}/{space}/", kind.plural()),
             Filter::All | Filter::Node(_) => format!("{PREFIX}{}/", kind.plural()),
         };
-        // Everything that begins so: up to the first that does not.
+        // The range of all keys with this prefix ends at the first key after them.
         let mut end = prefix.clone().into_bytes();
         if let Some(last) = end.last_mut() {
             *last += 1;
         }
         let (mut from, mut end) = (prefix.into_bytes(), ByteString(end));
         if let (Kind::Node, Filter::Node(node)) = (kind, filter) {
-            // A node's record has its name.
+            // A node's record is named after it.
             from = path(&Key::new(kind, node)).into_bytes();
             end = ByteString([&from[..], &[0]].concat());
         }
@@ -288,7 +292,7 @@ impl Store for Etcd {
             });
             let answer: RangeAnswer = self.ask("kv/range", &body)?;
             if at == "0" {
-                // All pages are of one moment.
+                // All pages are from one revision.
                 at = answer.header.revision;
             }
             if let Some(last) = answer.kvs.last() {

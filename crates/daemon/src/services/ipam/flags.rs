@@ -38,7 +38,7 @@ the Kubernetes API or etcd.
 One dash or two, values apart or after `=`.
 ";
 
-/// Shorter ones are renewed more often than it helps.
+/// Shorter leases are renewed more often than useful.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 /// Where records are.
@@ -48,7 +48,7 @@ pub(super) enum Records {
     Kubernetes,
 }
 
-/// Files for etcd.
+/// The files for connections to etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct EtcdFiles {
     pub(super) ca: Option<PathBuf>,
@@ -56,18 +56,17 @@ pub(super) struct EtcdFiles {
     pub(super) key: Option<PathBuf>,
 }
 
-/// Where Whereabouts' pools are, and what is to become of them.
+/// Where Whereabouts' pools are, and what to do with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Import {
-    /// Files; none: the API server's.
+    /// Files; if there are none, the API server's objects.
     pub(super) files: Vec<PathBuf>,
-    /// Writes them down.
+    /// Writes the records.
     pub(super) apply: bool,
     /// Prints JSON.
     pub(super) json: bool,
 }
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flags {
     pub(super) records: Records,
@@ -84,7 +83,7 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Reads the arguments behind the service's name.
+    /// Reads the arguments after the service's name.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut flags = Flags {
             records: Records::Kubernetes,
@@ -147,7 +146,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Says what is missing, or too much.
+    /// Reports what is missing, or too much.
     pub(super) fn check(&self, in_pod: bool) -> Result<(), Stop> {
         let wrong = |text: &str| Err(Stop::Usage(text.to_owned()));
         let ends = self.forget.is_some() || self.import.is_some() || self.release_sticky.is_some();
@@ -176,7 +175,7 @@ impl Flags {
         }
     }
 
-    /// Whether it only reads files.
+    /// Says whether it only reads files.
     fn asks_nobody(&self) -> bool {
         self.import.as_ref().is_some_and(|import| !import.files.is_empty() && !import.apply)
     }

@@ -1,19 +1,19 @@
-//! How servers are waited for: blocking outside, asynchronous inside, bounded both.
+//! Waits for servers: blocking outside, asynchronous inside, with a timeout.
 
 use std::time::Duration;
 
 use cluster::store::StoreError;
 use tokio::runtime::Handle;
 
-/// How long a connection may take to be there.
+/// The timeout for connecting.
 pub(super) const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// How long an answer may take.
+/// The timeout for an answer.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// The least pause behind a question that was not answered: whoever asks again gives the server that long.
+/// The least pause after a request without an answer: a repeated request comes no sooner.
 const MIN_RETRY_DELAY_MS: u64 = 100;
 
-/// Waits for an answer, on a thread that may wait.
+/// Waits for an answer, on a thread that may block.
 pub(super) fn wait<T>(
     handle: &Handle,
     within: Duration,
@@ -25,7 +25,7 @@ pub(super) fn wait<T>(
             Err(_) => Err(StoreError::Away(format!("nothing within {} s", within.as_secs()))),
         };
         if let Err(StoreError::Away(_)) = answer {
-            // Not all at once.
+            // A random part, so that not all ask again at once.
             let pause = MIN_RETRY_DELAY_MS + crate::clock::seed() % MIN_RETRY_DELAY_MS;
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }

@@ -1,4 +1,4 @@
-//! Taking over what Whereabouts has given: printed first, and written down when that is asked for.
+//! Takes over what Whereabouts has given: prints it first, and writes it when asked to.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,14 +11,15 @@ use super::super::setup::failed;
 use super::flags::{Flags, Import};
 use super::{objects, store};
 
-/// Reads, prints, and writes down if that is asked for.
+/// Reads and prints; writes if asked to.
 pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     let mut found = Found::default();
     if import.files.is_empty() {
         let whereabouts =
             PLURALS.map(|(kind, plural)| (import::GROUP, import::VERSION, kind, plural));
         let mut kinds = whereabouts.to_vec();
-        // After the pools: a pod that comes meanwhile is known, and one that goes is not missed.
+        // Read after the pools: a pod that comes meanwhile is seen, and one that goes is not
+        // needed.
         kinds.extend([("", "v1", "Node", "nodes"), ("", "v1", "Pod", "pods")]);
         let all = objects::foreign(flags.kubeconfig.as_deref(), &kinds).await.map_err(failed)?;
         found.that_is_all_pods();
@@ -58,7 +59,7 @@ fn read(found: &mut Found, file: &Path) -> Result<(), Stop> {
     found.read(&bytes).map_err(|error| Stop::Failed(format!("{path}: {error}")))
 }
 
-/// For people.
+/// Returns the plan for people to read.
 fn shown(plan: &Plan, applied: Option<&Applied>) -> String {
     let mut text = String::new();
     for block in &plan.blocks {

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | this one | start and end |
 //! | `flags` | the flags |
-//! | `service` | what the plugin is answered |
-//! | `tend` | what is done behind the answers |
+//! | `service` | the answers to the plugin |
+//! | `tend` | periodic work beside the answers |
 //! | `etcd` | records in etcd, by its JSON gateway |
 //! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
-//! | `http` | how both are waited for |
+//! | `http` | waiting for both servers |
 //! | `import` | what Whereabouts has given |
 //!
-//! What is decided is decided in the crate `netwright-cluster`, which blocks: it runs on a bounded number of threads. One more thread
-//! waits for sockets and servers, asynchronously.
+//! The crate `netwright-cluster` makes all decisions and blocks: it runs on a bounded number of
+//! threads. One more thread waits for sockets and servers, asynchronously.
 
 mod etcd;
 mod flags;
@@ -41,15 +41,15 @@ use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_s
 use super::{inbox, line_server, ready};
 use crate::clock;
 
-/// How many threads work for plugins at once. Most of them wait for a server, if at all.
+/// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
-/// How often a server is asked until it is said to be away.
+/// How often a server is asked before it counts as away.
 const ATTEMPTS: u32 = 5;
 
-/// The machine's identity, which a reinstalled one has not.
+/// The machine's identity; a reinstalled machine has another one.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// The clock that also counts while the machine sleeps.
+/// A clock that keeps counting while the machine sleeps.
 #[derive(Debug)]
 pub(super) struct BootClock;
 
@@ -84,7 +84,7 @@ pub(crate) fn run(
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
     surroundings.tell_stopping();
-    // What is under way is on the disk, or not told to anybody.
+    // Work under way is on the disk, or no plugin has had an answer about it.
     runtime.shutdown_background();
     listener.close();
     served?;
@@ -92,7 +92,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Opens the store that the flags say.
+/// Opens the store that the flags name.
 async fn store(flags: &Flags) -> Result<Arc<dyn Store>, Stop> {
     let handle = Handle::current();
     Ok(match &flags.records {
@@ -132,7 +132,7 @@ async fn serve(
     state::create_directory(&todo, 0o700).map_err(failed)?;
     let service = Arc::new(Service::new(node.map_err(failed)?, todo.clone()));
     service.tell();
-    // Before anybody is answered: what was to be free is.
+    // Before the first answer, free the addresses that plugins asked to free.
     service.look_at_what_is_left();
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
@@ -145,7 +145,7 @@ async fn serve(
     wait(signals).await.map_err(failed)
 }
 
-/// Says that a node will not come back.
+/// Records that a node will not come back.
 async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
     let store = store(&flags).await?;
     let of = node.clone();
@@ -163,7 +163,7 @@ async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
     }
 }
 
-/// Frees what a pod keeps.
+/// Frees the addresses that a pod keeps.
 async fn release_sticky(flags: Flags, namespace: String, name: String) -> Result<(), Stop> {
     let store = store(&flags).await?;
     let pod = format!("{namespace}/{name}");

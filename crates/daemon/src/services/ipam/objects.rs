@@ -1,8 +1,9 @@
-//! Records as objects of the Kubernetes API. The only file that knows how it is spoken to.
+//! Records as objects of the Kubernetes API. The only file that knows that API.
 //!
-//! Each kind of records is a kind of objects of ours (`deploy/kubernetes/5-addresses.yaml`), without namespaces: `AddressSpace`, `AddressBlock`,
-//! `AddressNode`, `StickyAddress`. An object's `spec` is the record, with its name under `key`, since names of objects allow less; its resource version is the
-//! record's revision. Labels say of which node and space a block is, so that lists are short.
+//! Each kind of record is a kind of object of ours (`deploy/kubernetes/5-addresses.yaml`), without
+//! namespaces: `AddressSpace`, `AddressBlock`, `AddressNode`, `StickyAddress`. An object's `spec`
+//! is the record, with its name under `key`, since object names allow less; its resource version is
+//! the record's revision. Labels name a block's node and space, so that lists are short.
 
 use std::path::Path;
 
@@ -21,18 +22,18 @@ use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
 /// The group of our kinds.
 const GROUP: &str = "ipam.netwright.io";
 const VERSION: &str = "v1alpha1";
-/// Who we say we are.
+/// The field manager of our writes.
 const MANAGER: &str = "netwrightd-ipam";
 const NODE_LABEL: &str = "ipam.netwright.io/node";
 const SPACE_LABEL: &str = "ipam.netwright.io/space";
-/// How many objects a page of a list has.
+/// How many objects one page of a list has.
 const PAGE: u32 = 500;
 
 /// The Kubernetes API.
 pub(super) struct Objects {
     client: Client,
     handle: Handle,
-    /// Lists and writes say how far the server's store is. Versions of resources are numbers that
+    /// Lists and writes report how far the server's store is. Resource versions are numbers that
     /// grow with every change (API concepts, "Resource versions").
     moments: Moments,
 }
@@ -44,17 +45,17 @@ impl std::fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// Takes the configuration of a file, or what a pod finds; asks nothing yet.
+    /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(
         kubeconfig: Option<&Path>,
         handle: Handle,
     ) -> Result<Self, ConnectError> {
-        // Whether a write may be repeated is not the client's to know.
+        // The client cannot know whether a write may be repeated.
         let client = kubernetes::client(kubeconfig, CONNECT_TIME, false).await?;
         Ok(Objects { client, handle, moments: Moments::default() })
     }
 
-    /// Notes how far the server's store is.
+    /// Records how far the server's store is.
     fn heard(&self, begun: (u64, u64), version: Option<&str>) {
         if let Some(revision) = version.and_then(|version| version.parse().ok()) {
             self.moments.heard(begun, Moment { store: String::new(), revision });
@@ -83,7 +84,8 @@ fn resource(kind: Kind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, name), plural)
 }
 
-/// A name that an object may have (RFC 1123), and that no other record's has: for people, with a hash for the rest.
+/// Returns a name that an object may have (RFC 1123) and that no other record has: readable, with a
+/// hash to make it unique.
 fn object_name(key: &Key) -> String {
     let mut name = String::new();
     for c in key.name.chars() {
@@ -99,7 +101,7 @@ fn object_name(key: &Key) -> String {
     if name.is_empty() { hash } else { format!("{name}-{hash}") }
 }
 
-/// A label's value for a name of any length.
+/// Returns a label value for a name of any length.
 fn label(text: &str) -> String {
     cni::owner::sha512_hex(text, 32)
 }
@@ -135,18 +137,20 @@ fn refusal(error: &kube::Error) -> StoreError {
     let text = status.message.clone();
     match status.code {
         404 | 409 => StoreError::Conflict,
-        // Too much is asked, it begins or ends, or cannot reach its store; a token is renewed, rights are given: the reason is told meanwhile.
+        // Too many requests, the server starts or stops or cannot reach its store, or a token is
+        // renewed or rights are being granted: it is tried again, and the reason is reported
+        // meanwhile.
         401 | 403 | 408 | 410 | 429 | 500..=599 => StoreError::Away(text),
         _ => StoreError::Refused(text),
     }
 }
 
-/// What is not there is no conflict of who reads.
+/// Returns `None` for a read of an object that does not exist.
 fn unless_absent<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
-            // A kind that nobody defined is answered alike, but for the name of what was asked for.
+            // An undefined kind gets the same answer, but without the name of the requested object.
             if status.details.as_ref().is_none_or(|details| details.name.is_empty()) {
                 return Err(kube::Error::Api(status));
             }
@@ -165,7 +169,8 @@ fn reading(error: StoreError) -> StoreError {
     }
 }
 
-/// Lists all objects of kinds that are not ours, each with its kind; a kind that the server does not know has none.
+/// Lists all objects of kinds that are not ours, each with its kind. A kind that the server does
+/// not know has none.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -209,7 +214,7 @@ impl Store for Objects {
         let found = self.wait(async { unless_absent(api.get(&name).await) }).map_err(reading)?;
         let Some(object) = found else { return Ok(None) };
         let version = object.metadata.resource_version.clone().unwrap_or_default();
-        // What says another name, or nothing, is found, and nobody's.
+        // An object with another name, or without a record, is returned as found, with no owner.
         let found = entry(key.kind, object).filter(|entry| entry.key == *key);
         Ok(Some(found.unwrap_or_else(|| Entry {
             key: key.clone(),
@@ -235,7 +240,7 @@ impl Store for Objects {
             let begun = self.moments.begin();
             let page = self.wait(api.list(&params)).map_err(reading)?;
             if params.continue_token.is_none() {
-                // Further pages are of the moment of the first.
+                // Later pages are from the same moment as the first.
                 self.heard(begun, page.metadata.resource_version.as_deref());
             }
             let more = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -264,7 +269,7 @@ impl Store for Objects {
         let begun = self.moments.begin();
         let revision = revision(self.wait(api.replace(&object_name(key), &params, &object))?)?;
         if revision != *was {
-            // One that changes nothing has no version of its own.
+            // A write that changes nothing gets no new version.
             self.heard(begun, Some(&revision.0));
         }
         Ok(revision)

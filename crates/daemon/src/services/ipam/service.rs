@@ -1,4 +1,4 @@
-//! What the plugin is answered.
+//! The answers to the plugin.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use tokio::sync::Semaphore;
 use super::super::inbox;
 use super::super::line_server::{Answers, Said};
 
-/// How many questions that may have to wait for a server are worked on at once: the rest of the threads is DEL's, which waits for nobody.
+/// How many requests that may have to wait for a server are worked on at once: the other threads
+/// are for DEL, which waits for no server.
 const MAX_WAITING: usize = 64;
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) node: Arc<Node>,
-    /// Where plugins leave what nobody heard.
+    /// The folder in which plugins leave messages while no daemon listens.
     todo: PathBuf,
     waiting: Arc<Semaphore>,
 }
@@ -29,19 +29,19 @@ impl Service {
         Service { node: Arc::new(node), todo, waiting }
     }
 
-    /// Tells people what they should hear.
+    /// Logs the node's notices.
     pub(super) fn tell(&self) {
         for notice in self.node.take_notices() {
             tracing::warn!("{notice}");
         }
     }
 
-    /// Does what plugins left.
+    /// Handles the messages that plugins left.
     pub(super) fn look_at_what_is_left(&self) {
         inbox::look(&self.todo, |path, text| self.hear(path, text));
     }
 
-    /// Does what a plugin left; says whether it needs to be kept no more.
+    /// Handles a message that a plugin left; says whether it can be deleted.
     fn hear(&self, path: &Path, text: &[u8]) -> bool {
         match wire::read_request(text) {
             Ok(Request::Release(owner)) => match self.node.release(&owner) {
@@ -89,7 +89,7 @@ fn answer(node: &Node, todo: &Path, request: Request) -> Answer {
     match request {
         Request::Assign(ask) => {
             let of = &ask.owner;
-            // A DEL of the same container that found nobody came before.
+            // A DEL of the same container that found no daemon comes first.
             if let Some(name) = Request::Release(of.clone()).todo_name() {
                 inbox::look_at(
                     todo,

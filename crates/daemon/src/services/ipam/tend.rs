@@ -1,4 +1,4 @@
-//! What is done behind the answers.
+//! Periodic work beside the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,20 @@ use cluster::store::{Store, StoreError};
 use super::BootClock;
 use super::service::Service;
 
-/// The pause between looks at what changed: records are for people, who wait a second.
+/// The pause between looks for changes: records are for people, who wait a second.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest pause when the store is away: it is heard again within seconds of its return.
+/// The longest pause while the store is away: the daemon notices its return within seconds.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
-/// How often blocks are looked for that a claim made whose answer was lost.
+/// How often to look for blocks of a claim whose answer was lost.
 const SWEEP: Duration = Duration::from_secs(300);
 /// The longest pause between looks at other nodes.
 const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
-/// In how many looks at other nodes one is for blocks of nodes that are not known at all, for which all blocks are read.
+/// One in so many looks at other nodes also looks for blocks of nodes that are not known at all;
+/// that look reads all blocks.
 const ORPHANS: u32 = 24;
 
-/// Renews the lease, tells who holds what, gives back what is empty, for ever.
+/// Renews the lease, reports who holds what, releases empty blocks, for ever.
 pub(super) async fn tend(service: Arc<Service>) {
     let mut pause = POLL_INTERVAL;
     let mut away = false;
@@ -52,13 +53,13 @@ pub(super) async fn tend(service: Arc<Service>) {
                 pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
         }
-        // Nodes do not come all at once when a server is back.
+        // A random part, so that not all nodes come at once when a server is back.
         let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 4 + 1).unwrap_or(1);
         tokio::time::sleep(pause + Duration::from_millis(more)).await;
     }
 }
 
-/// Takes back the blocks of nodes that are gone, for ever.
+/// Reclaims the blocks of nodes that are gone, for ever.
 pub(super) async fn reclaim(service: Arc<Service>, store: Arc<dyn Store>, lease: Duration) {
     let mut reclaimer = Reclaimer::new(store, Arc::new(BootClock));
     let pause = (lease / 4).min(LONGEST_LOOK);

@@ -1,7 +1,7 @@
-//! The API server. The only file that knows by which crate it is spoken to.
+//! The API server. The only file that knows which crate talks to it.
 //!
-//! Pods are listed and watched without their specifications (API concepts, "Metadata only"): a tenth of the traffic, and of what
-//! is held while it is read.
+//! Pods are listed and watched without their specifications (API concepts, "Metadata only"): a
+//! tenth of the traffic, and of the memory while they are read.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -23,35 +23,35 @@ use super::super::kubernetes::{self, ConnectError};
 use super::super::setup::words;
 use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
-/// Who we say we are: the field manager of patches, and the component of events.
+/// Our name: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
 
-/// How long a connection may take to be there.
+/// The timeout for connecting.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// How long a question may take, unless its asker has less time.
+/// The timeout of a request, unless its caller has less time.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
-/// Pauses between attempts to list and watch: the server is heard again within seconds of its
-/// return, and ten thousand nodes are two thousand attempts a second.
+/// Pauses between attempts to list and watch: the daemon notices the server's return within
+/// seconds, and ten thousand nodes make two thousand attempts a second.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
-/// How many objects a page of a list has.
+/// How many objects one page of a list has.
 const PAGE: u32 = 200;
 
-/// Why the API server did not do it.
+/// Why the API server did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum ApiError {
-    /// There is no such object, or it is another one of the same name.
+    /// The object does not exist, or it is another one of the same name.
     #[error("the API server has no such object: {0}")]
     Gone(String),
-    /// It may be done later.
+    /// It may succeed later.
     #[error("the API server does not answer: {0}")]
     Away(String),
-    /// It will not be done.
+    /// It will not succeed.
     #[error("the API server refuses: {0}")]
     Refused(String),
 }
 
-/// What a watch tells.
+/// What a watch reports.
 #[derive(Debug)]
 pub(super) enum Change<T> {
     /// A list begins.
@@ -62,9 +62,9 @@ pub(super) enum Change<T> {
     Complete,
     /// An object came or changed.
     Changed(T),
-    /// An object went: `namespace/name`.
+    /// An object was deleted: `namespace/name`.
     Gone(String),
-    /// Nothing is heard; attempts go on.
+    /// The watch is broken; attempts go on.
     Lost(ApiError),
 }
 
@@ -81,33 +81,34 @@ impl Debug for Api {
 }
 
 impl Api {
-    /// Takes the configuration of a file, or what a pod finds; asks nothing yet.
+    /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
         let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
         Ok(Api { client })
     }
 
-    /// Tells of the pods of a node, until nobody listens.
+    /// Reports the pods of a node, until the receiver is gone.
     pub(super) async fn follow_pods(&self, node: &str, to: Sender<Change<PodFacts>>) {
         let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.client.clone());
         let config = config().fields(&format!("spec.nodeName={node}"));
         follow(watcher(pods, config), pod_facts, to).await;
     }
 
-    /// Tells of all definitions, until nobody listens.
+    /// Reports all definitions, until the receiver is gone.
     pub(super) async fn follow_definitions(&self, to: Sender<Change<DefinitionFacts>>) {
         let all = Collection::all_with(self.client.clone(), &definition_kind());
         follow(watcher(all, config()), definition_facts, to).await;
     }
 
-    /// Asks for a pod.
+    /// Reads a pod.
     pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<PodFacts, ApiError> {
         let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), namespace);
         within(pods.get_metadata(name)).await.map(pod_facts)
     }
 
-    /// Asks for the names of a pod's containers, in the order in which the kubelet lists their devices: those that start before the others and stay, the
-    /// others, those that end first. [`ApiError::Gone`] where it is another pod by now.
+    /// Reads the names of a pod's containers, in the order in which the kubelet lists their
+    /// devices: those that start before the others and stay, the others, those that end first.
+    /// [`ApiError::Gone`] if it is another pod by now.
     pub(super) async fn containers(&self, pod: &PodFacts) -> Result<Vec<String>, ApiError> {
         let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), &pod.namespace);
         let found = within(pods.get(&pod.name)).await?;
@@ -124,7 +125,7 @@ impl Api {
         Ok(all.map(|container| container.name).collect())
     }
 
-    /// Asks for a definition.
+    /// Reads a definition.
     pub(super) async fn definition(
         &self,
         namespace: &str,
@@ -138,9 +139,9 @@ impl Api {
 
     /// Sets annotations of a pod, if it is still the one with that UID.
     ///
-    /// It is written through the pod's status, which needs no right to change pods. The patch names the UID: the server refuses
-    /// it for another pod of the same name. It names no resource version, so that it cannot collide with who else writes
-    /// other annotations.
+    /// It writes through the pod's status, which needs no right to change pods. The patch names the
+    /// UID: the server refuses it for another pod of the same name. The patch names no resource
+    /// version, so that it cannot conflict with other writers of other annotations.
     pub(super) async fn annotate(
         &self,
         pod: &PodFacts,
@@ -157,7 +158,7 @@ impl Api {
         }
     }
 
-    /// Creates an Event, or changes the one of that name if `patch` says how and it is still there.
+    /// Creates an Event, or changes the Event of that name if `patch` says how and it still exists.
     pub(super) async fn tell(
         &self,
         namespace: &str,
@@ -231,7 +232,7 @@ fn definition_facts(object: DynamicObject) -> DefinitionFacts {
     }
 }
 
-/// Bounds a question.
+/// Puts a timeout on a request.
 async fn within<T>(question: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     match tokio::time::timeout(ANSWER_TIME, question).await {
         Ok(answer) => answer.map_err(|error| api_error(&error)),
@@ -244,15 +245,18 @@ fn api_error(error: &kube::Error) -> ApiError {
     let text = status.message.clone();
     match status.code {
         404 => ApiError::Gone(text),
-        // Somebody else was quicker, too much is asked, it begins or ends, or it cannot reach its store.
+        // Another writer was quicker, there are too many requests, the server starts or stops, or
+        // it cannot reach its store.
         409 if status.reason != "AlreadyExists" => ApiError::Away(text),
-        // Our token may be renewed, our rights be given in a moment: the reason is told meanwhile.
+        // Our token may be renewed, or our rights granted, in a moment: the reason is reported
+        // meanwhile.
         401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
         _ => ApiError::Refused(text),
     }
 }
 
-/// Passes on what a watch tells. The watcher resumes where it was, and lists again where that is too long ago (410).
+/// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
+/// long ago (410).
 async fn follow<K, T>(
     stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
     read: impl Fn(K) -> T,
@@ -281,7 +285,7 @@ async fn follow<K, T>(
             pause = FIRST_RETRY_DELAY;
         }
         if lost {
-            // Up to half as long again, so that nodes do not come all at once when a server is back.
+            // Up to half as long again, so that not all nodes come at once when a server is back.
             let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
             tokio::time::sleep(pause + Duration::from_millis(more)).await;
             pause = (pause * 2).min(MAX_RETRY_DELAY);

@@ -1,8 +1,9 @@
 //! The CNI configuration by which runtimes find the plugin.
 //!
-//! It is written when pods can be answered, in one step, and never removed: a runtime that finds none takes the next file, and
-//! pods would get other networks. For the same reason it is put back while the daemon lives, whoever removes or changes it.
-//! That pods cannot be answered any more is STATUS's to say.
+//! The daemon writes it once it can answer pods, in one step, and never removes it: a runtime that
+//! finds none takes the next file, and pods would get other networks. For the same reason the
+//! daemon restores it as long as it runs, whatever removes or changes it. If the daemon can no
+//! longer answer pods, STATUS reports that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,14 +17,17 @@ use super::service::Service;
 
 /// The pause before it is written for the first time.
 const FIRST_WRITE_DELAY: Duration = Duration::from_millis(250);
-/// The pause between looks at the file: for that long a pod may start with another network after somebody removed it.
+/// The pause between checks of the file: after somebody removed it, a pod may start with another
+/// network for that long.
 const LOOK: Duration = Duration::from_secs(1);
-/// How many looks there are between two at what belongs into it: a network may come or change.
+/// How many checks of the file there are between two checks of its content: a network may come or
+/// change.
 const LOOKS: u32 = 5;
-/// What runtimes can be asked to pass on; they pass on what the configuration has.
+/// What runtimes can be asked to pass on; they pass on the capabilities in the configuration.
 const CAPABILITIES: [&str; 6] = ["portMappings", "bandwidth", "ipRanges", "dns", "aliases", "mac"];
 
-/// Writes the file once pods can be answered, and again when what belongs into it changes, or what is on the disk.
+/// Writes the file once pods can be answered, and again when its content is to change or the file
+/// has changed.
 pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
     let mut wanted = Vec::new();
     let mut written = Vec::new();
@@ -60,12 +64,12 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
     }
 }
 
-/// Whether the file is as it is to be, whatever was written last.
+/// Says whether the file is as it is to be, whatever was written last.
 fn is_there(path: &Path, wanted: &[u8]) -> bool {
     state::read_optional(path).is_ok_and(|found| found.as_deref() == Some(wanted))
 }
 
-/// The configuration, with the capabilities of the default network.
+/// Returns the configuration, with the capabilities of the default network.
 fn content(service: &Service) -> Vec<u8> {
     let mut plugin = plugin(service);
     let has: Map<String, Value> =
@@ -74,7 +78,7 @@ fn content(service: &Service) -> Vec<u8> {
         plugin["capabilities"] = Value::Object(has);
     }
     let list = json!({
-        // CNI 1.1.0 "cniVersions": older runtimes take the first, newer ones the best they know.
+        // CNI 1.1.0 "cniVersions": older runtimes take the first, newer ones the newest they know.
         "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],
         "name": PLUGIN, "plugins": [plugin],
     });
@@ -83,7 +87,7 @@ fn content(service: &Service) -> Vec<u8> {
     text
 }
 
-/// The plugin's configuration, without what the default network brings.
+/// Returns the plugin's configuration, without the capabilities of the default network.
 pub(super) fn plugin(service: &Service) -> Value {
     let mut plugin = json!({"type": PLUGIN});
     if let Some(name) = &service.flags.defaults.cluster_network {

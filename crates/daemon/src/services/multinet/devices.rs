@@ -1,11 +1,12 @@
-//! Which devices the kubelet has allocated to a pod: from its checkpoint, which it writes before it starts the pod's containers.
+//! Finds the devices that the kubelet has allocated to a pod: in its checkpoint, which it writes
+//! before it starts the pod's containers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::Path;
 
 use serde::Deserialize;
 
-/// Where the kubelet has it.
+/// Where the kubelet keeps it.
 pub(super) const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 #[derive(Debug, Default, Deserialize)]
@@ -34,21 +35,22 @@ struct Entry {
     ids: BTreeMap<String, Vec<String>>,
 }
 
-/// What is allocated to a pod: by resource, then by container.
+/// The devices allocated to a pod: by resource, then by container.
 #[derive(Debug, Default)]
 pub(super) struct Allocated(HashMap<String, BTreeMap<String, BTreeSet<String>>>);
 
-/// A pod's devices: each is handed out once, in the order of its containers, and of their names within each (as Multus does).
+/// A pod's devices. Each is handed out once, in the order of its containers, and within each in the
+/// order of their names (as Multus does).
 #[derive(Debug)]
 pub(super) struct Devices {
     left: Result<HashMap<String, VecDeque<String>>, String>,
 }
 
 impl Allocated {
-    /// Reads what the kubelet wrote down of a pod.
+    /// Reads what the kubelet recorded for a pod.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why the devices are not known.
     pub(super) fn of_pod(checkpoint: &Path, uid: &str) -> Result<Self, String> {
         let unknown = |error: &dyn std::fmt::Display| {
             format!("the kubelet's checkpoint {}: {error}", checkpoint.display())
@@ -65,7 +67,8 @@ impl Allocated {
         Ok(all)
     }
 
-    /// Whether several containers have devices of one of these resources, so that their order counts.
+    /// Says whether several containers have devices of one of these resources, so that their order
+    /// matters.
     pub(super) fn is_of_several(
         &self,
         mut resources: impl Iterator<Item = impl AsRef<str>>,
@@ -73,13 +76,13 @@ impl Allocated {
         resources.any(|one| self.0.get(one.as_ref()).is_some_and(|by| 1 < by.len()))
     }
 
-    /// The devices in the order of these containers.
+    /// Returns the devices in the order of these containers.
     pub(super) fn in_order(self, containers: &[String]) -> Devices {
         let place = |name: &String| containers.iter().position(|one| one == name);
         let ordered = |by_container: BTreeMap<String, BTreeSet<String>>| {
             let mut all: Vec<_> = by_container.into_iter().collect();
             all.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
-            // A container that initializes the pod leaves its devices to another.
+            // An init container leaves its devices to another container.
             let mut seen = BTreeSet::new();
             let ids = all.into_iter().flat_map(|(_, ids)| ids);
             ids.filter(|id| seen.insert(id.clone())).collect()
@@ -90,15 +93,16 @@ impl Allocated {
 }
 
 impl Devices {
-    /// Nothing is known of them, for this reason.
+    /// Returns devices that are not known, for this reason.
     pub(super) fn unknown(why: String) -> Self {
         Devices { left: Err(why) }
     }
 
-    /// Hands out this device of a resource; `false` where it is not the pod's, or is handed out already.
+    /// Hands out this device of a resource; `false` if it is not the pod's, or is handed out
+    /// already.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why the devices are not known.
     pub(super) fn take(&mut self, resource: &str, id: &str) -> Result<bool, String> {
         let left = self.left.as_mut().map_err(|error| error.clone())?;
         let Some(ids) = left.get_mut(resource) else { return Ok(false) };
@@ -106,7 +110,7 @@ impl Devices {
         Ok(place.and_then(|place| ids.remove(place)).is_some())
     }
 
-    /// Hands out the next of a resource.
+    /// Hands out the next device of a resource.
     ///
     /// # Errors
     /// Why there is none.

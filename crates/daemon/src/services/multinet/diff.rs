@@ -1,12 +1,12 @@
-//! What is to change for a running pod: decided from what it has and what it is to have.
+//! Decides what to change for a running pod, from what it has and what it is to have.
 //!
-//! A network that was given a name of an interface is the same while both are; one that was not, while there is one more of its
-//! name. What is asked for on a network that stays is not compared: another address takes another interface.
+//! A network with an interface name stays if both its name and its interface name do; one without
+//! an interface name stays if there is one more of its name. What else is requested of a network
+//! that stays is not compared: another address needs another interface.
 
 use npwg::annotation;
 use npwg::wire::{NetworkResult, PlannedNetwork};
 
-/// The difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Difference {
     /// Interfaces to detach, the last first.
@@ -15,7 +15,7 @@ pub(super) struct Difference {
     pub(super) attach: Vec<PlannedNetwork>,
 }
 
-/// Compares; the default network stays whatever is said, as a pod's address does.
+/// Compares the two; the default network always stays, as a pod's address does.
 pub(super) fn difference(has: &[NetworkResult], wanted: &[PlannedNetwork]) -> Difference {
     let mut left: Vec<&NetworkResult> = has.iter().filter(|one| !one.default).collect();
     let mut missing: Vec<&PlannedNetwork> = Vec::new();

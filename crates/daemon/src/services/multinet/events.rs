@@ -1,6 +1,7 @@
-//! Events of pods: what people see by `kubectl describe pod`.
+//! Events of pods, which people see with `kubectl describe pod`.
 //!
-//! The same words about the same pod are one Event that counts, as other components of Kubernetes do it.
+//! The same words about the same pod are one Event with a count, as in other components of
+//! Kubernetes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,19 +12,19 @@ use super::api::MANAGER;
 use super::facts::PodFacts;
 use super::outbox::Item;
 
-/// How many are remembered, to count on: some for each pod of a node.
+/// How many Events are remembered, so that they can be counted: some for each pod of a node.
 const REMEMBERED: usize = 1024;
 /// The longest message that the API takes (core/v1 Event, 1024 bytes).
 const LONGEST: usize = 1000;
 
-/// Whether it is good news.
+/// Whether the news is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Normal,
     Warning,
 }
 
-/// The Events told so far.
+/// The Events sent so far.
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
@@ -42,7 +43,8 @@ impl Events {
         Events { node: node.to_owned(), told: Mutex::default() }
     }
 
-    /// What to write for an Event about a pod; `now` as RFC 3339, `seed` a number that nobody else has.
+    /// Returns what to write for an Event about a pod; `now` is in RFC 3339, `seed` is a number
+    /// that no other caller has.
     pub(super) fn item(
         &self,
         pod: &PodFacts,
@@ -58,7 +60,7 @@ impl Events {
             all.clear();
         }
         let told = all.entry(key).or_insert_with(|| Told {
-            // As client-go names them.
+            // Named as client-go names them.
             name: format!("{}.{seed:016x}", short(&pod.name)),
             first: now.to_owned(),
             count: 0,
@@ -97,15 +99,16 @@ fn cut(message: &str) -> &str {
     &message[..end]
 }
 
-/// Names of Events are names of objects: 253 bytes with the number.
+/// Shortens a name: Event names are object names of 253 bytes at most, with the number.
 fn short(name: &str) -> &str {
     name.get(..230).unwrap_or(name).trim_end_matches(['-', '.'])
 }
 
-/// A time as the API has it, from milliseconds since 1970.
+/// Returns a time as the API writes it, from milliseconds since 1970.
 pub(super) fn rfc3339(millis: u64) -> String {
     let (days, seconds) = (millis / 86_400_000, millis / 1000 % 86_400);
-    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"), for days since 1970.
+    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"), for days
+    // since 1970.
     let z = days + 719_468;
     let era = z / 146_097;
     let day_of_era = z % 146_097;

@@ -1,10 +1,11 @@
-//! What is kept of the API's objects: little, since a node has hundreds of pods and a cluster thousands of definitions.
+//! What the daemon keeps of the API's objects: little, since a node has hundreds of pods and a
+//! cluster thousands of definitions.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The annotations of a pod that are read here; the others are not kept.
+/// The annotations of a pod that are read here; others are not kept.
 pub(super) const READ: [&str; 6] = [
     NETWORKS,
     DEFAULT_NETWORK,
@@ -15,22 +16,22 @@ pub(super) const READ: [&str; 6] = [
     MIRROR_POD,
 ];
 
-/// Which networks a pod is to have.
+/// The networks that a pod is to have.
 pub(super) const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// Which default network a pod is to have instead of the node's.
+/// The default network that a pod is to have instead of the node's.
 pub(super) const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
-/// The kubelet's mark on pods that it has from elsewhere than the API.
+/// The kubelet's mark on pods that it did not get from the API.
 const STATIC_POD: &str = "kubernetes.io/config.source";
-/// The kubelet's mark on the API's image of a static pod, whose UID is another one.
+/// The kubelet's mark on the API's image of a static pod; the image has another UID.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
-/// A definition's annotation: of which resource its devices are.
+/// A definition's annotation with the resource of its devices.
 pub(super) const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 /// What is kept of an object, by namespace and name.
 pub(super) trait Fact:
     Serialize + for<'de> Deserialize<'de> + Clone + PartialEq + Send + Sync + 'static
 {
-    /// What it is called: `namespace/name`.
+    /// Returns its name: `namespace/name`.
     fn id(&self) -> String;
 }
 
@@ -40,7 +41,7 @@ pub(super) struct PodFacts {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Those of [`READ`] that it has.
+    /// Those annotations of [`READ`] that it has.
     pub(super) annotations: BTreeMap<String, String>,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct PodFacts {
 pub(super) struct DefinitionFacts {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `spec.config`; empty where there is none.
+    /// `spec.config`; empty if there is none.
     pub(super) config: String,
     /// The annotation [`RESOURCE_NAME`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +58,7 @@ pub(super) struct DefinitionFacts {
 }
 
 impl PodFacts {
-    /// Keeps of a pod's annotations what is read here.
+    /// Keeps those of a pod's annotations that are read here.
     pub(super) fn new(
         namespace: String,
         name: String,
@@ -68,10 +69,10 @@ impl PodFacts {
         PodFacts { namespace, name, uid, annotations: read.collect() }
     }
 
-    /// Whether the kubelet made it without the API: it is known there by another UID.
+    /// Says whether the kubelet made it without the API, which knows it by another UID.
     pub(super) fn is_static(&self) -> bool {
         [STATIC_POD, MIRROR_POD].iter().any(|key| {
-            // Pods of the API have the one as well, with this value.
+            // Pods of the API have the first annotation as well, with this value.
             self.annotations.get(*key).is_some_and(|value| value != "api")
         })
     }

@@ -39,10 +39,9 @@ docs/multi-network.md.
 One dash or two, values apart or after `=`.
 ";
 
-/// The flags, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Where networks of the node are, if not where the plugin looks by itself.
+    /// The folder of the node's networks, if not where the plugin looks by default.
     pub(super) conf_dir: Option<PathBuf>,
     pub(super) conflist: Option<PathBuf>,
     pub(super) checkpoint: PathBuf,
@@ -92,7 +91,8 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Where networks of the node are: what the plugin `netwright-multi` has, too.
+    /// Returns the folders of the node's networks, which are also those of the plugin
+    /// `netwright-multi`.
     pub(super) fn conf_dirs(&self) -> Vec<PathBuf> {
         match &self.conf_dir {
             Some(dir) => vec![dir.clone()],
@@ -100,7 +100,7 @@ impl Flags {
         }
     }
 
-    /// Reads the arguments behind the service's name. What a file says holds where no flag does.
+    /// Reads the arguments after the service's name. What the file says applies where no flag does.
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self, FlagError> {
         let mut first = Flags::default();
         first.take(arguments)?;

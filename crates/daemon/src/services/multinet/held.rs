@@ -1,4 +1,4 @@
-//! What each sandbox has: a file each, which a reboot may forget, as it ends every sandbox.
+//! What each sandbox has: one file each, which may vanish at a reboot, as that ends every sandbox.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use state::{Durability, FileError};
 #[derive(Debug)]
 pub(super) struct Held {
     folder: PathBuf,
-    /// Sandbox file by pod (`namespace/name`): one, but for a moment when a pod gets another.
+    /// The sandbox files by pod (`namespace/name`): one, but two for a moment when a pod gets
+    /// another sandbox.
     index: Mutex<HashMap<String, Vec<String>>>,
 }
 
@@ -29,7 +30,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Writes down what a sandbox has.
+    /// Records what a sandbox has.
     pub(super) fn put(&self, attached: &Attached) -> Result<(), FileError> {
         let name = file_name(&attached.sandbox);
         let text = serde_json::to_vec(attached).unwrap_or_default();
@@ -38,9 +39,9 @@ impl Held {
         Ok(())
     }
 
-    /// Writes down what a sandbox has by now, if it is still there; says whether it is.
+    /// Records what a sandbox has now, if it still exists; says whether it does.
     pub(super) fn replace(&self, attached: &Attached) -> Result<bool, FileError> {
-        // Forgetting takes this lock too: a sandbox that is gone does not come back.
+        // `remove` takes this lock too: a sandbox that is gone does not come back.
         let name = file_name(&attached.sandbox);
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if !index.values().flatten().any(|known| *known == name) {
@@ -51,7 +52,7 @@ impl Held {
         Ok(true)
     }
 
-    /// Forgets a sandbox.
+    /// Removes the record of a sandbox.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), FileError> {
         let name = file_name(sandbox);
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +64,7 @@ impl Held {
         Ok(())
     }
 
-    /// What the sandboxes of a pod have.
+    /// Returns what the sandboxes of a pod have.
     pub(super) fn of_pod(&self, id: &str) -> Vec<Attached> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let names = index.get(id).cloned().unwrap_or_default();
@@ -71,7 +72,7 @@ impl Held {
         names.iter().filter_map(|name| self.read(name)).collect()
     }
 
-    /// All pods that have sandboxes.
+    /// Returns all pods that have sandboxes.
     pub(super) fn pods(&self) -> Vec<String> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
@@ -91,7 +92,7 @@ impl Held {
     }
 }
 
-/// As the plugin names what it leaves for us about a sandbox.
+/// Returns the name that the plugin also gives to what it leaves for us about a sandbox.
 fn file_name(sandbox: &Sandbox) -> String {
     let of = npwg::wire::Detached { sandbox: sandbox.clone(), pod: None };
     Request::Detached(of).todo_name().unwrap_or_default()

@@ -1,8 +1,10 @@
-//! Attaches and detaches while pods run: when an annotation changes, or a definition comes.
+//! Attaches and detaches networks while pods run: when an annotation changes, or a definition
+//! comes.
 //!
-//! The plugin does it, called as a runtime calls it; it knows what belongs to a sandbox, and its DEL takes everything away. Each
-//! step is written down after it is done; one that was done and not written down is done again: before an interface is
-//! attached, what a daemon that was killed may have attached there is detached.
+//! The daemon calls the plugin as a runtime does. The plugin knows what belongs to a sandbox, and
+//! its DEL removes all of it. Each step is recorded after it is done. A step that was done and not
+//! recorded is done again: before the daemon attaches an interface, it detaches what a killed
+//! daemon may have attached there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,11 +24,11 @@ use super::service::{FAILED, Service, added, facts};
 
 /// The plugin's type, and the network's name in the configuration that is written here.
 pub(super) const PLUGIN: &str = "netwright-multi";
-/// How long the plugin may take for one network.
+/// The plugin's timeout for one network.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// When what failed is tried again.
+/// How long to wait before a failed step is tried again.
 const AGAIN: Duration = Duration::from_secs(15);
-/// What the pod's Event says when an interface goes.
+/// The reason in the pod's Event when an interface is removed.
 const REMOVED: &str = "RemovedInterface";
 
 /// Calls the plugin.
@@ -36,7 +38,7 @@ pub(super) struct Plugger {
     pub(super) path: Vec<PathBuf>,
 }
 
-/// Looks after the pods that something changed for, for ever.
+/// Handles the pods for which something changed, for ever.
 pub(super) async fn run(service: Arc<Service>, plugger: Arc<Plugger>) {
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
@@ -54,7 +56,7 @@ pub(super) async fn run(service: Arc<Service>, plugger: Arc<Plugger>) {
     }
 }
 
-/// Makes a pod's networks what they are to be; says whether there is nothing left to try.
+/// Gives a pod the networks it is to have; returns true when nothing is left to try.
 async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) -> bool {
     let Some(pod) = service.pods.get(id) else {
         forget_gone(service, id);
@@ -69,7 +71,7 @@ async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) ->
         let wanted = match service.networks(&request, Some(&pod)).await {
             Ok(wanted) => wanted,
             Err(no_plan) => {
-                // It keeps what it has.
+                // The pod keeps what it has.
                 if let Some(reason) = no_plan.event {
                     service.tell(&pod, Tone::Warning, reason, &no_plan.refusal.msg);
                 }
@@ -98,8 +100,9 @@ async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) ->
     done
 }
 
-/// Forgets sandboxes whose pod the API server no longer has and whose namespace is not seen: nothing is to be written about them. Nothing is
-/// detached, and nothing freed: that is the runtime's, whose DEL may come yet.
+/// Forgets sandboxes whose pod the API server no longer has and whose namespace cannot be seen:
+/// nothing is to be written about them. Nothing is detached or freed: that is up to the runtime,
+/// whose DEL may still come.
 fn forget_gone(service: &Service, id: &str) {
     if service.pods.freshness() != Freshness::Live {
         return;
@@ -115,7 +118,8 @@ fn forget_gone(service: &Service, id: &str) {
     }
 }
 
-/// Finds the path by which a sandbox's namespace is seen from here: the runtime's own, or its other name.
+/// Finds a path at which a sandbox's namespace can be seen from here: the runtime's own, or its
+/// other name.
 fn seen(netns: &str) -> Option<PathBuf> {
     let path = PathBuf::from(netns);
     let other = netns::other_path(&path);
@@ -148,7 +152,7 @@ fn attach(
     let ifname = network.ifname.clone().unwrap_or_default();
     let taken = attached.results.iter().any(|one| one.ifname == ifname);
     let made = if taken {
-        // What is to go there first did not.
+        // The interface that has the name was to be detached first, and that failed.
         return false;
     } else {
         plugger
@@ -178,7 +182,8 @@ fn attach(
     true
 }
 
-/// Writes down what a sandbox has by now, and has its status written; whether it is still there. Nothing when that failed.
+/// Records what a sandbox has now, and sends its status; says whether the sandbox still exists,
+/// `None` if that failed.
 fn keep(service: &Service, attached: &Attached) -> Option<bool> {
     let kept = service.held.replace(attached).and_then(|there| {
         if there {
@@ -214,7 +219,7 @@ impl Plugger {
         self.call("DEL", attached, &config).map(drop)
     }
 
-    /// The plugin's configuration as [`super::conflist`] writes it.
+    /// Returns the plugin's configuration as [`super::conflist`] writes it.
     fn config(service: &Service) -> Object {
         let text = super::conflist::plugin(service);
         let mut config = Object::parse(text.to_string().as_bytes()).unwrap_or_default();
@@ -232,7 +237,7 @@ impl Plugger {
         let executable = cni_invoke::find(PLUGIN, &self.path).map_err(|error| error.to_cni())?;
         let path: Vec<_> = self.path.iter().map(|dir| dir.to_string_lossy()).collect();
         let (sandbox, pod) = (&attached.sandbox, &attached.pod);
-        // What is not seen from here is not gone: the pod runs on with what it has.
+        // A namespace that cannot be seen from here is not gone: the pod runs on with what it has.
         let netns = seen(&sandbox.netns).ok_or_else(|| {
             let text = format!("the namespace {} is not seen by netwrightd", sandbox.netns);
             let hint = match Path::new(&sandbox.netns).parent() {
@@ -263,7 +268,7 @@ impl Plugger {
     }
 }
 
-/// An error as one line.
+/// Returns an error as one line.
 trait Text {
     fn context_text(&self) -> String;
 }

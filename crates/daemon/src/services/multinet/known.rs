@@ -1,4 +1,5 @@
-//! What is known of the API's objects: in memory, and on the disk for when the API server is gone.
+//! What the daemon knows of the API's objects: in memory, and on the disk for times without the API
+//! server.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -9,9 +10,10 @@ use state::{Durability, FileError};
 use super::api::Change;
 use super::facts::Fact;
 
-/// How many are kept of a kind: beyond, the API server is asked each time. A definition has some kilobytes at most.
+/// How many objects of a kind are kept: for more, the API server is asked each time. A definition
+/// has some kilobytes at most.
 const MOST: usize = 4096;
-/// The longest that is kept of one: beyond, the API server is asked each time.
+/// The longest object that is kept: for longer ones, the API server is asked each time.
 const LONGEST: usize = 64 << 10;
 
 /// All objects of a kind.
@@ -24,33 +26,33 @@ pub(super) struct Known<T> {
 #[derive(Debug)]
 struct Inner<T> {
     objects: HashMap<String, T>,
-    /// Those that the list under way has named so far.
+    /// The objects that the current list has named so far.
     listed: Option<BTreeSet<String>>,
-    /// The API server has told of all, in this process's life.
+    /// The API server has listed all objects since this process started.
     complete: bool,
-    /// Why nothing is heard.
+    /// Why the watch is broken.
     lost: Option<String>,
 }
 
-/// How good what is known is.
+/// How current the known objects are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Freshness {
-    /// The API server tells of every change.
+    /// The API server reports every change.
     Live,
-    /// Nothing is heard, for this reason; what is known is of then.
+    /// The watch is broken, for this reason; what is known is from before.
     Lost(String),
-    /// Nothing was heard yet; what is known is of a daemon before this one.
+    /// The watch has reported nothing yet; what is known is from an earlier daemon.
     Old,
 }
 
 impl<T: Fact> Known<T> {
-    /// Reads what a daemon before this one knew.
+    /// Reads what an earlier daemon knew.
     pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
         state::create_directory(&folder, 0o700)?;
         state::remove_abandoned(&folder);
         let mut objects = HashMap::new();
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            // What is garbled is as if it were not there: the API server has it.
+            // A garbled file counts as missing: the API server has the object.
             let text = state::read_optional(&entry.path()).ok().flatten();
             if let Some(object) = text.and_then(|text| serde_json::from_slice::<T>(&text).ok())
                 && objects.len() < MOST
@@ -74,7 +76,8 @@ impl<T: Fact> Known<T> {
         self.lock().objects.values().cloned().collect()
     }
 
-    /// Whether anything is known: the API server has told, now or to a daemon before this one.
+    /// Says whether anything is known: the API server has listed its objects, to this daemon or to
+    /// an earlier one.
     pub(super) fn is_usable(&self) -> bool {
         let inner = self.lock();
         inner.complete || !inner.objects.is_empty()
@@ -89,7 +92,7 @@ impl<T: Fact> Known<T> {
         }
     }
 
-    /// Takes what a watch tells; returns what changed, by name.
+    /// Applies what a watch reports; returns the names of what changed.
     ///
     /// Blocks while files are written.
     pub(super) fn take(&self, change: Change<T>) -> Vec<String> {
@@ -140,7 +143,7 @@ impl<T: Fact> Known<T> {
             }
             inner.objects.insert(id.clone(), object);
         }
-        // The memory has it: without the file it is unknown to the next daemon only.
+        // The memory has it: without the file only the next daemon does not know it.
         if let Err(error) = state::write_atomic(&path, &text, 0o600, Durability::Synced) {
             tracing::warn!(%error, "what is known is not kept");
         }

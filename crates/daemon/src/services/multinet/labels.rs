@@ -1,7 +1,9 @@
-//! Labels of this node: which networks it can serve, so that a scheduler places pods where they are.
+//! Labels of this node: the networks it can serve, so that a scheduler places pods on the right
+//! nodes.
 //!
-//! `networks.netwright/NAMESPACE.NAME: "true"` says that every plugin of the definition is here, and every link that it names as its
-//! parent. A definition without a configuration is served where the node has its network.
+//! `networks.netwright/NAMESPACE.NAME: "true"` says that every plugin of the definition is here,
+//! and every link that it names as its parent. A definition without a configuration is served if
+//! the node has its network.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,11 +16,11 @@ use npwg::definition::Definition;
 use super::facts::DefinitionFacts;
 use super::service::Service;
 
-/// What our labels begin with.
+/// The prefix of our labels.
 pub(super) const PREFIX: &str = "networks.netwright/";
-/// The longest name behind it (API, "Labels and Selectors").
+/// The longest name after it (API, "Labels and Selectors").
 const LONGEST: usize = 63;
-/// How often the node is looked at though nothing was heard: links come and go.
+/// How often the node is checked even without a change in the API: links come and go.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// The keys by which plugins name their parent.
 const PARENTS: [&str; 3] = ["master", "device", "linkInContainer"];
@@ -28,7 +30,7 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
     let mut written: Option<BTreeMap<String, String>> = None;
     loop {
         let wanted = wanted(&service, &path);
-        // Nobody else is to write them: they are read once.
+        // Nobody else is to write them, so they are read only once.
         if written.as_ref() != Some(&wanted) && service.definitions.is_usable() {
             match write(&service, &wanted).await {
                 Ok(()) => {
@@ -43,7 +45,8 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
 }
 
 fn wanted(service: &Service, path: &[PathBuf]) -> BTreeMap<String, String> {
-    // The kernel is asked: `/sys` shows the links of the namespace that it was mounted from.
+    // The kernel is asked directly: `/sys` shows the links of the namespace from which it was
+    // mounted.
     let mut links = RouteSocket::open().ok();
     let mut served = |definition: &DefinitionFacts| {
         let has_link = |name: &str| {
@@ -81,7 +84,7 @@ async fn write(
     service.api.label(node, &change).await
 }
 
-/// Whether a definition's plugins and parents are here.
+/// Says whether a definition's plugins and parents are here.
 fn serves(
     definition: &DefinitionFacts,
     path: &[PathBuf],

@@ -6,12 +6,12 @@
 //! | `flags` | the flags |
 //! | `api` | the API server, by the crate `kube` |
 //! | `facts` | what is kept of its objects |
-//! | `known` | what is known of them, also while the API server is gone |
-//! | `plan` | which networks a pod is to have, decided |
+//! | `known` | what is known of them, also without the API server |
+//! | `plan` | decides which networks a pod is to have |
 //! | `devices` | which devices the kubelet has allocated |
-//! | `service` | what the plugin is answered, and what follows from what it tells |
+//! | `service` | the answers to the plugin, and what follows from its messages |
 //! | `serve` | the socket |
-//! | `todo` | what plugins left when nobody listened |
+//! | `todo` | what plugins left while no daemon listened |
 //! | `held` | what each sandbox has |
 //! | `outbox` | what is to be written to the API server |
 //! | `events` | Events of pods |
@@ -19,8 +19,8 @@
 //! | `labels` | which networks the node can serve |
 //! | `conflist` | the CNI configuration by which runtimes find the plugin |
 //!
-//! This service is asynchronous, on one thread: it waits for a server that is far. No plugin runs for ADD or DEL here: they run
-//! in the plugin's process, so that nothing of a pod's start is charged to this one.
+//! This service is asynchronous, on one thread: it waits for a remote server. It runs no plugin for
+//! ADD or DEL: they run in the plugin's process, so that a pod's start charges nothing to this one.
 
 mod api;
 mod conflist;
@@ -59,9 +59,9 @@ use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{inbox, line_server, ready};
 
-/// How many changes wait to be taken at most: then the API server's connection is not read on.
+/// How many changes may wait to be applied; with more, the API server's connection is not read.
 const CHANGES: usize = 64;
-/// How many threads wait for disks and plugins at most.
+/// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
 /// Runs the service until a signal ends it.
@@ -82,7 +82,7 @@ pub(crate) fn run(
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
     surroundings.tell_stopping();
-    // What is under way is on the disk, or told to a plugin that leaves it there.
+    // Work under way is on the disk, or known to a plugin, which leaves it there.
     runtime.shutdown_background();
     listener.close();
     served?;
@@ -101,7 +101,7 @@ async fn serve(
     state::create_directory(&todo, 0o700).map_err(failed)?;
     let service = Service::open(flags, api.clone(), &surroundings.roots()).map_err(failed)?;
     let service = Arc::new(service);
-    // Before anybody is answered: a newer message about the same sandbox may come.
+    // Before the first answer: a newer message about the same sandbox may come.
     todo::look(&service, &todo);
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
@@ -120,7 +120,7 @@ async fn serve(
     tokio::spawn(take(Arc::clone(&service), changes, "definitions", |service, change| {
         if !service.definitions.take(change).is_empty() {
             service.defined.notify_one();
-            // Whoever waits for one of them.
+            // For pods that wait for one of them.
             service.look_after(service.held.pods());
         }
     }));
@@ -131,7 +131,7 @@ async fn serve(
     let exec = Exec::new(surroundings.environment.iter().cloned());
     let exec = exec.refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
     let plugger = Arc::new(Plugger { exec, path });
-    // What changed while there was no daemon.
+    // For changes while there was no daemon.
     service.look_after(service.held.pods());
     tokio::spawn(hotplug::run(Arc::clone(&service), plugger));
     if let Some(path) = service.flags.conflist.clone() {
@@ -144,7 +144,7 @@ async fn serve(
     wait(signals).await.map_err(failed)
 }
 
-/// Takes what a watch tells.
+/// Applies what a watch reports.
 async fn take<T: Fact>(
     service: Arc<Service>,
     mut changes: mpsc::Receiver<Change<T>>,
@@ -167,7 +167,7 @@ async fn take<T: Fact>(
             _ => {}
         }
         let service = Arc::clone(&service);
-        // Files are written: not on the thread that answers.
+        // It writes files: not on the thread that answers.
         let taken = tokio::task::spawn_blocking(move || known(&service, change));
         if taken.await.is_err() {
             return;

@@ -1,7 +1,8 @@
-//! What is to be written to the API server: on the disk until it is written.
+//! What is to be written to the API server; it stays on the disk until it is written.
 //!
-//! A pod's status is one item, which a newer one replaces; Events are one each, and the oldest give way when there are too many.
-//! Several are written at once; when the server is away all wait.
+//! A pod's status is one item, which a newer one replaces. Each Event is one item, and the oldest
+//! are dropped when there are too many. Several items are written at once; while the server is away
+//! all wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,9 +18,9 @@ use tokio::time::Instant;
 use super::api::{Api, ApiError};
 use super::facts::PodFacts;
 
-/// How many are written at once.
+/// How many items are written at once.
 const AT_ONCE: usize = 16;
-/// How many Events wait at most: they are told to people, who do not read thousands.
+/// How many Events may wait: they are for people, who do not read thousands.
 const MOST_EVENTS: usize = 1000;
 /// Pauses while the server is away.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -28,14 +29,14 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Something to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Item {
-    /// Annotations of a pod, which tell of this sandbox.
+    /// Annotations of a pod, with the status of this sandbox.
     Status { pod: PodFacts, sandbox: String, annotations: BTreeMap<String, String> },
-    /// An Event of this name, and how to change it if it is there.
+    /// An Event of this name, and how to change it if it exists.
     Event { namespace: String, name: String, event: Value, patch: Option<Value> },
 }
 
 impl Item {
-    /// What it is called; statuses sort first.
+    /// Returns its name; statuses sort first.
     fn key(&self) -> String {
         match self {
             Item::Status { pod, .. } => format!("1:{}", pod.uid),
@@ -44,7 +45,7 @@ impl Item {
     }
 }
 
-/// What waits.
+/// The waiting items.
 #[derive(Debug)]
 pub(super) struct Outbox {
     folder: PathBuf,
@@ -55,14 +56,14 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<String, Item>,
-    /// Under way.
+    /// The keys of items that are being written.
     busy: BTreeSet<String>,
     /// The server is away: nothing is written before this moment.
     until: Option<(Instant, Duration)>,
 }
 
 impl Outbox {
-    /// Opens the folder, and takes up what a daemon before this one could not write.
+    /// Opens the folder, and reads what an earlier daemon could not write.
     pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
         state::create_directory(&folder, 0o700)?;
         state::remove_abandoned(&folder);
@@ -84,7 +85,7 @@ impl Outbox {
         self.folder.join(state::file_name_of(key))
     }
 
-    /// Has something written, sooner or later.
+    /// Records an item to be written.
     pub(super) fn put(&self, item: Item) -> Result<(), FileError> {
         let key = item.key();
         let text = serde_json::to_vec(&item).unwrap_or_default();
@@ -103,7 +104,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Does not write a status any more that tells of this sandbox: it is gone.
+    /// Drops statuses of this sandbox: it is gone.
     pub(super) fn forget(&self, sandbox_gone: &str) {
         let mut inner = self.lock();
         let told =
@@ -116,7 +117,7 @@ impl Outbox {
         }
     }
 
-    /// The next that is not under way, or how long to wait for one.
+    /// Returns the next item that is not being written, or how long to wait for one.
     fn next(&self) -> Result<(String, Item), Option<Duration>> {
         let mut inner = self.lock();
         if let Some((until, _)) = inner.until {
@@ -124,7 +125,7 @@ impl Outbox {
             if !left.is_zero() {
                 return Err(Some(left));
             }
-            // One at a time tries whether it is back.
+            // Only one at a time tries whether the server is back.
             if !inner.busy.is_empty() {
                 return Err(None);
             }
@@ -135,7 +136,7 @@ impl Outbox {
         Ok((key, item))
     }
 
-    /// Notes what became of an item.
+    /// Records the result of writing an item.
     fn done(&self, key: &str, item: &Item, outcome: Result<(), ApiError>) {
         let mut inner = self.lock();
         inner.busy.remove(key);
@@ -152,14 +153,14 @@ impl Outbox {
             Ok(()) => {}
         }
         inner.until = None;
-        // A newer one may have taken its place meanwhile.
+        // A newer one may have replaced it meanwhile.
         if inner.waiting.get(key) == Some(item) {
             inner.waiting.remove(key);
             let _ = state::remove_file(&self.path(key));
         }
     }
 
-    /// Writes what waits, for ever.
+    /// Writes waiting items, for ever.
     pub(super) async fn run(self: Arc<Self>, api: Api) {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         loop {

@@ -1,6 +1,7 @@
-//! Which networks a pod is to have: decided from what is known, without asking anybody.
+//! Decides which networks a pod is to have, from what is known, without asking anything.
 //!
-//! A refusal does not name the pod: it becomes an Event of the pod, and the plugin says in its error which pod it is about.
+//! A refusal does not name the pod: it becomes an Event of the pod, and the plugin's error says
+//! which pod it is about.
 
 use npwg::Selection;
 use npwg::annotation::Asked;
@@ -15,7 +16,7 @@ use super::facts::{DefinitionFacts, PodFacts};
 pub(super) const REFUSED: &str = "NetworkRefused";
 pub(super) const NOT_FOUND: &str = "NoNetworkFound";
 
-/// What holds where the plugin's configuration says nothing else.
+/// What applies where the plugin's configuration says nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Defaults {
     pub(super) cluster_network: Option<String>,
@@ -25,7 +26,8 @@ pub(super) struct Defaults {
     pub(super) policy: Policy,
 }
 
-/// Why there is no plan, and what the pod's Event says it by; some reasons are no news for it.
+/// Why there is no plan, and the reason in the pod's Event; some refusals are not reported to the
+/// pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoPlan {
     pub(super) refusal: Refusal,
@@ -48,18 +50,18 @@ pub(super) enum What {
     Named { namespace: String, name: String, text: String },
 }
 
-/// What became of looking for a definition.
+/// The result of looking up a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     Definition(DefinitionFacts),
     /// The API server has none of that name.
     Nothing,
-    /// Nobody knows, for this reason.
+    /// It is not known whether it exists, for this reason.
     Unknown(String),
 }
 
 impl Defaults {
-    /// The defaults under what the plugin's configuration says.
+    /// Returns the defaults, overridden by the plugin's configuration.
     pub(super) fn under(&self, settings: &Settings) -> Self {
         let mut all = self.clone();
         let set = settings.clone();
@@ -67,7 +69,8 @@ impl Defaults {
         all.default_networks = set.default_networks.unwrap_or(all.default_networks);
         all.system_namespaces = set.system_namespaces.unwrap_or(all.system_namespaces);
         all.multus_namespace = set.multus_namespace.unwrap_or(all.multus_namespace);
-        // Who writes the node's plugin configuration may forbid more, and not allow what the daemon forbids.
+        // The author of the node's plugin configuration may forbid more, but not allow what the
+        // daemon forbids.
         all.policy.namespace_isolation |= set.namespace_isolation.unwrap_or_default();
         match set.global_namespaces {
             Some(global) if self.policy.namespace_isolation => {
@@ -85,7 +88,7 @@ impl Defaults {
         What::Named { namespace, name, text: text.to_owned() }
     }
 
-    /// The default network as it is for pods that say nothing.
+    /// Returns the default network of pods without an annotation for it.
     pub(super) fn cluster(&self) -> Result<Wanted, NoPlan> {
         let name = self.cluster_network.as_deref().ok_or_else(|| {
             let refusal = Refusal::new(cni::code::INVALID_CONFIG, "no default network is named")
@@ -96,7 +99,8 @@ impl Defaults {
     }
 }
 
-/// Which networks a pod wants, the default one first; no pod, the default network alone.
+/// Returns the networks that a pod wants, the default one first; without a pod, the default network
+/// alone.
 pub(super) fn wanted(
     request: &PlanRequest,
     pod: Option<&PodFacts>,
@@ -142,7 +146,7 @@ fn refuse_claim(selection: &Selection) -> Result<(), NoPlan> {
     )))
 }
 
-/// What the networks that a pod of this namespace wants come to, with what was found of their definitions.
+/// Plans the networks that a pod of this namespace wants, with the definitions that were found.
 pub(super) fn networks(
     pod: &str,
     wanted: &[(Wanted, Found)],
@@ -150,7 +154,7 @@ pub(super) fn networks(
     devices: &mut Devices,
     policy: &Policy,
 ) -> Result<Vec<PlannedNetwork>, NoPlan> {
-    // First those that the annotation names, so that no other network is given one of them.
+    // First the devices that annotations name, so that no other network gets one of them.
     let chosen = wanted.iter().map(|(one, found)| one.chosen_device(pod, found, devices, policy));
     let chosen = chosen.collect::<Result<Vec<_>, NoPlan>>()?;
     let all = wanted.iter().zip(chosen).map(|((one, found), chosen)| {
@@ -163,7 +167,7 @@ pub(super) fn networks(
 }
 
 impl Found {
-    /// The resource whose devices the network takes.
+    /// Returns the resource whose devices the network takes.
     pub(super) fn resource(&self) -> Option<&str> {
         match self {
             Found::Definition(definition) => definition.resource.as_deref(),
@@ -173,8 +177,8 @@ impl Found {
 }
 
 impl Wanted {
-    /// The device that the annotation names: one of those allocated to the pod, or one that a rule grants, which is no device of the
-    /// network's resource.
+    /// Returns the device that the annotation names: one of those allocated to the pod, or one that
+    /// a rule grants, which is not a device of the network's resource.
     fn chosen_device(
         &self,
         pod: &str,
@@ -197,7 +201,7 @@ impl Wanted {
         }
     }
 
-    /// The definition it may be: namespace and name.
+    /// Returns the namespace and name of the definition that it may be.
     pub(super) fn definition(&self) -> (&str, &str) {
         match &self.what {
             What::Selected(selection) => (&selection.namespace, &selection.name),
@@ -205,8 +209,9 @@ impl Wanted {
         }
     }
 
-    /// What it comes to, with what was found of its definition. `is_on_node` says whether the node has a network of a name; `device`
-    /// hands out a device of a resource, if it is to have one.
+    /// Plans the network, with the definition that was found. `is_on_node` says whether the node
+    /// has a network of a name; `device` hands out a device of a resource, if the network is to
+    /// have one.
     fn planned(
         &self,
         found: &Found,
@@ -218,7 +223,8 @@ impl Wanted {
         let mut planned = match (&self.what, found) {
             (_, Found::Definition(definition)) => read(definition, &id)?,
             (What::Named { text, .. }, Found::Nothing) => on_node(text),
-            // The order is: definitions first. As long as nobody can say, what the node has is taken, rather than nothing.
+            // Definitions come first. But while it is not known whether there is one, the node's
+            // network is better than none.
             (What::Named { text, .. }, Found::Unknown(_)) if is_on_node(text) => on_node(text),
             (What::Selected(_), Found::Nothing) => {
                 let text = format!("there is no NetworkAttachmentDefinition {id:?}");
@@ -252,7 +258,7 @@ fn no_device(network: &str, resource: &str, why: &str) -> NoPlan {
     NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) }
 }
 
-/// The plan of these networks.
+/// Returns the plan of these networks.
 pub(super) fn plan(pod: Option<&PodFacts>, networks: Vec<PlannedNetwork>) -> Plan {
     Plan { uid: pod.map(|pod| pod.uid.clone()).unwrap_or_default(), networks }
 }

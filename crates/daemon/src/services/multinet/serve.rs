@@ -1,4 +1,4 @@
-//! What is said on the socket.
+//! The answers on the socket.
 
 use npwg::wire::{self, Answer, Refusal};
 

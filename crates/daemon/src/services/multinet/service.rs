@@ -1,4 +1,4 @@
-//! What the plugin is answered, and what follows from what it tells.
+//! The answers to the plugin, and what follows from its messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -24,21 +24,23 @@ use super::known::{Freshness, Known};
 use super::outbox::{Item, Outbox};
 use super::plan::{self, Found, NoPlan, REFUSED, Wanted, What};
 
-/// How long an answer to the plugin may take to be found: a runtime waits for minutes, and the API server may be slow.
+/// How long finding an answer to the plugin may take: a runtime waits for minutes, and the API
+/// server may be slow.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// How many questions are put to the API server at once.
+/// How many requests go to the API server at once.
 const QUESTIONS: usize = 16;
-/// How many plans are made at once; others wait for their turn, which costs no more than their question.
+/// How many plans are made at once; others wait for their turn, which costs no more than their
+/// request.
 const PLANS: usize = 64;
 
-/// How many pods' containers are kept in mind: those with devices in several containers, of which a node has few.
+/// How many pods' container orders are remembered: those of pods with devices in several
+/// containers, of which a node has few.
 const ORDERS: usize = 1024;
 
 /// The reasons of Events.
 pub(super) const ADDED: &str = "AddedInterface";
 pub(super) const FAILED: &str = "NetworkFailed";
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) flags: Flags,
@@ -50,7 +52,7 @@ pub(super) struct Service {
     pub(super) events: Events,
     /// Definitions came or went.
     pub(super) defined: Notify,
-    /// There are pods to be looked after.
+    /// Some pods are to be looked after.
     pub(super) news: Notify,
     changed: Mutex<BTreeSet<String>>,
     /// The names of pods' containers in their order, by UID.
@@ -80,18 +82,17 @@ impl Service {
         })
     }
 
-    /// Has pods looked after: what they are to have may have changed.
+    /// Queues pods to be looked after: what they are to have may have changed.
     pub(super) fn look_after(&self, pods: impl IntoIterator<Item = String>) {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(pods);
         self.news.notify_one();
     }
 
-    /// The pods that are to be looked after.
+    /// Returns the pods that are to be looked after.
     pub(super) fn changed(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answers the plugin.
     pub(super) async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Plan(request) => self.plan(&request).await,
@@ -100,7 +101,7 @@ impl Service {
         }
     }
 
-    /// Does what is to be done about what the plugin tells, now or when nobody listened.
+    /// Handles a message from the plugin, now or when it was left while no daemon listened.
     pub(super) fn hear(&self, told: Request) -> Answer {
         let done = match told {
             Request::Attached(attached) => self.attached(&attached),
@@ -168,7 +169,7 @@ impl Service {
         Ok(plan::plan(pod.as_ref(), networks))
     }
 
-    /// What the networks of a pod come to.
+    /// Plans the networks of a pod.
     pub(super) async fn networks(
         &self,
         request: &PlanRequest,
@@ -180,7 +181,7 @@ impl Service {
             let found = self.definition(&one).await;
             wanted.push((one, found));
         }
-        // The runtime has the kubelet's own UID, which is another one than the API's where the pod is static.
+        // The runtime has the kubelet's own UID, which differs from the API's for a static pod.
         let told = request.pod.as_ref().map(|told| told.uid.as_str());
         let mut devices = self.devices(pod, told.unwrap_or_default(), &wanted).await;
         let pod = pod.map(|pod| pod.namespace.as_str()).unwrap_or_default();
@@ -188,7 +189,8 @@ impl Service {
         plan::networks(pod, &wanted, is_on_node, &mut devices, &defaults.policy)
     }
 
-    /// The devices that the kubelet has allocated to a pod; nobody looks where no network needs one.
+    /// Returns the devices that the kubelet has allocated to a pod; reads nothing where no network
+    /// needs one.
     async fn devices(
         &self,
         pod: Option<&PodFacts>,
@@ -214,7 +216,7 @@ impl Service {
         }
     }
 
-    /// The order of a pod's containers, which never changes: the API server is asked once.
+    /// Returns the order of a pod's containers, which never changes: the API server is asked once.
     async fn containers(&self, pod: &PodFacts) -> Result<Vec<String>, ApiError> {
         let known = |of: &Mutex<HashMap<String, Vec<String>>>| {
             of.lock().unwrap_or_else(PoisonError::into_inner).get(&pod.uid).cloned()
@@ -233,12 +235,13 @@ impl Service {
         Ok(order)
     }
 
-    /// What is known of a pod; the API server is asked where that may not be the pod that is meant.
+    /// Returns what is known of a pod; asks the API server where that may be another pod than the
+    /// one that is meant.
     async fn pod(&self, told: &Pod) -> Result<PodFacts, NoPlan> {
         let id = format!("{}/{}", told.namespace, told.name);
         let is_it = |pod: &PodFacts| told.uid == pod.uid || told.uid.is_empty() || pod.is_static();
         let known = || {
-            // Without a UID, what was known before nobody told any more may be another pod of that name.
+            // Without a UID, what was known before the watch broke may be another pod of that name.
             let live = self.pods.freshness() == Freshness::Live;
             let certain = |pod: &PodFacts| is_it(pod) && (live || !told.uid.is_empty());
             self.pods.get(&id).filter(certain)
@@ -248,7 +251,7 @@ impl Service {
         }
         let refused = |refusal| NoPlan { refusal, event: None };
         let turn = self.questions.acquire().await;
-        // While others were asked about, the list may have come.
+        // The list may have come while other pods were asked for.
         if let Some(pod) = known() {
             return Ok(pod);
         }
@@ -274,14 +277,15 @@ impl Service {
         }
     }
 
-    /// What is known of a definition; the API server is asked for one that is not.
+    /// Returns what is known of a definition; asks the API server for one that is not known.
     async fn definition(&self, wanted: &Wanted) -> Found {
         let (namespace, name) = wanted.definition();
         let id = format!("{namespace}/{name}");
         if let Some(definition) = self.definitions.get(&id) {
             return Found::Definition(definition);
         }
-        // Every pod has these: they are not asked for each time. What a pod selects may have been defined a moment ago.
+        // Every pod has these: do not ask for them each time. What a pod selects may have been
+        // defined a moment ago.
         if let What::Named { text, .. } = &wanted.what
             && (self.definitions.freshness() == Freshness::Live || self.is_on_node(text))
         {
@@ -298,18 +302,18 @@ impl Service {
         }
     }
 
-    /// Whether the node has a network of this name.
+    /// Says whether the node has a network of this name.
     pub(super) fn is_on_node(&self, name: &str) -> bool {
         self.on_node(name).is_some()
     }
 
-    /// The node's network of this name.
+    /// Returns the node's network of this name.
     pub(super) fn on_node(&self, name: &str) -> Option<cni::NetworkList> {
         let found = |dir: &PathBuf| ConfigFolder::scan(dir).ok()?.find(name).ok().cloned();
         self.flags.conf_dirs().iter().find_map(found)
     }
 
-    /// Whether pods can be answered; why not, otherwise.
+    /// Succeeds if pods can be answered; the error says why not.
     pub(super) fn status(&self) -> Result<(), Refusal> {
         let not_ready = |text: String| {
             Err(Refusal { retry: true, ..Refusal::new(cni::code::PLUGIN_NOT_AVAILABLE, text) })
@@ -350,7 +354,8 @@ impl Service {
         }
         self.held.put(attached)?;
         let pod = facts(&attached.pod);
-        // What a node starts with has the default network, and nobody reads that of them (as Multus means it).
+        // Pods that a node starts with have the default network, and nobody reads their status (as
+        // Multus sees it).
         let defaults = &self.flags.defaults;
         if attached.results.len() == 1 && defaults.system_namespaces.contains(&pod.namespace) {
             return Ok(());
@@ -364,7 +369,7 @@ impl Service {
         Ok(())
     }
 
-    /// Has the status of a sandbox's networks written.
+    /// Queues the status of a sandbox's networks to be written.
     pub(super) fn write_status(&self, attached: &Attached) -> Result<(), FileError> {
         let text = status::write(&statuses(&attached.results), self.flags.status);
         let annotations = BTreeMap::from([
@@ -400,7 +405,7 @@ impl Service {
         self.held.remove(sandbox)
     }
 
-    /// Has an Event about a pod written.
+    /// Queues an Event about a pod to be written.
     pub(super) fn tell(&self, pod: &PodFacts, tone: Tone, reason: &str, message: &str) {
         let now = rfc3339(crate::clock::now().wall.as_millis());
         let item = self.events.item(pod, tone, reason, message, (&now, crate::clock::seed()));
@@ -410,7 +415,7 @@ impl Service {
     }
 }
 
-/// As much of a pod as writing to it takes.
+/// Returns as much of a pod as writing to it needs.
 pub(super) fn facts(pod: &Pod) -> PodFacts {
     PodFacts {
         namespace: pod.namespace.clone(),
@@ -429,7 +434,7 @@ fn statuses(results: &[NetworkResult]) -> Vec<Status> {
     results.iter().flat_map(of).collect()
 }
 
-/// In Multus' words, which people look for.
+/// In Multus' words, for which people search.
 pub(super) fn added(one: &NetworkResult) -> String {
     let read = cni::AddResult::parse(&one.result.to_vec(), cni::Version::CURRENT);
     let ips: Vec<String> =

@@ -1,4 +1,4 @@
-//! What plugins left when nobody listened.
+//! Messages that plugins left while no daemon listened.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use npwg::wire::{self, Answer};
 use super::super::inbox;
 use super::service::Service;
 
-/// Does what is left now.
+/// Handles these messages now.
 pub(super) fn look(service: &Service, folder: &Path) {
     inbox::look(folder, |path, text| match wire::read_request(text) {
         Ok(request) => service.hear(request) == Answer::Ok,

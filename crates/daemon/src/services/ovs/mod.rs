@@ -1,8 +1,9 @@
-//! Open vSwitch, listened to: its database says what becomes of ports.
+//! Watches Open vSwitch: its database reports what becomes of ports.
 //!
-//! A thread for each database holds a connection and a monitor, and says to the service's loop that something changed: rows came or
-//! went, the switch took a port or lost it, the server is there again. What to do about it is found by looking: the plugin `ovs` puts
-//! live ports back ([`super::repair`]), [`Switches::sweep`] takes dead ones away.
+//! One thread for each database holds a connection and a monitor, and tells the service's loop that
+//! something changed: rows came or went, the switch took a port or lost it, the server is back. The
+//! loop then looks for what to do: the plugin `ovs` restores live ports ([`super::repair`]),
+//! [`Switches::sweep`] removes dead ones.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd;
@@ -16,27 +17,28 @@ use ovsdb::{Client, Keys, Limits, MonitorRequest, OvsdbError, Remote, Select};
 use super::Stop;
 use super::setup::failed;
 
-/// How long a server may take to answer.
+/// The timeout for an answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause before a server that is not there is looked for again: live ports are to be back within seconds of its return.
+/// The pause before a server that is not there is tried again: live ports are to be restored within
+/// seconds of its return.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// After so long a silence the server is asked whether it is alive.
+/// After this silence the thread asks the server whether it is alive.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The databases that are listened to.
+/// The databases that are watched.
 #[derive(Debug)]
 pub(super) struct Switches {
     remotes: Vec<Remote>,
-    /// Gets a byte when something changed.
+    /// Receives a byte when something changed.
     bell: UnixStream,
-    /// What of the last sweep failed, so that it is told once.
+    /// What failed in the last sweep, so that it is logged once.
     told: String,
 }
 
 impl Switches {
-    /// Begins to listen. A database that is not there is waited for.
+    /// Starts watching. A database that is not there is waited for.
     pub(super) fn watch(databases: &[String], keys: &Keys) -> Result<Self, Stop> {
         let remote = |text: &String| Ok(text.parse::<Remote>()?.with_keys(keys.clone()));
         let remotes = databases.iter().map(remote);
@@ -53,12 +55,12 @@ impl Switches {
         Ok(Switches { remotes, bell, told: String::new() })
     }
 
-    /// What becomes readable when something changed.
+    /// Returns what becomes readable when something changed.
     pub(super) fn descriptor(&self) -> impl AsFd + '_ {
         &self.bell
     }
 
-    /// Takes note of it.
+    /// Empties the descriptor.
     pub(super) fn heard(&mut self) {
         let mut bytes = [0; 256];
         while matches!(self.bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
@@ -86,18 +88,19 @@ impl Switches {
     }
 }
 
-/// Listens as long as the service lives.
+/// Watches one database as long as the service lives.
 fn listen(remote: &Remote, mut ringer: &UnixStream) {
     loop {
         let ended = follow(remote, ringer);
         tracing::debug!(%remote, error = %ended, "not listening");
-        // A loop that has ended takes the process along; a bell that is full has been rung.
+        // If the loop has ended, the process ends too; if the socket is full, the loop knows
+        // already.
         let _ = ringer.write(&[0]);
         thread::sleep(RETRY_DELAY);
     }
 }
 
-/// Rings for everything that the server tells, until it tells no more.
+/// Writes a byte for everything that the server reports, until the connection ends.
 fn follow(remote: &Remote, mut ringer: &UnixStream) -> OvsdbError {
     let mut work = || -> Result<(), OvsdbError> {
         let until = || Instant::now() + TIMEOUT;

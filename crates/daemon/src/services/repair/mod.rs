@@ -1,14 +1,16 @@
-//! Puts back what somebody changes under running containers, as soon as the kernel tells of it.
+//! Restores what somebody changes under running containers, as soon as the kernel reports the
+//! change.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | this one | the loop |
-//! | `timeout` | when to look again, and how not to quarrel |
-//! | `remembered` | what a damaged file of a runtime said before |
+//! | `schedule` | when to look again, and how to back off from a conflict |
+//! | `remembered` | what a runtime's damaged file said before |
 //!
-//! The kernel tells that something went away or down, here or in a container, or that the packet filter lost something; then, and
-//! once in a while, every attachment that a runtime's cache holds is looked after ([`cni_runtime::Runtime::repair_list`]). What is
-//! as it was made costs a few questions. No container is kept alive: nothing of it is open between looks.
+//! The kernel reports that something went away or down, here or in a container, or that the packet
+//! filter lost something. Then, and at intervals, the service checks every attachment in a
+//! runtime's cache ([`cni_runtime::Runtime::repair_list`]). An unchanged attachment costs a few
+//! requests. The service keeps no container alive: between looks it holds nothing of it open.
 
 mod remembered;
 mod schedule;
@@ -52,7 +54,7 @@ packet filter, also after `nft flush ruleset` or a reload of firewalld. What it 
 const FLAGS: &[&str] =
     &["ca-cert", "cache", "certificate", "interval", "netwright", "ovsdb", "path", "private-key"];
 
-/// Numbers of what is waited for.
+/// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
@@ -89,7 +91,7 @@ pub(crate) fn run(
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
     };
-    // What happened while nobody listened.
+    // For what happened while no service listened.
     service.look();
     surroundings.tell_ready();
     tracing::info!(interval = ?flags.interval, "ready");
@@ -108,7 +110,7 @@ struct Service {
     pace: Pace,
     quarrels: Backoff,
     remembered: Remembered,
-    /// The names of attachments' links on the host, bridges among them.
+    /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
 }
 
@@ -148,8 +150,9 @@ impl Service {
         }
     }
 
-    /// Attachments that are made tell of new links, addresses and routes; what is to be repaired tells of what is gone, of links
-    /// that are down, and of changes of the host's links.
+    /// Says whether an event may need a repair. ADD causes events of new links, addresses and
+    /// routes; damage causes events of removed objects, of links that are down, and of changes of
+    /// the host's links.
     fn concerns(&self, event: &Event) -> bool {
         match event {
             Event::Link { name, up } => !up || self.host_links.contains(name),
@@ -157,7 +160,7 @@ impl Service {
         }
     }
 
-    /// Looks after every attachment.
+    /// Checks every attachment.
     fn look(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
         let mut host_links = BTreeSet::new();
@@ -195,12 +198,13 @@ impl Service {
         self.quarrels.keep(&seen);
         self.remembered.keep(&seen);
         self.host_links = host_links;
-        // What we put back ourselves tells of itself; a second look is cheap, and finds what it disturbed.
+        // Our own repairs cause events too; the second look is cheap, and finds what they
+        // disturbed.
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
     }
 
-    /// Tells what cannot be put back, once, when it was so the last time too.
+    /// Reports what cannot be restored, once, if that was so at the last look too.
     fn cannot(&mut self, key: &AttachmentKey, left: &str) -> Left {
         let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
         let lasts = self.quarrels.left(key, left);
@@ -210,8 +214,9 @@ impl Service {
         lasts
     }
 
-    /// Writes a runtime's damaged file again where it was whole at an earlier look, and looks after the attachment then. Says
-    /// whether it is to be looked at again soon: a file that is being written may look damaged for a moment.
+    /// Writes a runtime's damaged file again if it was whole at an earlier look, and then checks
+    /// the attachment. Says whether to look again soon: a file that is being written may look
+    /// damaged for a moment.
     fn look_after_damaged(
         &mut self,
         runtime: &cni_runtime::Runtime<'_>,
@@ -240,8 +245,8 @@ impl Service {
         self.look_after(runtime, &known)
     }
 
-    /// Repairs an attachment, unless somebody keeps changing it, and tells what came of it. Says whether it is to be looked at
-    /// again soon.
+    /// Repairs an attachment, unless somebody keeps changing it, and logs the result. Says whether
+    /// to look again soon.
     fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {
@@ -269,7 +274,8 @@ impl Service {
         lasts == Left::New
     }
 
-    /// Puts back what somebody changed, where the interface is; `None` when it is not to be touched now.
+    /// Restores what somebody changed, where the interface is; `None` when the attachment must be
+    /// left alone now.
     fn repair(
         &self,
         runtime: &cni_runtime::Runtime<'_>,
@@ -285,7 +291,7 @@ impl Service {
     }
 }
 
-/// The time that processors have worked for this process.
+/// Returns the processor time that this process has used.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,8 +1,8 @@
 //! What the runtimes' files said when they were whole, so that a damaged one can be written again.
 //!
-//! Addresses, routes and the configuration of an attachment are in the runtime's file alone: plugins record what they
-//! made on the host. So the service keeps what it read at its last look, in memory only: a few kilobytes an
-//! attachment.
+//! Addresses, routes and the configuration of an attachment are in the runtime's file alone:
+//! plugins record what they made on the host. So the service keeps what it read at its last look,
+//! in memory only: a few kilobytes per attachment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use cni::{AttachmentKey, Error, code};
 use cni_runtime::{Known, Runtime};
 use state::{Index, Record, Roots};
 
-/// How long an ADD, a DEL or another repair of the attachment is waited for. There is another look.
+/// How long to wait for an ADD, a DEL or another repair of the attachment. There will be another
+/// look.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attachments by their runtimes' files.
@@ -32,11 +33,12 @@ impl Remembered {
         self.0.retain(|_, known| seen.contains(&known.key));
     }
 
-    /// Writes the file of a damaged attachment again and returns what is known of it now; `None` when nobody
-    /// remembers what was in it, or when the attachment was made anew or removed since.
+    /// Writes the file of a damaged attachment again and returns what is known of it now; `None`
+    /// when the service does not remember its content, or when the attachment was made anew or
+    /// removed since.
     ///
     /// # Errors
-    /// When the file cannot be written, or the attachment's lock is not to be had.
+    /// When the file cannot be written, or the attachment's lock cannot be taken.
     pub(super) fn write_again(
         &self,
         runtime: &Runtime<'_>,
@@ -46,7 +48,7 @@ impl Remembered {
         let Some(known) = damaged.file().and_then(|file| self.0.get(file)) else { return Ok(None) };
         let Some(cached) = &known.cached else { return Ok(None) };
         let index = Index::new(roots);
-        // Whoever removes the attachment holds this lock, and the runtime removes its file after that.
+        // A DEL holds this lock, and the runtime removes its file after that.
         let lock = index.lock_attachment(&known.key, TIMEOUT);
         let lock = lock.map_err(|error| Error::from_chain(code::TRY_AGAIN_LATER, &error))?;
         if lock.is_none() || !is_same(&index.of_attachment(&known.key).found, &known.records) {
@@ -57,7 +59,8 @@ impl Remembered {
     }
 }
 
-/// Says whether the plugins' records, which are read in no order, are the same: they hold the namespace and what was made.
+/// Says whether the plugins' records, which are read in no particular order, are the same: they
+/// hold the namespace and what was made.
 fn is_same(now: &[Record], then: &[Record]) -> bool {
     now.len() == then.len() && now.iter().all(|record| then.contains(record))
 }

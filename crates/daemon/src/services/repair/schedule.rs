@@ -1,34 +1,34 @@
-//! When to look again, and how not to quarrel with somebody who changes things back.
+//! When to look again, and how to back off from somebody who changes things back.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use cni::AttachmentKey;
 
-/// How long events may gather before a look: a burst of them is one change of somebody's.
+/// How long events may gather before a look: a burst of them is one change.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// When to look again at what could not be put back.
+/// When to look again at what could not be restored.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// After a look, so many times the processor's time it took pass before the next: a node that changes all the time takes a fifth of
-/// one processor, and not a whole.
+/// After a look, the next one waits so many times the processor time that it took: on a node that
+/// changes all the time, repair uses a fifth of one processor and not all of it.
 const REST: u32 = 4;
 
-/// What a look merely waited for (a switch that is being started) is waited for again, up to this long: plugins in other processes
-/// are not in our own time.
+/// The time that a look merely waited (for a switch that is starting) is waited again, up to this
+/// long: our own processor time does not include plugins in other processes.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// So often the same thing of an attachment is put back before it is a quarrel.
+/// The same thing of an attachment is restored so often before it counts as a conflict.
 const STRIKES: u32 = 5;
 
-/// More different things than this are not remembered of an attachment.
+/// More different things than this are not remembered for one attachment.
 const MOST_THINGS: usize = 256;
 
-/// The shortest and the longest pause in a quarrel.
+/// The shortest and the longest pause in a conflict.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// After this time without a repair all is forgotten.
+/// After this time without a repair the counts start anew.
 const RESET_AFTER: Duration = Duration::from_secs(120);
 
 /// When the next look is due.
@@ -44,13 +44,14 @@ impl Pace {
         Pace { interval, due: None, rested: None }
     }
 
-    /// Something was heard.
+    /// Notes an event.
     pub(super) fn hurry(&mut self, now: Instant) {
         let soon = self.rested.unwrap_or(now).max(now + SETTLE);
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// A look is over that took `worked` of the processor's time; `again` asks for another one soon.
+    /// Notes the end of a look that took `worked` of processor time; `again` asks for another one
+    /// soon.
     pub(super) fn looked(&mut self, begin: Instant, end: Instant, worked: Duration, again: bool) {
         let rested = end + (worked * REST).max((end - begin).min(LONGEST_WAIT));
         self.rested = Some(rested);
@@ -69,28 +70,28 @@ impl Pace {
 
 #[derive(Debug, Default)]
 struct Quarrel {
-    /// How often each thing was put back.
+    /// How often each thing was restored.
     count: HashMap<String, u32>,
     last: Option<Instant>,
     not_before: Option<Instant>,
-    /// What could not be put back at the last look, and what of that has been told.
+    /// What could not be restored at the last look, and what of that has been logged.
     left: String,
     told: String,
 }
 
-/// What could not be put back.
+/// Whether something could not be restored, and whether that is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
-    /// It was not so at the last look: to be looked at again soon.
+    /// It was not so at the last look: look again soon.
     New,
-    /// It was so at the last look too: to be told.
+    /// It was so at the last look too: log it.
     Lasting,
-    /// It has been told.
+    /// It has been logged.
     Told,
 }
 
-/// What was put back lately, and what could not be.
+/// What was restored lately, and what could not be.
 #[derive(Debug, Default)]
 pub(super) struct Backoff(HashMap<AttachmentKey, Quarrel>);
 
@@ -101,7 +102,7 @@ impl Backoff {
         until.is_none_or(|until| until <= now)
     }
 
-    /// Notes a look and what it put back. Answers with a pause that begins with it.
+    /// Notes a look and what it restored. Returns a pause, if one starts now.
     pub(super) fn note(
         &mut self,
         key: &AttachmentKey,
@@ -129,13 +130,13 @@ impl Backoff {
         Some(pause)
     }
 
-    /// Says whether this was left at the last look too, alone or with more.
+    /// Says whether this could not be restored at the last look either, alone or with more.
     pub(super) fn is_lasting(&self, key: &AttachmentKey, left: &str) -> bool {
         self.0.get(key).is_some_and(|quarrel| quarrel.left.starts_with(left))
     }
 
-    /// Says what is to be done about what could not be put back: a DEL, or somebody else's change that is not complete,
-    /// looks like that for a moment.
+    /// Says what to do about what could not be restored: a DEL, or an incomplete change by somebody
+    /// else, looks like that for a moment.
     pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Left {
         if left.is_empty() && !self.0.contains_key(key) {
             return Left::Nothing;
@@ -155,7 +156,7 @@ impl Backoff {
         }
     }
 
-    /// Forgets all others.
+    /// Forgets all other attachments.
     pub(super) fn keep(&mut self, keys: &BTreeSet<AttachmentKey>) {
         self.0.retain(|key, _| keys.contains(key));
     }

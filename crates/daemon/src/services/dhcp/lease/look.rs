@@ -1,4 +1,4 @@
-//! Looking at a lease's interface.
+//! Checks a lease's interface.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -19,8 +19,8 @@ use super::{HeldLease, Outcome};
 const FORWARDING: u8 = 3;
 
 impl HeldLease {
-    /// Whether frames pass: a link without carrier, or behind a bridge's port that does not forward yet, drops them without
-    /// a word.
+    /// Says whether frames pass. A link without carrier, or behind a bridge port that does not
+    /// forward yet, drops them silently.
     pub(super) fn is_ready(&mut self, world: &mut Context) -> Result<bool, Outcome> {
         let netns = match world.netns(&self.place) {
             Ok(netns) => netns,
@@ -48,7 +48,8 @@ impl HeldLease {
         Ok(true)
     }
 
-    /// Whether the interface is gone. Tells the client about an address that the kernel found elsewhere, too.
+    /// Says whether the interface is gone. Also tells the client about an address that the kernel
+    /// found elsewhere.
     pub(super) fn is_gone(&mut self, world: &Context, now: Now) -> bool {
         let netns = match world.netns(&self.place) {
             Ok(netns) => netns,
@@ -75,17 +76,19 @@ impl HeldLease {
     }
 }
 
-/// The kernel only says so once it has started the link's queues: before, frames are dropped although there is a carrier.
+/// Says whether the link carries frames. The kernel reports that only once it has started the
+/// link's queues: before, it drops frames although there is a carrier.
 fn works(link: &Link) -> bool {
     match link.oper_state {
         OperState::Up => true,
-        // Drivers that tell nothing.
+        // Drivers that do not report their state.
         OperState::Unknown => link.lower_up(),
         _ => false,
     }
 }
 
-/// The link's own address, once nobody else is known to have it.
+/// Returns the link's own address, once duplicate address detection has found no other host with
+/// it.
 pub(super) fn link_local(
     inside: &mut RouteSocket,
     ifindex: u32,
@@ -100,7 +103,7 @@ pub(super) fn link_local(
         .find(Ipv6Addr::is_unicast_link_local))
 }
 
-/// Runtimes and images switch IPv6 off; who asks for it means to have it.
+/// Runtimes and images switch IPv6 off; a configuration that requests DHCPv6 needs it on.
 pub(super) fn switch_on_v6(netns: &Netns, ifname: &str) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{ifname}/disable_ipv6");
     within(netns, || Sysctl::parse(&key).and_then(|key| key.write_if_different("0")))

@@ -1,4 +1,4 @@
-//! What the clients want done.
+//! Does what a lease's clients want done.
 
 use std::net::Ipv6Addr;
 
@@ -40,7 +40,7 @@ impl HeldLease {
     fn pump_v4(&mut self, world: &Context) -> Outcome {
         let Some(mut side) = self.v4.take() else { return Outcome::Going };
         let outcome = self.serve_v4(world, &mut side);
-        // Nothing is awaited: nothing is to keep the namespace alive.
+        // No reply is expected: close the sockets, so that they do not keep the namespace alive.
         if matches!(side.client.state(), v4::State::Bound | v4::State::Ended) {
             side.sockets = None;
         }
@@ -151,8 +151,8 @@ impl HeldLease {
         Outcome::Going
     }
 
-    /// Runs `send` with the client's sockets, opening them first if they are not open. A message that cannot be sent is one
-    /// that is lost: the client sends it again.
+    /// Runs `send` with the client's sockets, opening them first if they are not open. A message
+    /// that cannot be sent counts as lost: the client sends it again.
     fn with_sockets(
         &self,
         world: &Context,
@@ -225,7 +225,8 @@ impl HeldLease {
         Ok(side.socket.insert(socket))
     }
 
-    /// Changes the interface, if that is ours to do: until ADD is answered, the plugin that asked does it.
+    /// Changes the interface, if the daemon is to do that: until ADD is answered, the plugin that
+    /// asked does it.
     fn change(&mut self, world: &Context, old: &Terms, new: &Terms) {
         self.unsaved = true;
         let changes = lease_result::plan(self.place.ifindex, old, new);
@@ -250,11 +251,11 @@ impl HeldLease {
         }
     }
 
-    /// Writes the lease down.
+    /// Writes the lease to disk.
     fn save(&mut self, world: &Context) {
         match world.store.put(&self.saved(world)) {
             Ok(()) => self.unsaved = false,
-            // Tried again with the next renewal; what is on disk is older, and still ours.
+            // Tried again with the next renewal; the record on disk is older, but still ours.
             Err(error) => {
                 tracing::error!(lease = %self.key, error = chain(&error), "cannot write the lease down");
             }
@@ -262,7 +263,7 @@ impl HeldLease {
     }
 }
 
-/// Why ADD fails.
+/// Returns the error with which ADD fails.
 fn no_lease(reason: &dyn std::error::Error) -> Error {
     Error::from_chain(codes::ADDRESS, reason)
         .with_details("look at the server's log, and whether frames reach it: the daemon's log says what was sent")
