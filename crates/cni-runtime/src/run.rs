@@ -184,7 +184,7 @@ impl Runtime<'_> {
                 refused.with_details(format!("it supports {:?}", info.supported)),
             ));
         };
-        if version < first_with(subject.command) {
+        if version < subject.command.since() {
             return Ok(Answer::NoSuchVerb);
         }
         tracing::debug!(
