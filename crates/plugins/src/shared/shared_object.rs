@@ -71,7 +71,7 @@ impl Leaving {
 /// In a switch's note: which attachment switched it on, by its hash.
 const BY: &str = "by";
 
-/// In a switch's note: which other attachment has held it, an [`Other`]; `true` once there were several.
+/// In a switch's note: the first other attachment that held it, an [`Other`]. `true` says that some did.
 const OTHER: &str = "other";
 
 /// In a switch's note: the interfaces that forwarded by themselves while the switch was off. Whoever writes it sets every
@@ -81,8 +81,8 @@ const ALONE: &str = "alone";
 /// In a switch's note: whether all that held it asked for [`AtTheEnd::PutBack`].
 const PUT_BACK: &str = "putBack";
 
-/// The only attachment that has held a switch beside the one that switched it on, and what its hold changed in the note: an
-/// ADD that is undone leaves the note as it found it.
+/// The first attachment that held a switch beside the one that switched it on, and what its hold changed in the note: if its ADD
+/// is undone, the note is as it was.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Other {
@@ -163,10 +163,8 @@ impl SharedSysctl {
         } else if let Some(mut made) = note {
             let before = made.clone();
             let is_first = made[BY].as_str() == Some(&hash);
-            let other = Other::of(&made);
-            if !is_first && other.as_ref().is_none_or(|other| other.hash != hash) {
-                let one = Other { hash, put_back: made[PUT_BACK] == true };
-                made[OTHER] = if made[OTHER].is_null() { json!(one) } else { json!(true) };
+            if !is_first && made[OTHER].is_null() {
+                made[OTHER] = json!(Other { hash, put_back: made[PUT_BACK] == true });
             }
             made[PUT_BACK] = json!(put_back && made[PUT_BACK] == true);
             if made != before {
@@ -245,9 +243,15 @@ impl SharedSysctl {
         let Some(other) = Other::of(&note).filter(|other| other.hash == key.hash()) else {
             return Ok(());
         };
-        note[PUT_BACK] = json!(other.put_back);
-        if let Some(fields) = note.as_object_mut() {
-            fields.remove(OTHER);
+        let holders = index.holders(&object).found;
+        if holders.iter().all(|holder| note[BY].as_str() == Some(&holder.hash())) {
+            note[PUT_BACK] = json!(other.put_back);
+            if let Some(fields) = note.as_object_mut() {
+                fields.remove(OTHER);
+            }
+        } else {
+            // More have come since.
+            note[OTHER] = json!(true);
         }
         index.note(&object, &note).map_err(|error| file_error(&error))
     }
