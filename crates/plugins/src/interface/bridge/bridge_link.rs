@@ -84,7 +84,7 @@ pub(super) fn object(bridge: &str) -> String {
 /// Reads the bridge without changing anything.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else, 7 when the bridge cannot have that name.
+/// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
 pub(super) fn observe(host: &mut RouteSocket, config: &Config) -> Result<(), Error> {
     match host.link_by_name(config.bridge.as_str()).map_err(kernel)? {
         Some(link) => require_bridge(&link, config),

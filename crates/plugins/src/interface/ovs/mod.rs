@@ -1,7 +1,8 @@
 //! `ovs`: a port of an Open vSwitch bridge, written into its database.
 //!
-//! A veth pair whose host end is the port, or a port that Open vSwitch makes itself and that moves into the container. Everything ADD
-//! wants of the switch is one transaction; the rows carry their owner in `external_ids`, so that DEL finds them whatever else is lost.
+//! A veth pair whose host end is the port, or a port that Open vSwitch creates itself and that
+//! moves into the container. Everything that ADD needs from the switch is one transaction. The rows
+//! carry their owner in `external_ids`, so DEL finds them whatever else is lost.
 //!
 //! | module | what |
 //! |---|---|
