@@ -8,7 +8,7 @@ use state::FileError;
 /// Reads a file.
 ///
 /// # Errors
-/// Code 7 when it is not there or cannot be read: the configuration names it.
+/// Code 7 when it does not exist or cannot be read: the configuration names it.
 pub(super) fn read(path: &Path) -> Result<Dns, Error> {
     let failed = |reason: &dyn std::fmt::Display| {
         Error::new(code::INVALID_CONFIG, format!("open {}: {reason}", path.display()))
