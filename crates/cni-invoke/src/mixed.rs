@@ -48,7 +48,6 @@ impl<B: Builtin> Mixed<B> {
     ///
     /// # Errors
     /// When its metadata cannot be read.
-    /// When it cannot be looked at.
     pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })

@@ -45,7 +45,7 @@ impl<'a> Call<'a> {
         self.command
     }
 
-    /// Returns the environment as it was given.
+    /// Returns the environment as given.
     #[must_use]
     pub fn env(&self) -> &CallEnv {
         self.env

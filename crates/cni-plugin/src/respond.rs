@@ -236,7 +236,8 @@ fn as_unavailable(error: Error) -> Error {
 /// [`Plugin::validate`] and [`Plugin::fits_host`].
 ///
 /// # Errors
-/// Those of the checks that every call passes: the network's name, the version, the keys that every plugin has.
+/// Those of the checks that every call passes: the network's name, the version, the keys that every
+/// plugin has.
 pub fn examine<T>(
     plugin: &dyn Plugin,
     document: &[u8],

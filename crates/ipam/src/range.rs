@@ -1,8 +1,9 @@
 //! Ranges of addresses.
 //!
-//! A *range* is a run of addresses of one subnet, a *range set* one or more ranges of one family, from which
-//! an attachment gets one address, and the *range sets* of a network give an attachment all its addresses.
-//! The rules and the words of the errors are the reference's, upper case included: callers match on them.
+//! A *range* is a run of addresses of one subnet. A *range set* is one or more ranges of one
+//! family, from which an attachment gets one address. The *range sets* of a network give an
+//! attachment all its addresses. The rules and the words of the errors are the reference's, upper
+//! case included: callers match on them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

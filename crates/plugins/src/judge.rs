@@ -12,7 +12,7 @@ use state::Roots;
 
 use crate::interface::bridge;
 
-/// Where a plugin stands in a list.
+/// The places of a plugin in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It creates an interface, and therefore comes first.
@@ -258,7 +258,7 @@ fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
 mod tests {
     use super::*;
 
-    /// Every plugin has a role, so that none is passed over.
+    /// Every plugin has a role, so none is skipped.
     #[test]
     fn every_plugin_has_a_role() {
         for plugin in crate::all() {

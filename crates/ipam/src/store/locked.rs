@@ -28,7 +28,7 @@ pub struct Locked<'s> {
     _lock: state::Lock,
 }
 
-/// What [`Locked::collect`] did.
+/// The result of [`Locked::collect`].
 #[derive(Debug, Default)]
 pub struct Collected {
     /// The reservations that were removed.
@@ -53,7 +53,7 @@ impl<'s> Locked<'s> {
     /// Reserves one address of each range set for an attachment, all or none; see [`plan`].
     ///
     /// # Errors
-    /// [`AllocateError`]; what was reserved by this call, and only that, has been released.
+    /// [`AllocateError`]; everything that this call had reserved, and only that, has been released.
     pub fn allocate(
         &self,
         sets: &RangeSets,
@@ -265,7 +265,8 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Lists every file of an attachment; if there is none, those of its container in the old format.
+    /// Lists every file of an attachment; if there is none, those of its container in the old
+    /// format.
     fn held_by(&self, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
         let keys = [known::key_of_owner(owner), known::key_of_container(&owner.container_id)];
         // In the second round the folder has been read.

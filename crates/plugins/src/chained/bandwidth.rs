@@ -12,13 +12,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `plan` | buckets and queues for a rate, and what to change |
-//! | `node` | links and what stands on them |
+//! | `node` | links and their qdiscs |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
 //!
-//! DEL and GC find things by our record, and without it by the name and the owner's mark on the `ifb` link.
+//! DEL and GC find everything by our record, and without it by the name and the owner's mark on the
+//! `ifb` link.
 
 mod config;
 mod node;

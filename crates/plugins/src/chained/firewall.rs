@@ -1,4 +1,5 @@
-//! `firewall`: lets the containers' packets through the host, and keeps containers apart.
+//! `firewall`: lets the containers' packets through the host, and isolates containers from each
+//! other.
 //!
 //! A host that forwards lets everything through by default, and then the plugin adds nothing. If
 //! other software drops forwarded packets (Docker, ufw, an administrator's iptables), the accept

@@ -186,7 +186,7 @@ pub fn published(record: &Record) -> Option<Vec<Forward>> {
     Some(record).filter(|record| record.plugin == NAME).and_then(Facts::of)?.forwards()
 }
 
-/// What is not as ADD left it.
+/// Differences from what ADD left.
 #[derive(Default)]
 struct Differences {
     /// What must exist, if anything.

@@ -18,9 +18,9 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can bring them back |
-//! | `<run>/owners/…/tuning.json` | which link and namespace these are of, which sysctls were asked for, and what the interface's own were |
-//! | `<run>/shared/sysctl:<container ID>:<path>` | who in the container asked for a sysctl, and what it was |
+//! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can restore them |
+//! | `<run>/owners/…/tuning.json` | the link and namespace of these values, the configured sysctls, and the original values of the interface's own |
+//! | `<run>/shared/sysctl:<container ID>:<path>` | the attachments of the container that claim a sysctl, and its original value |
 //! | `/etc/cni/tuning/allowlist.conf` | the administrator's: patterns of the sysctls that may be set |
 
 mod allowlist;
@@ -320,7 +320,7 @@ fn update(result: &mut AddResult, ifname: &str, values: &LinkValues) {
     }
 }
 
-/// What DEL and GC found.
+/// The findings of DEL and GC.
 struct Left {
     backup_path: Option<PathBuf>,
     backup: Option<LinkValues>,

@@ -15,7 +15,7 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use crate::shared::kernel_error;
 
-/// The one interface this plugin knows.
+/// The only interface of this plugin.
 const LO: &str = "lo";
 
 /// The plugin `loopback`.

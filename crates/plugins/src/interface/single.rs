@@ -3,14 +3,13 @@
 //! `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap` and `host-device` differ in what they look up, which
 //! link they create and what CHECK compares; [`SingleLink`] has those parts. Everything else is
 //! here, once.
-//!
 //! | verb | order |
 //! |---|---|
 //! | ADD | configuration, namespace, the name is free, the parent; then the record, the link (down), IPAM, addresses and routes |
 //! | DEL | the link, the record, IPAM (with `dhcp`: addresses, IPAM, the link) |
-//! | CHECK | IPAM, the link as reported, what is the kind's own, addresses and routes |
-//! | GC | the links of attachments that are written down and not valid, then IPAM |
-//! | STATUS | IPAM, then whether the parent is there |
+//! | CHECK | IPAM, the link as reported, what is specific to the kind, addresses and routes |
+//! | GC | the links of attachments that are recorded and not valid, then IPAM |
+//! | STATUS | IPAM, then whether the parent exists |
 
 use std::fmt::Debug;
 

@@ -107,7 +107,7 @@ impl<'c> Spared<'c> {
         }
     }
 
-    /// Says whether the attachment with this [`AttachmentKey::hash`] is spared.
+    /// Reports whether the attachment with this [`AttachmentKey::hash`] is spared.
     #[must_use]
     pub fn contains(&self, hash: &str) -> bool {
         let is_recorded = || {

@@ -34,7 +34,7 @@ const SWITCHES: &str = "net/ipv6/conf";
 const NO_ADDRESS: &str = "1";
 const OF_HARDWARE: &str = "0";
 
-/// The metric of the routes that the kernel makes for IPv6 addresses.
+/// The metric of the routes that the kernel creates for IPv6 addresses.
 const PREFIX_ROUTE_V6: u32 = 256;
 
 /// What a link is missing for IPv6.

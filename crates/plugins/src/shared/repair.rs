@@ -57,7 +57,7 @@ impl Repair {
         self.failures.note(what, found)
     }
 
-    /// Applies a change and notes it.
+    /// Applies a change and records it.
     pub fn apply(&mut self, socket: &mut RouteSocket, what: impl fmt::Display, change: &Change) {
         let done = match socket.apply_one(change) {
             // Another call was faster.

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 /// What runtimes write for a burst that was not given: kubelet and CRI-O the largest signed 32-bit
 /// number, containerd the largest unsigned one.
 const NO_BURST_GIVEN: [u64; 2] = [2_147_483_647, 4_294_967_295];
-/// What the kernel's field for sizes holds, in bytes.
+/// The maximum of the kernel's field for sizes, in bytes.
 const BURST_MAX_BYTES: u64 = 0xffff_ffff;
 
 /// The keys as written.

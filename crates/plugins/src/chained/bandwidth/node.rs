@@ -50,8 +50,8 @@ pub(super) struct Shaped {
     pub(super) fair: bool,
 }
 
-/// Finds the host's end of the container's interface, by the reference's rule: the peer of a pair that `prevResult` lists
-/// on the host.
+/// Finds the host's end of the container's interface by the reference's rule: the peer of a pair
+/// that `prevResult` lists on the host.
 ///
 /// # Errors
 /// Code 7 in the reference's words.

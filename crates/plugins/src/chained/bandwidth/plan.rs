@@ -268,7 +268,7 @@ mod tests {
             None,
             expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
         );
-        // What somebody chose, however long that lasts.
+        // A configured burst is used, however long it lasts.
         check(
             20_000_000,
             Some(2_500_000),
@@ -288,7 +288,7 @@ mod tests {
                 "rate 5000000000 burst 10000 limit 125000000 peak 10000000000/50000000 target 5000 us"
             ],
         );
-        // Less than a packet would let nothing through.
+        // With less than a packet nothing would pass.
         check(
             1_000_000,
             Some(100),
@@ -304,7 +304,8 @@ mod tests {
         );
     }
 
-    /// A bucket lets through in a second its rate, and once its burst. The kernel refuses a peak that is no quicker than the rate.
+    /// In one second a bucket lets through its rate, and once its burst. The kernel refuses a peak
+    /// that is not faster than the rate.
     #[test]
     fn no_second_has_a_tenth_too_much_unless_somebody_chose_it() {
         for rate in [2_000_000, 20_000_000, 1_000_000_000, 40_000_000_000] {

@@ -100,7 +100,8 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     failures.into_result()
 }
 
-/// Lists the attachments of this network whose mark is on an ifb link and that GC's list does not name.
+/// Lists the attachments of this network whose mark is on an ifb link and that GC's list does not
+/// name.
 fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     let mut socket = RouteSocket::open().map_err(kernel)?;
     let mark = format!("{}{}/", owner::PREFIX, call.network());

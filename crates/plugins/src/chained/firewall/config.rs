@@ -10,7 +10,8 @@ use serde::de::IgnoredAny;
 
 /// The chain for administrators' own rules, by default.
 const ADMIN_CHAIN: &str = "CNI-ADMIN";
-/// The longest name of a chain (linux/netfilter/x_tables.h `XT_FUNCTION_MAXNAMELEN`, less the closing NUL).
+/// The longest name of a chain (linux/netfilter/x_tables.h `XT_FUNCTION_MAXNAMELEN`, less the
+/// closing NUL).
 const CHAIN_MAX: usize = 28;
 
 /// The keys as written.
@@ -56,7 +57,8 @@ impl Config {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is asked of a build without it.
+    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is configured in a build
+    /// without it.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         raw.check()

@@ -56,7 +56,7 @@ pub(super) enum Backend {
     Iptables(Iptables),
 }
 
-/// What only the iptables backend has.
+/// The options that only the iptables backend has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Iptables {
     pub(super) mark_bit: u8,

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(config.gateway(IpFamily::V4), Some("10.0.0.1".parse().unwrap()));
         assert_eq!(config.gateway(IpFamily::V6), Some("fd00::1".parse().unwrap()));
         assert!(config.source_hints);
-        // Not looked at beside a table.
+        // Ignored if a table is configured.
         assert_eq!(
             check(r#"{"table": 5, "gateways": ["x"]}"#).unwrap().gateways,
             [] as [IpAddr; 0]

@@ -337,7 +337,7 @@ mod tests {
                 delete route 172.16.0.0/12 via 192.0.2.1 on link 7
                 delete route fd00::/64 on link 7"#]],
         );
-        // Of a family without address nothing moves.
+        // Nothing moves in a family without an address.
         check(
             &Config { source_hints: true, ..Config::default() },
             &ips[1..],
@@ -371,7 +371,7 @@ mod tests {
         check(&Config { table: Some(150), ..Config::default() }, &ips, &state, expect![""]);
     }
 
-    /// Undone in reverse, the plan leaves what was.
+    /// Undone in reverse, the plan restores the previous state.
     #[test]
     fn every_step_can_be_undone() {
         let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", None)];

@@ -86,7 +86,7 @@ pub(super) struct Vlans {
     pub(super) tagged: BTreeSet<u16>,
     /// VLAN 1 stays on the port.
     pub(super) keep_default: bool,
-    /// Whether VLANs were asked for at all (even an empty trunk does).
+    /// Whether the configuration has VLANs at all (even an empty trunk counts).
     pub(super) wanted: bool,
     /// The access VLAN as configured, which names the gateway's link.
     pub(super) access: Option<u16>,

@@ -19,7 +19,7 @@ pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>
 /// Adds the missing ones, and records them in `made`.
 ///
 /// # Errors
-/// Code 108 for an address that is in the way; code 100 with the kernel's words.
+/// Code 108 for a conflicting address; code 100 with the kernel's words.
 pub(super) fn add(
     host: &mut RouteSocket,
     link: &Link,

@@ -7,14 +7,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `switch` | the bridge itself |
 //! | `gateway` | the addresses of gateways |
 //! | `vlan_gateway` | the link with the gateway of a VLAN |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
-//! | `repair` | CHECK that puts back |
+//! | `repair` | a CHECK that restores |
 //! | `filter` | masquerading and spoof checks |
 
 mod config;

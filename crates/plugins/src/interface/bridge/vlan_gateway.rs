@@ -1,4 +1,5 @@
-//! The link that carries the gateway of a VLAN: one end of a veth pair whose other end is a port of the bridge.
+//! The link that carries the gateway of a VLAN: one end of a veth pair whose other end is a port of
+//! the bridge.
 
 use cni::Error;
 use cni_plugin::codes;

@@ -11,9 +11,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `driver` | finding a driver, and asking it |
-//! | `journal` | what is written down |
+//! | `journal` | the records |
 //! | `network`, `pools` | networks and their pools |
 //! | `link` | the link that a driver lends |
 //! | `connect`, `plan` | ADD |

@@ -18,7 +18,8 @@ use super::driver::{AskError, Driver};
 use super::journal::{Journal, Network, Pool};
 use super::network::{answered_subnet, content};
 
-/// The address space of networks whose driver gives the addresses, as Docker's IPAM `null` names it.
+/// The address space of networks whose driver assigns the addresses; Docker's IPAM `null` has this
+/// name for it.
 const NULL_SPACE: &str = "null";
 
 /// The address space of networks whose addresses come from a CNI plugin.

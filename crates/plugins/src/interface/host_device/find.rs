@@ -26,7 +26,7 @@ pub enum Observed {
     Link(Box<Found>),
     /// A device that is driven by a program.
     UserSpace {
-        /// Its PCI address; empty if only `DPDKMode` says so.
+        /// Its PCI address; empty if only `DPDKMode` indicates it.
         pci_id: String,
     },
 }

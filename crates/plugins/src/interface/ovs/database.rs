@@ -30,7 +30,7 @@ const ASKING_LOCK: &str = "netwright_asks";
 /// How long others may test first. Each takes a moment; a stopped process must not stop the rest.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Tables and columns this plugin writes and reads. Older databases lack some.
+/// Tables and columns that this plugin writes and reads. Older databases lack some.
 const NEEDED: &[(&str, &[&str])] = &[
     ("Open_vSwitch", &["bridges", "next_cfg", "cur_cfg"]),
     ("Bridge", Bridge::COLUMNS),

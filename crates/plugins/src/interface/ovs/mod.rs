@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `vlans` | access, trunk, native |
 //! | `extras` | shaping, tunnels, mirrors, as configured |
 //! | `defaults` | the file with defaults |
@@ -14,13 +14,13 @@
 //! | `database` | the connection, and waiting for the switch |
 //! | `rows` | what is written, as data |
 //! | `connect` | ADD |
-//! | `made` | what ADD has made, and its result |
-//! | `interior` | ports that the switch makes |
+//! | `made` | what ADD has created, and its result |
+//! | `interior` | ports that the switch creates |
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
-//! | `repair` | CHECK that puts back |
+//! | `repair` | a CHECK that restores |
 //! | `sweep` | ports of containers that are gone |
 
 mod chained;

@@ -24,7 +24,7 @@ pub(super) mod ids {
     pub(in super::super) const CONTAINER: &str = "netwright-container";
     /// The interface's name in the container.
     pub(in super::super) const IFNAME: &str = "netwright-ifname";
-    /// The boot in which it was made.
+    /// The boot in which it was created.
     pub(in super::super) const BOOT: &str = "netwright-boot";
     /// The bridge it is a port of.
     pub(in super::super) const BRIDGE: &str = "netwright-bridge";

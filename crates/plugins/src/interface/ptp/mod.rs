@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `plan` | addresses and routes of both ends |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |

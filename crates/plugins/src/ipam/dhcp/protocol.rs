@@ -91,7 +91,7 @@ pub struct Acquire {
     pub client: Client,
 }
 
-/// How servers are asked.
+/// How to ask the servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Client {

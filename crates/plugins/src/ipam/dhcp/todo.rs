@@ -1,4 +1,4 @@
-//! Leases to be released while no daemon runs.
+//! Notes about leases that must be released although no daemon is running.
 //!
 //! The daemon creates a folder beside its socket, `<socket>.todo`, and leaves it there when it
 //! ends. If no daemon answers, DEL puts a note into it; the daemon processes notes when it starts,

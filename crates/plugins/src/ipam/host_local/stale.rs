@@ -123,8 +123,8 @@ mod tests {
         (Reservation { file: file.into(), address, holder }, origin)
     }
 
-    /// Says who is stale of reservations `(container, number, cookie)`: to whose number its path leads, and what else is known of
-    /// the others.
+    /// Names the stale ones of reservations `(container, number, cookie)`. `at_path` lists those to
+    /// whose number their path leads, and `life` is the state of the others.
     fn who(
         all: &[(&str, u64, Option<u64>)],
         asking: Option<(u64, Option<u64>)>,
