@@ -536,7 +536,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     for (link, made) in &bridges {
         put_back_bridge(&mut host, bridge, link, made)?;
     }
-    // The sysctls of VLAN links, which do not depend on the bridge.
+    // The sysctls of VLAN links, which are restored even if the bridge stays.
     for (ifname, was) in made.renamed.iter().chain([&made]).flat_map(|one| &one.took_advertisements)
     {
         if ifname != bridge {

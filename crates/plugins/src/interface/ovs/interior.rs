@@ -133,8 +133,8 @@ pub(super) fn remove_link(
     remove_made(&mut inside, name)
 }
 
-/// Removes a link that the switch has created. A link of the kernel's datapath can only be removed
-/// by the switch, which does so as soon as it runs: until then the link carries nothing.
+/// Removes a link that the switch has created. A link of the kernel's datapath is left to the
+/// switch, which removes it as soon as it runs: until then the link carries nothing.
 fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
     let Some(link) = socket.link_by_name(name).map_err(kernel)? else { return Ok(()) };
     if !MADE.iter().any(|kind| link.is_kind(kind)) {

@@ -194,7 +194,8 @@ impl Ipam {
             return Ok(None);
         };
         let prefix = text.trim_start_matches('/').parse().ok().and_then(bits);
-        // A node that needs more takes another block: a slice need not be as large as there.
+        // A node that needs more takes another block, so a slice need not be as large as with
+        // Whereabouts.
         let bits = prefix.map(|bits| bits.min(MAX_BLOCK_BITS));
         bits.map(Some).ok_or_else(|| {
             invalid(format!("ipam.node_slice_size: {text:?} is no prefix length, such as \"/26\""))
