@@ -70,9 +70,9 @@ impl Daemon {
         Daemon { socket, deadline, longest }
     }
 
-    /// Sends a line and returns the line that comes back, or more than the longest one. The call
-    /// waits for an absent daemon for `start`, and for an answer for `timeout`; both end some time
-    /// before the call's deadline.
+    /// Sends a line and returns the line that comes back; of a line that is too long, more bytes
+    /// than the longest one has. The call waits for an absent daemon for `start`, and for an answer
+    /// for `timeout`; both end some time before the call's deadline.
     ///
     /// # Errors
     /// [`ExchangeError`].
