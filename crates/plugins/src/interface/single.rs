@@ -3,6 +3,7 @@
 //! `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap` and `host-device` differ in what they look up, which
 //! link they create and what CHECK compares; [`SingleLink`] has those parts. Everything else is
 //! here, once.
+//!
 //! | verb | order |
 //! |---|---|
 //! | ADD | configuration, namespace, the name is free, the parent; then the record, the link (down), IPAM, addresses and routes |

@@ -2,8 +2,8 @@
 //! attachment has in a place where both are reachable.
 //!
 //! A [`Place`] is where an attachment is reachable: a bridge, a parent or a device, by the link's
-//! ifindex and VLAN, and the host's routing table, or a VRF's, for those that the host routes to.
-//! Equal addresses in different places are fine. A link keeps its ifindex when it is renamed. A
+//! ifindex and VLAN, and the host's routing table, or a VRF's, for containers that the host routes
+//! to. Equal addresses in different places are fine. A link keeps its ifindex when it is renamed. A
 //! bridge that is created again has another one, so a repair claims the addresses anew
 //! ([`move_to`]).
 //!

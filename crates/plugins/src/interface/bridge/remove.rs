@@ -47,7 +47,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
         .map(|facts| facts.bridge)
         .or_else(|| held_bridge(index, key))
         .or_else(|| configured_bridge(call));
-    // Not while its port may exist: the port would stay without a known owner.
+    // Not while its port may exist: the bridge would stay, without a known owner.
     if let Some(bridge) = bridge.filter(|_| failures.is_empty()) {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),

@@ -87,7 +87,7 @@ pub(super) struct Network {
     pub(super) made: bool,
     /// Whether addresses are requested with a hardware address.
     pub(super) needs_mac: bool,
-    /// Whether the IPAM driver forgets its state at a reboot and must get it again.
+    /// Whether the IPAM driver forgets what was requested and must get it again.
     pub(super) needs_replay: bool,
 }
 

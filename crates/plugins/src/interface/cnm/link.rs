@@ -168,8 +168,8 @@ fn lent_link(
     Ok(found)
 }
 
-/// Returns the link as it came: under its name, and on the host unless the driver had put it into
-/// the container itself. If there is no link to return, that is success.
+/// Restores the link as it came: under its name, and on the host unless the driver had put it into
+/// the container itself. If there is no link to restore, that is success.
 ///
 /// # Errors
 /// Code 100.

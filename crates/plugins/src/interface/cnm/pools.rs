@@ -1,4 +1,4 @@
-//! The pools of a network: an IPAM driver's, a CNI IPAM plugin's, or none's.
+//! The pools of a network: from an IPAM driver, from a CNI IPAM plugin, or from neither.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

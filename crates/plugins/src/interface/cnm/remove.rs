@@ -169,7 +169,8 @@ fn name_of(key: &AttachmentKey) -> EndpointName {
     EndpointName { network_id: network_id(key.network.as_str()), endpoint_id: endpoint_id(key) }
 }
 
-/// Accepts a driver's refusal to undo something and logs it; the rest goes on, as with libnetwork.
+/// Turns a driver's refusal to undo something into a warning (the driver logs it too); the rest goes
+/// on, as with libnetwork.
 fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Error> {
     match done {
         Err(error) if error.is_unsupported() => Ok(()),
