@@ -1,4 +1,4 @@
-//! Calls by starting a process.
+//! Runs each call by starting a process.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -13,21 +13,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Executor, InvokeError, Output, Request, Status, distrust};
 
-/// The most a plugin may write to standard output or to standard error. Results are a few kilobytes; a
-/// plugin that writes without end must not take the runtime's memory with it.
+/// How much a plugin may write to standard output or to standard error. Results are a few
+/// kilobytes; a plugin that writes without end must not exhaust the runtime's memory.
 const OUTPUT_LIMIT: usize = 16 << 20;
 
-/// How long to go on reading after the plugin has ended while a process it left behind keeps a pipe open.
+/// How long to read on after the plugin has ended, while a process that it left behind keeps a pipe
+/// open.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// How long a busy executable (one that is being written, `ETXTBSY`) is tried again: the reference gives an
-/// installer six tries a second apart.
+/// How long to retry starting a busy executable (one that is being written, `ETXTBSY`): the
+/// reference gives an installer six tries a second apart.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// The pause between such tries.
+/// The pause between two such tries.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The variables of [`cni::CallEnv`] beside trace context.
+/// The variables of [`cni::CallEnv`] besides trace context.
 const PROTOCOL_VARIABLES: [&str; 7] = [
     "CNI_COMMAND",
     "CNI_CONTAINERID",
@@ -40,8 +41,8 @@ const PROTOCOL_VARIABLES: [&str; 7] = [
 
 /// Starts a process for each call.
 ///
-/// The process gets the environment given here, the protocol's variables in place of those of the same
-/// name, a process group of its own, and pipes for its three standard files.
+/// The process gets the environment given here, with the protocol's variables replacing those of
+/// the same name, a process group of its own, and pipes for its three standard files.
 #[derive(Debug, Clone, Default)]
 pub struct Exec {
     environment: Vec<(OsString, OsString)>,
@@ -49,9 +50,10 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Takes the environment that plugins inherit, normally the caller's own. The variables that a [`Request`]
-    /// carries come from there alone; all others are inherited, also those that begin with `CNI_`: a delegate
-    /// gets the environment of the plugin that calls it (CNI 1.1.0 §4).
+    /// Creates it with the environment that plugins inherit, normally the caller's own. The
+    /// variables that a [`Request`] carries come only from the request. All others are inherited,
+    /// even those that begin with `CNI_`: a delegate gets the environment of the plugin that calls
+    /// it (CNI 1.1.0 §4).
     pub fn new(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut environment: Vec<_> = environment.into_iter().collect();
         let carried = |key: &str| {
@@ -61,8 +63,9 @@ impl Exec {
         Exec { environment, refuse_untrusted: None }
     }
 
-    /// Runs nothing that somebody else than root could have changed ([`crate::distrust`]), as long as there is a file at
-    /// `setting`. It is looked for at each call.
+    /// Refuses to run anything that a user other than root could have changed
+    /// ([`crate::distrust`]), as long as there is a file at `setting`. Each call checks for the
+    /// file.
     #[must_use]
     pub fn refusing_untrusted_if(mut self, setting: impl Into<PathBuf>) -> Self {
         self.refuse_untrusted = Some(setting.into());
@@ -167,11 +170,11 @@ fn status_of(status: ExitStatus) -> Status {
     }
 }
 
-/// Ends a plugin and what it started in its process group. It is our own child and not yet waited for, so
-/// its number cannot belong to anybody else.
+/// Kills a plugin and its process group. It is our own child and not reaped yet, so its process ID
+/// cannot belong to another process.
 fn kill(child: &mut Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Nothing can be done about a failure: the process is gone or beyond our rights.
+        // A failure has no remedy: the process is gone or beyond our rights.
         let _ = kill_process_group(pid, Signal::KILL);
     }
     let _ = child.wait();
@@ -246,7 +249,7 @@ impl<'a> Conversation<'a> {
         Ok(End::Done(stdout, stderr))
     }
 
-    /// Waits for something to happen; returns whether the process has ended.
+    /// Waits for an event; returns whether the process has ended.
     fn wait(&self, timeout: Option<Duration>, ended: bool) -> io::Result<bool> {
         let mut fds = Vec::with_capacity(4);
         if !ended {
@@ -273,7 +276,7 @@ impl<'a> Conversation<'a> {
                 Ok(written) => self.input = &self.input[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A plugin need not read what it does not want (VERSION).
+                // A plugin need not read what it does not need (VERSION).
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error),
             }
@@ -284,7 +287,7 @@ impl<'a> Conversation<'a> {
 }
 
 impl Sink {
-    /// Reads what is there; returns false when it is too much.
+    /// Reads what is available; returns false when it is too much.
     fn read_some(&mut self) -> io::Result<bool> {
         let Some(pipe) = self.pipe.take() else { return Ok(true) };
         let mut file = std::fs::File::from(pipe);

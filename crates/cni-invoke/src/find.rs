@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use cni::{Error, code};
 
-/// Says why a plugin was not found.
+/// The reason why a plugin was not found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FindError {
     /// The type cannot be the name of an executable.
     #[error("{0}")]
     Type(Error),
-    /// There is nowhere to look.
+    /// There are no directories to search.
     #[error("no paths provided")]
     NoPath,
     /// No directory holds a regular file of that name.
@@ -19,7 +19,7 @@ pub enum FindError {
     Missing {
         /// The type.
         plugin_type: String,
-        /// The directories, in the order they were looked at.
+        /// The directories, in the order in which they were searched.
         path: Vec<PathBuf>,
     },
 }
@@ -42,7 +42,8 @@ fn listed(path: &[PathBuf]) -> String {
     dirs.join(" ")
 }
 
-/// Finds the first regular file named `plugin_type` in `path`; links are followed, the mode is not looked at.
+/// Finds the first regular file named `plugin_type` in `path`. It follows links and ignores the
+/// mode.
 ///
 /// # Errors
 /// [`FindError`].

@@ -1,11 +1,12 @@
-//! Finding a CNI plugin and calling it.
+//! Finds CNI plugins and calls them.
 //!
-//! A plugin is an executable found by its type in the directories of `CNI_PATH` ([`find()`]). Calling it means:
-//! an environment and a standard input go in ([`Request`]), a standard output, a standard error and an exit
-//! status come out ([`Output`]). [`Exec`] starts a process for it. [`Mixed`] calls plugins that this very
-//! executable holds without starting anything, and starts a process for all others; a caller cannot tell the
-//! difference. Both the runtime's side (`netwright-cni-runtime`) and delegating plugins
-//! (`netwright-cni-plugin`) call through the [`Executor`] interface.
+//! A plugin is an executable, found by its type in the directories of `CNI_PATH` ([`find()`]). A
+//! call passes it an environment and a standard input ([`Request`]), and returns its standard
+//! output, its standard error and its exit status ([`Output`]). [`Exec`] starts a process for each
+//! call. [`Mixed`] calls plugins of this very executable without starting a process, and starts one
+//! for all others; a caller cannot tell the difference. Both the runtime's side
+//! (`netwright-cni-runtime`) and delegating plugins (`netwright-cni-plugin`) call through the
+//! [`Executor`] interface.
 //!
 //! This is the only crate that starts plugin processes.
 
@@ -27,10 +28,10 @@ pub use find::{FindError, find};
 pub use mixed::{Builtin, Mixed};
 pub use trust::{Distrust, REQUIRE_TRUSTED_PLUGINS, Reason, distrust};
 
-/// Where distributions put plugins: looked at where nobody says otherwise.
+/// The folders in which distributions install plugins: the default search path.
 pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
-/// What goes into a plugin.
+/// The input of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     /// The protocol's environment.
@@ -39,7 +40,7 @@ pub struct Request {
     pub stdin: Vec<u8>,
 }
 
-/// What comes out of a plugin.
+/// The output of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
     /// Standard output: one JSON object, or nothing.
@@ -62,7 +63,7 @@ pub enum Status {
     Signal(i32),
 }
 
-/// Shown as Go shows it, because failure texts of the reference library end with it.
+/// Formats the status as Go does, because failure texts of the reference library end with it.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,9 +101,9 @@ fn go_signal_name(signal: i32) -> Option<&'static str> {
 
 /// Calls plugins.
 pub trait Executor: fmt::Debug + Send + Sync {
-    /// Calls the plugin behind a path and waits for its end, at the latest until `deadline`.
+    /// Calls the plugin at a path and waits for its end, at the latest until `deadline`.
     ///
-    /// That the plugin itself failed is not an error here; see [`Output::into_stdout`].
+    /// A failure of the plugin itself is not an error here; see [`Output::into_stdout`].
     ///
     /// # Errors
     /// [`InvokeError`] when the plugin could not be started or did not end in time.
@@ -125,7 +126,7 @@ impl<E: Executor + ?Sized> Executor for &E {
     }
 }
 
-/// Says why a plugin did not run to its end.
+/// The reason why a plugin did not run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvokeError {
@@ -134,7 +135,7 @@ pub enum InvokeError {
     Start {
         /// The executable.
         executable: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -143,11 +144,11 @@ pub enum InvokeError {
     Talk {
         /// The executable.
         executable: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// It was ended because its time was up.
+    /// It was killed because its time was up.
     #[error("plugin {executable:?} did not finish within {allowed:?} and was killed")]
     Deadline {
         /// The executable.
@@ -155,7 +156,7 @@ pub enum InvokeError {
         /// How long it had.
         allowed: Duration,
     },
-    /// Somebody else than root can change it, and the administrator wants none such.
+    /// A user other than root can change it, and the administrator does not allow that.
     #[error("plugin {executable:?} is not run: {}", listed(.why))]
     Untrusted {
         /// The executable.
@@ -163,12 +164,12 @@ pub enum InvokeError {
         /// What others can change.
         why: Vec<Distrust>,
     },
-    /// It wrote more than any result can need.
+    /// It wrote more than any result needs.
     #[error("plugin {executable:?} wrote more than {limit} bytes and was killed")]
     TooMuchOutput {
         /// The executable.
         executable: PathBuf,
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
 }
@@ -178,12 +179,12 @@ fn listed(why: &[Distrust]) -> String {
 }
 
 impl InvokeError {
-    /// Returns the error object for it: code 11 when trying again can help, 5 otherwise.
+    /// Returns the error object for it: code 11 when a retry can help, 5 otherwise.
     #[must_use]
     pub fn to_cni(&self) -> cni::Error {
         let code = match self {
             InvokeError::Deadline { .. } => cni::code::TRY_AGAIN_LATER,
-            // Somebody is installing it.
+            // Another process is installing it.
             InvokeError::Start { source, .. }
                 if source.kind() == io::ErrorKind::ExecutableFileBusy =>
             {

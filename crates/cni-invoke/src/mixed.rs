@@ -1,4 +1,4 @@
-//! Calls within this process where the executable found is this one.
+//! Calls plugins within this process if the executable found is this one.
 
 use std::fs;
 use std::io;
@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use crate::{Exec, Executor, InvokeError, Output, Request};
 
-/// The plugins an executable holds.
+/// The plugins of an executable.
 pub trait Builtin: std::fmt::Debug + Send + Sync {
-    /// Calls the plugin of that name; `None` when there is none.
+    /// Calls the plugin of that name; `None` if there is none.
     ///
     /// `executor` is for the plugin's own delegation.
     fn call(
@@ -22,10 +22,10 @@ pub trait Builtin: std::fmt::Debug + Send + Sync {
     ) -> Option<Output>;
 }
 
-/// Calls plugins that this executable holds in process and starts all others.
+/// Calls plugins of this executable in process and starts all others.
 ///
-/// Whether a file is this executable is decided by device and inode, links followed: a wrapper script or
-/// somebody else's plugin of the same name is always executed.
+/// Device and inode decide whether a file is this executable, after following links: a wrapper
+/// script or another project's plugin of the same name is always executed.
 #[derive(Debug)]
 pub struct Mixed<B> {
     builtin: B,
@@ -34,26 +34,26 @@ pub struct Mixed<B> {
 }
 
 impl<B: Builtin> Mixed<B> {
-    /// Takes the running executable as "this one".
+    /// Creates it with the running executable as "this one".
     ///
     /// # Errors
-    /// When `/proc/self/exe` cannot be looked at.
+    /// When the metadata of `/proc/self/exe` cannot be read.
     pub fn new(builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata("/proc/self/exe")?;
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 
-    /// Takes another file as "this one": for a program that holds the same plugins as that file, built with it. A file that is
-    /// replaced by another is executed from then on.
+    /// Creates it with another file as "this one": for a program that contains the same plugins as
+    /// that file, built with it. If the file is replaced, the new one is executed from then on.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// When its metadata cannot be read.
     pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 
-    /// Executes everything, for comparing the two ways.
+    /// Creates one that executes everything, for comparing the two ways.
     #[must_use]
     pub fn always_exec(builtin: B, exec: Exec) -> Self {
         Mixed { builtin, exec, own: None }

@@ -1,4 +1,4 @@
-//! Reading how a plugin's call ended.
+//! Interprets how a plugin's call ended.
 
 use cni::{Error, code};
 
@@ -8,8 +8,8 @@ impl Output {
     /// Returns standard output of a plugin that succeeded, or the error that it reported.
     ///
     /// # Errors
-    /// The plugin's own error object; or, when it left none, code 999 with the reference library's texts:
-    /// `netplugin failed with no error message: …`, `netplugin failed: "stderr": …`,
+    /// The plugin's own error object; or, if it wrote none, code 999 with the reference library's
+    /// texts: `netplugin failed with no error message: …`, `netplugin failed: "stderr": …`,
     /// `netplugin failed but error parsing its diagnostic message "…": …`.
     pub fn into_stdout(self) -> Result<Vec<u8>, Error> {
         if self.status == Status::Success {

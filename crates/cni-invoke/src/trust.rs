@@ -1,6 +1,7 @@
-//! Whether an executable can be another tomorrow without root's doing.
+//! Checks whether a user other than root can replace an executable.
 //!
-//! A plugin runs as root. Who may write its file, or a folder on the way to it, is root at the next ADD.
+//! A plugin runs as root. Anyone who can write its file, or a folder on the path to it, gains root
+//! at the next ADD.
 
 use std::fmt;
 use std::fs::{self, Metadata};
@@ -11,13 +12,13 @@ use std::path::{Path, PathBuf};
 /// change.
 pub const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
-/// Writable by the group, or by everybody.
+/// Writable by the group, or by all users.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// In such a folder nobody removes or renames what is another's (`man 7 inode` S_ISVTX).
+/// In such a folder users cannot remove or rename files of other users (`man 7 inode` S_ISVTX).
 const STICKY: u32 = 0o1000;
 
-/// A file or folder that somebody else than root can change.
+/// A file or folder that a user other than root can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distrust {
     /// The file or folder.
@@ -26,12 +27,12 @@ pub struct Distrust {
     pub reason: Reason,
 }
 
-/// Why a file or folder is not trusted.
+/// The reason why a file or folder is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It belongs to a user that is neither root nor the one that runs this.
+    /// It belongs to a user that is neither root nor the one running this.
     Owner(u32),
-    /// Its group, or everybody, may write to it.
+    /// Its group, or all users, may write to it.
     Mode(u32),
 }
 
@@ -45,8 +46,8 @@ impl fmt::Display for Distrust {
     }
 }
 
-/// Lists what on the way to a file others can change: the file, the folders above it, and where links lead. What is not there
-/// is nobody's.
+/// Lists what other users can change on the path to a file: the file, the folders above it, and the
+/// targets of links. A missing file or folder is not listed.
 #[must_use]
 pub fn distrust(file: &Path) -> Vec<Distrust> {
     let own = rustix::process::geteuid().as_raw();
@@ -69,7 +70,7 @@ pub fn distrust(file: &Path) -> Vec<Distrust> {
 }
 
 fn judge(metadata: &Metadata, own: u32) -> Option<Reason> {
-    // A link's own mode says nothing; its folder does, and what it leads to.
+    // A link's own mode does not matter; its folder and its target do.
     if metadata.file_type().is_symlink() {
         return None;
     }

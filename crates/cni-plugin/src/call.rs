@@ -27,11 +27,12 @@ pub struct Call<'a> {
     pub(crate) version: Version,
     pub(crate) network: NetworkName,
     pub(crate) attachment: Option<AttachmentKey>,
-    /// The interface's name in the container, which is another than the attachment's where somebody has moved it.
+    /// The interface's name in the container, which differs from the attachment's if someone has
+    /// moved it.
     pub(crate) ifname: Option<IfName>,
-    /// The container's namespace, where the guard has opened it.
+    /// The container's namespace, if the guard has opened it.
     pub(crate) netns: Option<Netns>,
-    /// Whether the path is known to lead to another namespace than the one that was attached.
+    /// Whether the path is known to lead to a namespace other than the one that was attached.
     pub(crate) is_another: OnceCell<bool>,
     pub(crate) context: &'a Context<'a>,
     pub(crate) stderr: &'a Mutex<Vec<u8>>,
@@ -44,13 +45,13 @@ impl<'a> Call<'a> {
         self.command
     }
 
-    /// Returns the environment as it was given.
+    /// Returns the environment as given.
     #[must_use]
     pub fn env(&self) -> &CallEnv {
         self.env
     }
 
-    /// Returns the keys every plugin has.
+    /// Returns the keys that every plugin has.
     #[must_use]
     pub fn common(&self) -> &CommonConfig {
         &self.config
@@ -77,7 +78,7 @@ impl<'a> Call<'a> {
     /// Returns the attachment.
     ///
     /// # Panics
-    /// In GC and STATUS, which are not about one attachment.
+    /// In GC and STATUS, which do not concern a single attachment.
     #[must_use]
     pub fn attachment(&self) -> &AttachmentKey {
         self.attachment.as_ref().expect("ADD, DEL and CHECK name an attachment")
@@ -89,8 +90,9 @@ impl<'a> Call<'a> {
         &self.attachment().container_id
     }
 
-    /// Returns the interface's name in the container: the attachment's, unless somebody has moved the interface
-    /// ([`cni::ATTACHED_AS`]). So this is for the namespace and for `prevResult`; what is written down goes by the attachment.
+    /// Returns the interface's name in the container: the attachment's, unless someone has moved
+    /// the interface ([`cni::ATTACHED_AS`]). Use it for the namespace and for `prevResult`; records
+    /// go by the attachment.
     ///
     /// # Panics
     /// As [`Call::attachment`].
@@ -114,7 +116,8 @@ impl<'a> Call<'a> {
             return Ok(netns.clone());
         }
         let netns = self.open_path()?;
-        // Of an interface that was moved the caller knows where it is, and the records where it was.
+        // If an interface was moved, the caller knows its present namespace, and the records the
+        // old one.
         let is_moved = self.config.attached_as.is_some();
         if self.command == Command::Check && !is_moved && self.is_another(&netns) {
             let path = &self.env.netns;
@@ -131,9 +134,9 @@ impl<'a> Call<'a> {
         Netns::open(path).map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))
     }
 
-    /// Opens the container's namespace for removal: `None` when it was not given, is gone, or the path
-    /// has become something else (a file left behind after the mount vanished, another namespace than the one that a record of the
-    /// attachment names).
+    /// Opens the container's namespace for removal. Returns `None` if it was not given, is gone, or
+    /// the path has become something else: a file left behind after the mount vanished, or a
+    /// namespace other than the one in a record of the attachment.
     ///
     /// # Errors
     /// As [`Call::open_any_netns`].
@@ -142,12 +145,12 @@ impl<'a> Call<'a> {
         Ok(found.filter(|found| self.command != Command::Del || !self.is_another(found)))
     }
 
-    /// Opens what the path leads to, for removal: it may be another namespace than the container's ([`Call::is_another`]). Where the
-    /// path cannot be followed, what the attachment's records tell of the namespace leads to it, wherever that may be; where there
-    /// are none, nothing was made in it.
+    /// Opens what the path leads to, for removal: it may be a namespace other than the container's
+    /// ([`Call::is_another`]). If the path cannot be followed, the attachment's records lead to the
+    /// namespace, wherever it is; without records nothing was created in it.
     ///
     /// # Errors
-    /// Code 8 when the path cannot be followed and the namespace may be there.
+    /// Code 8 when the path cannot be followed and the namespace may exist.
     pub fn open_any_netns(&self) -> Result<Option<Netns>, Error> {
         if let Some(netns) = &self.netns {
             return Ok(Some(netns.clone()));
@@ -160,7 +163,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Opens the namespace that the attachment's records tell of, for a path that cannot be followed.
+    /// Opens the namespace in the attachment's records, for a path that cannot be followed.
     fn open_recorded_netns(&self, why: &NetnsError) -> Result<Option<Netns>, Error> {
         let records = Index::new(self.roots()).of_attachment(self.attachment()).found;
         let (noted, census) = (state::noted_in(&records), Census::new());
@@ -175,17 +178,19 @@ impl<'a> Call<'a> {
         Err(Error::from_chain(code::INVALID_NETNS, why).with_details(hint))
     }
 
-    /// Says whether the path that was given leads to another namespace than the one that was attached, as far as a record tells.
+    /// Reports whether the given path leads to a namespace other than the one that was attached, as
+    /// far as a record tells.
     #[must_use]
     pub fn leads_to_another(&self) -> bool {
         self.open_any_netns().ok().flatten().is_some_and(|found| self.is_another(&found))
     }
 
-    /// Says whether what was written down of the attachment names another namespace than this one: a process ID or a name was
-    /// given to another. The plugin's own record is asked, then those of the others; the answer is for the whole call.
+    /// Reports whether the attachment's records name a namespace other than this one: a process ID
+    /// or a name was reused. The plugin's own record decides, then those of the other plugins; the
+    /// answer holds for the whole call.
     ///
-    /// A DEL of an attachment of which nothing was written down looks at all records: a namespace in which another container
-    /// was attached is that one's.
+    /// A DEL of an attachment without a record reads all records: a namespace in which another
+    /// container was attached belongs to that container.
     #[must_use]
     pub fn is_another(&self, found: &Netns) -> bool {
         *self.is_another.get_or_init(|| {
@@ -221,11 +226,12 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Refuses a DEL that is meant for a container that was gone, and came back under its ID: the plugin has written down another
-    /// namespace than those that are known to be gone ([`cni::GONE`]). A plugin asks again under the attachment's lock.
+    /// Refuses a DEL that is meant for a container that was gone and came back under its ID: the
+    /// plugin's record then names a namespace that is not among those known to be gone
+    /// ([`cni::GONE`]). A plugin checks again under the attachment's lock.
     ///
     /// # Errors
-    /// Code 11; nothing is to be changed.
+    /// Code 11; the plugin must not change anything.
     pub fn refuse_if_back(&self) -> Result<(), Error> {
         let Some(gone) = &self.config.gone else { return Ok(()) };
         let record = Index::new(self.roots()).get(self.attachment(), self.plugin).found;
@@ -265,10 +271,10 @@ impl<'a> Call<'a> {
         Ok(args)
     }
 
-    /// Reads what the plugin before this one returned (ADD) or what ADD returned in the end (CHECK, DEL).
+    /// Reads the result of the previous plugin (ADD) or the final result of ADD (CHECK, DEL).
     ///
     /// # Errors
-    /// Code 6 when it cannot be read or is of another family than the configuration's version.
+    /// Code 6 when it cannot be read or belongs to another family than the configuration's version.
     pub fn prev_result(&self) -> Result<Option<AddResult>, Error> {
         self.config.previous(self.version)
     }
@@ -281,8 +287,8 @@ impl<'a> Call<'a> {
         self.prev_result()?.ok_or_else(|| Error::new(code::INVALID_CONFIG, message))
     }
 
-    /// Returns the attachments GC must leave alone; empty when the runtime said that none is valid. GC does not
-    /// reach a plugin when the runtime said nothing.
+    /// Returns the attachments that GC must leave alone; empty if the runtime listed none as valid.
+    /// GC does not reach a plugin if the runtime gave no list.
     #[must_use]
     pub fn valid_attachments(&self) -> &[GcAttachment] {
         let given = self.config.valid_attachments.as_deref();
@@ -293,7 +299,7 @@ impl<'a> Call<'a> {
         self.config.valid_attachments.is_some() || self.config.attachments.is_some()
     }
 
-    /// Says whether GC's list names the attachment.
+    /// Reports whether GC's list names the attachment.
     #[must_use]
     pub fn is_valid_attachment(&self, container_id: &str, ifname: &str) -> bool {
         self.valid_attachments()
@@ -301,13 +307,13 @@ impl<'a> Call<'a> {
             .any(|valid| valid.container_id == container_id && valid.ifname == ifname)
     }
 
-    /// Returns the folders for state.
+    /// Returns the folders that hold state.
     #[must_use]
     pub fn roots(&self) -> &state::Roots {
         self.context.roots
     }
 
-    /// Returns what the call runs in.
+    /// Returns the context of the call.
     #[must_use]
     pub fn context(&self) -> &Context<'a> {
         self.context
@@ -319,7 +325,7 @@ impl<'a> Call<'a> {
         Delegate { call: self, plugin_type, document: self.document }
     }
 
-    /// Returns a plugin that is called with a document of its own.
+    /// Returns a delegated plugin that gets a document of its own.
     #[must_use]
     pub fn delegate_with<'c>(&'c self, plugin_type: &'c str, document: &'c [u8]) -> Delegate<'c> {
         Delegate { call: self, plugin_type, document }
@@ -332,13 +338,14 @@ impl<'a> Call<'a> {
         (!ipam.plugin_type.is_empty()).then(|| self.delegate(&ipam.plugin_type))
     }
 
-    /// Says whether what is removed is what an ADD has just made that failed, this one or one before: nobody has relied on it.
+    /// Reports whether the removal is the undo of a failed ADD, of this call or an earlier one: no
+    /// one has relied on the result.
     #[must_use]
     pub fn is_undo(&self) -> bool {
         self.command == Command::Add || (self.command == Command::Del && self.config.undo)
     }
 
-    /// Writes a warning to standard error: something was not as it should be and we coped.
+    /// Writes a warning to standard error: something was wrong and the plugin coped.
     pub fn warn(&self, message: impl fmt::Display) {
         let message = cni::text::one_line(message);
         let line = format!("{} {}: warning: {message}\n", self.plugin, self.command);

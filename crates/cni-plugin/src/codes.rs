@@ -6,7 +6,7 @@
 pub const KERNEL: u32 = 100;
 /// The kernel or `iptables` refused a change of the packet filter.
 pub const FIREWALL: u32 = 101;
-/// No address is free, or the one asked for is not.
+/// No address is free, or the requested one is not.
 pub const ADDRESS: u32 = 102;
 /// A host port is held by another attachment.
 pub const HOST_PORT: u32 = 103;
@@ -14,7 +14,7 @@ pub const HOST_PORT: u32 = 103;
 pub const DRIFT: u32 = 104;
 /// A file of ours could not be read or written.
 pub const STATE: u32 = 105;
-/// Something of that name exists already.
+/// Something of that name already exists.
 pub const EXISTS: u32 = 106;
 /// A delegated plugin could not be run.
 pub const DELEGATE: u32 = 107;
@@ -24,7 +24,7 @@ pub const CONFLICT: u32 = 108;
 pub const SEVERAL: u32 = 109;
 /// The DHCP daemon does not answer.
 pub const DAEMON: u32 = 110;
-/// A Docker driver is not there, refused, or gave an answer that is no use.
+/// A Docker driver is missing, refused, or gave an unusable answer.
 pub const DRIVER: u32 = 111;
-/// Open vSwitch is not there, refused, or gave an answer that is no use.
+/// Open vSwitch is missing, refused, or gave an unusable answer.
 pub const SWITCH: u32 = 112;

@@ -8,18 +8,18 @@ use cni_invoke::{InvokeError, Request, find};
 
 use crate::{Call, codes};
 
-/// How long a delegate may take where the caller named no deadline: what the kubelet gives a whole sandbox.
-/// Later nobody waits for the answer any more.
+/// How long a delegate may take if the caller set no deadline: as long as the kubelet allows for a
+/// whole sandbox. After that no caller waits for the answer.
 pub const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// How long the DEL after a failed ADD may take at least, though the time for the ADD is used up.
+/// The minimum time for the DEL after a failed ADD, even if the time for the ADD is used up.
 const CLEANUP_TIME: Duration = Duration::from_secs(10);
 
 /// A plugin called by another with the other's configuration, most often for addresses.
 ///
-/// It is looked up in `CNI_PATH`, gets the same bytes on standard input (unless it has others:
-/// [`Call::delegate_with`](crate::Call::delegate_with), [`Delegate::gc_keeping`]) and the same environment but for the verb, and
-/// its standard error joins the caller's.
+/// It is looked up in `CNI_PATH`. It gets the same bytes on standard input (unless it has others:
+/// [`Call::delegate_with`](crate::Call::delegate_with), [`Delegate::gc_keeping`]) and the same
+/// environment except for the verb. Its standard error joins the caller's.
 #[derive(Debug, Clone, Copy)]
 pub struct Delegate<'c> {
     pub(crate) call: &'c Call<'c>,
@@ -34,18 +34,19 @@ impl Delegate<'_> {
         self.plugin_type
     }
 
-    /// Says whether it is there to be called.
+    /// Reports whether its executable exists.
     #[must_use]
     pub fn is_there(&self) -> bool {
         find(self.plugin_type, &self.call.env.plugin_path()).is_ok()
     }
 
-    /// Runs ADD, and DEL when it failed or left no result that can be read (CNI 1.1.0 §4 "Delegated plugin
-    /// execution procedure"): the caller has nothing to undo then.
+    /// Runs ADD, and DEL if ADD failed or left no readable result (CNI 1.1.0 §4 "Delegated plugin
+    /// execution procedure"): the caller then has nothing to undo.
     ///
     /// # Errors
-    /// The delegate's own error, unchanged; code 7 when it is not found, or is the plugin that calls; code 107
-    /// when it does not run; code 11 when it did not end in time. When the DEL failed too, the details say so.
+    /// The delegate's own error, unchanged; code 7 when it is not found, or is the calling plugin
+    /// itself; code 107 when it does not run; code 11 when it did not end in time. If the DEL
+    /// failed too, the details say so.
     pub fn add(&self) -> Result<AddResult, Error> {
         let failure = match self.run(Command::Add, self.deadline()) {
             Ok(stdout) => match AddResult::parse(&stdout, self.call.version) {
@@ -75,7 +76,7 @@ impl Delegate<'_> {
         self.silent(Command::Del)
     }
 
-    /// Runs CHECK, which only checks, though the call repairs.
+    /// Runs CHECK without repair, even if the call repairs.
     ///
     /// # Errors
     /// As [`Delegate::add`].
@@ -88,8 +89,8 @@ impl Delegate<'_> {
         Delegate { document: &document.to_vec(), ..*self }.silent(Command::Check)
     }
 
-    /// Runs the CHECK of a call that repairs: the delegate gets the same request, puts back and checks. Returns what it put
-    /// back.
+    /// Runs the CHECK of a call that repairs: the delegate gets the same request, repairs and
+    /// checks. Returns what it restored.
     ///
     /// # Errors
     /// As [`Delegate::add`].
@@ -106,7 +107,8 @@ impl Delegate<'_> {
         self.silent(Command::Gc)
     }
 
-    /// Runs GC so that what it keeps for some attachments stays too, as if the runtime had named them as valid.
+    /// Runs GC so that the delegate also keeps what some more attachments have, as if the runtime
+    /// had listed them as valid.
     ///
     /// # Errors
     /// As [`Delegate::add`].
@@ -117,7 +119,7 @@ impl Delegate<'_> {
             ifname: key.ifname.to_string(),
         });
         let valid: Vec<_> = self.call.valid_attachments().iter().cloned().chain(kept).collect();
-        // The second was its name before CNI 1.1.0 was final.
+        // The second key was its name before CNI 1.1.0 was final.
         document.set_value("cni.dev/valid-attachments", &valid);
         if document.get("cni.dev/attachments").is_some() {
             document.set_value("cni.dev/attachments", &valid);
@@ -139,7 +141,7 @@ impl Delegate<'_> {
         })
     }
 
-    /// Runs any verb, undoing nothing; returns what it printed.
+    /// Runs any verb without undoing anything; returns what the plugin printed.
     ///
     /// # Errors
     /// As [`Delegate::add`].
@@ -173,7 +175,7 @@ impl Delegate<'_> {
     }
 }
 
-/// Why a delegate gave no answer that counts.
+/// The reason why a delegate gave no usable answer.
 enum Failure {
     /// It never ran: there is nothing to undo.
     NotRun(Error),

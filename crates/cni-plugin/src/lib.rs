@@ -22,9 +22,9 @@ pub use serve::{Serve, answer, serve};
 
 /// A CNI plugin: what it does for each verb.
 ///
-/// VERSION is answered from [`Plugin::versions`]. Before any method runs, the environment, the network's
-/// name, the version and, for ADD and DEL, the namespace have been checked in the order and with the words
-/// of the reference library; see [`respond()`].
+/// VERSION is answered from [`Plugin::versions`]. Before any method runs, [`respond()`] checks the
+/// environment, the network's name, the version and, for ADD and DEL, the namespace, in the order
+/// and with the words of the reference library.
 pub trait Plugin: Debug + Send + Sync {
     /// Returns the plugin's type: the name of its executable.
     fn name(&self) -> &'static str;
@@ -34,34 +34,36 @@ pub trait Plugin: Debug + Send + Sync {
         Version::ALL
     }
 
-    /// Connects the container, or changes a connection that the plugins before it made.
+    /// Connects the container, or changes a connection that the previous plugins created.
     ///
     /// # Errors
-    /// Anything that keeps the attachment from being complete. Whatever was done has been undone.
+    /// Anything that keeps the attachment from being complete. ADD has then undone whatever it did.
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error>;
 
-    /// Removes everything that ADD made. What is already gone is success; one failing step does not stop
-    /// the others.
+    /// Removes everything that ADD created. What is already gone is success; one failing step does
+    /// not stop the others.
     ///
     /// # Errors
-    /// When something that ADD made is still there.
+    /// When something that ADD created still exists.
     fn del(&self, call: &Call<'_>) -> Result<(), Error>;
 
-    /// Verifies that everything ADD made is there.
+    /// Verifies that everything that ADD created exists.
     ///
     /// # Errors
     /// Names what is missing or different.
     fn check(&self, call: &Call<'_>) -> Result<(), Error>;
 
-    /// Puts back what ADD made and somebody changed, as far as that is possible under a running container, and returns a
-    /// line for each thing put back. It runs before [`Plugin::check`] in a CHECK that asks for it ([`cni::REPAIR`]), which
-    /// judges what came of it; a plugin that has nothing it could put back needs no such method.
+    /// Restores what ADD created and someone changed, as far as that is possible under a running
+    /// container, and returns a line for each restored thing. It runs before [`Plugin::check`] in a
+    /// CHECK that asks for it ([`cni::REPAIR`]), and that check judges the outcome. A plugin that
+    /// cannot restore anything needs no such method.
     ///
-    /// It is idempotent, changes nothing that is as ADD left it, takes nothing from another owner, and never gives a
-    /// container an address that is not reserved for it. Nothing is put back for an attachment that a DEL removes at the same time.
+    /// It is idempotent, changes nothing that is as ADD left it, takes nothing from another owner,
+    /// and never gives a container an address that is not reserved for it. It restores nothing for
+    /// an attachment that a DEL removes at the same time.
     ///
     /// # Errors
-    /// What could not be put back, all together.
+    /// What could not be restored, all together.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let _ = call;
         Ok(Vec::new())
@@ -73,9 +75,10 @@ pub trait Plugin: Debug + Send + Sync {
     /// What could not be removed, all together.
     fn gc(&self, call: &Call<'_>) -> Result<(), Error>;
 
-    /// Reads the configuration with the same parser as ADD, and refuses what ADD would refuse on every host. It looks at
-    /// nothing but the files that the configuration names as part of itself, and changes nothing. What a runtime says at ADD alone
-    /// (`CNI_ARGS`, `runtimeConfig`) is not missed. STATUS begins with it; [`examine`] asks it without a verb, for `lint`.
+    /// Reads the configuration with the same parser as ADD, and refuses what ADD would refuse on
+    /// every host. It reads only the files that the configuration names as part of itself, and
+    /// changes nothing. It does not require what a runtime passes only to ADD (`CNI_ARGS`,
+    /// `runtimeConfig`). STATUS begins with it; [`examine`] runs it without a verb, for `lint`.
     ///
     /// # Errors
     /// As ADD; the details name the key and what to write instead.
@@ -84,21 +87,23 @@ pub trait Plugin: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Refuses what stands in the way of every ADD on this host: a link of another kind under the bridge's name, a parent that carries
-    /// less than the MTU. It needs no privilege and changes nothing. What is missing may come, and is no error here: that is told
-    /// by [`Plugin::status`]. It is asked behind [`Plugin::validate`].
+    /// Refuses what would make every ADD on this host fail: a link of another kind under the
+    /// bridge's name, or a parent with a smaller MTU. It needs no privilege and changes nothing.
+    /// Something that is missing may appear later and is not an error here; [`Plugin::status`]
+    /// reports it. It runs after [`Plugin::validate`].
     ///
     /// # Errors
-    /// As ADD, naming what stands in the way.
+    /// As ADD, naming the obstacle.
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
         let _ = call;
         Ok(())
     }
 
-    /// Says whether ADD would be served now. [`Plugin::validate`] and [`Plugin::fits_host`] have been asked before.
+    /// Reports whether ADD would be served now. [`Plugin::validate`] and [`Plugin::fits_host`] have
+    /// run before.
     ///
     /// # Errors
-    /// Code 50 or 51 with what is in the way.
+    /// Code 50 or 51, naming the obstacle.
     fn status(&self, call: &Call<'_>) -> Result<(), Error>;
 
     /// Lists the keys of a configuration that this plugin would not read, for `lint`.
@@ -113,17 +118,18 @@ pub trait Plugin: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Lists the keys that this plugin takes for the sake of configurations written for another program and passes over, each with a clause
-    /// that says why, for `lint`. Those of a plugin that hands out addresses are keys of `ipam`.
+    /// Lists the keys that this plugin accepts for configurations of another program and ignores,
+    /// each with a clause that gives the reason, for `lint`. Those of an IPAM plugin are keys of
+    /// `ipam`.
     fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 }
 
-/// What a plugin needs beside its call: where its state lives, how it calls others, until when.
+/// What a plugin needs besides its call: where its state is, how it calls others, and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The folders for state.
+    /// The folders that hold state.
     pub roots: &'a state::Roots,
     /// How delegated plugins are called.
     pub executor: &'a dyn Executor,

@@ -1,4 +1,4 @@
-//! The checks every call passes before a plugin sees it, and the form of every answer.
+//! The checks that every call passes before a plugin sees it, and the form of every answer.
 
 use std::cell::OnceCell;
 use std::io::Read;
@@ -16,30 +16,35 @@ use serde::Serialize;
 
 use crate::{Call, Context, Plugin};
 
-/// The most a configuration may be. Real ones are a few kilobytes, and a list of valid attachments is a few
-/// megabytes on the largest node; input without end must not take the node's memory.
+/// The largest configuration that is accepted. Real ones are a few kilobytes, and a list of valid
+/// attachments is a few megabytes on the largest node; endless input must not exhaust the node's
+/// memory.
 const STDIN_LIMIT: u64 = 16 << 20;
 
-/// The most that VERSION reads. Callers send a version, some a whole configuration.
+/// How much VERSION reads at most. Callers send a version, some a whole configuration.
 const VERSION_LIMIT: usize = 64 << 10;
 
 /// Answers one call of a plugin: the checks, the plugin's method, the answer's form.
 ///
-/// The order decides which of several errors is reported, and is the reference library's, with one
-/// exception: the namespace guard runs before ADD and DEL, not after them. Standard input is not touched when the
-/// environment is already wrong. VERSION reads it to the end of one object, for the version to answer in, and needs none:
-/// a process whose caller may leave it open must let it end by itself.
+/// The order decides which of several errors is reported. It is the reference library's, with one
+/// exception: the namespace guard runs before ADD and DEL, not after them. If the environment is
+/// already wrong, standard input is not read. VERSION reads it to the end of one object, to learn
+/// the version for the answer, and works without input: a process whose caller may leave standard
+/// input open must end it by itself.
 ///
-/// 1. No verb at all: a line about the plugin on standard error, success. VERSION: the versions, success.
+/// 1. No verb at all: a line about the plugin on standard error, success. VERSION: the versions,
+///    success.
 /// 2. Environment: a malformed ID or interface name, then all missing variables at once (code 4).
 /// 3. Standard input (code 5), JSON (6), the network's name (7), the verb (4).
-/// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it (1), and only then
-///    the keys that every plugin has (6): what a later version means by them is not ours to judge.
-/// 5. ADD: the container's namespace is not the plugin's own (8). DEL works without a namespace that is: the path's process is
-///    gone, and another of the host has its number.
-/// 6. GC: a list of valid attachments that names some by halves is refused (7), none at all collects nothing.
+/// 4. Whether the configuration's version has the verb (1 or 6), whether the plugin supports it
+///    (1), and only then the keys that every plugin has (6): we do not judge what a later version
+///    means by them.
+/// 5. ADD: the container's namespace is not the plugin's own (8). If it is, DEL works without a
+///    namespace: the path's process is gone, and another process of the host has its number.
+/// 6. GC: a list of valid attachments with an incomplete entry is refused (7); without a list GC
+///    collects nothing.
 ///
-/// A panic of the plugin becomes code 999 where the profile unwinds; where it aborts, `main` sets a hook.
+/// A panic of the plugin becomes code 999 if the profile unwinds; if it aborts, `main` sets a hook.
 pub fn respond(
     plugin: &dyn Plugin,
     env: &CallEnv,
@@ -68,11 +73,12 @@ pub fn respond(
     }
 }
 
-/// Adds what to do about the system's answer, if that is the cause: whoever reads the runtime's log has only this.
+/// Adds what to do about the system's answer, if that is the cause: someone who reads the runtime's
+/// log sees nothing else.
 fn with_remedy(error: Error) -> Error {
     let told = format!("{}; {}", error.msg, error.details);
     match kernel::remedy::of(&told) {
-        // That a plugin's file cannot be run is a question of its mode, whoever asks.
+        // Whether a plugin's file can be run depends on its mode, whoever the caller is.
         _ if error.code == crate::codes::DELEGATE => error,
         Some(remedy) if !told.contains(remedy) => error.with_details(remedy),
         _ => error,
@@ -131,7 +137,8 @@ fn run(
     let without;
     let (netns, env) = match guarded {
         Ok(()) => (netns, env),
-        // What a plugin made is found by its marks and records; nothing in this namespace is the container's.
+        // Marks and records lead to what a plugin created; nothing in this namespace is the
+        // container's.
         Err(_) if command == Command::Del => {
             without = CallEnv { netns: String::new(), ..env.clone() };
             (None, &without)
@@ -170,7 +177,7 @@ fn run(
     };
     let answer = dispatch(plugin, &call);
     match &answer {
-        // Who repairs asks often, and tells what came of it himself.
+        // A repairing caller checks often, and reports the result itself.
         Ok(_) if call.config.repair => tracing::debug!("done"),
         Err(error) if call.config.repair => {
             tracing::debug!(code = error.code, err = %error, "not as it was made");
@@ -186,7 +193,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         Command::Add => {
             let result = plugin.add(call)?;
             result.write_indented(call.version).map_err(|error| {
-                // The version cannot express what was made, so it must not stay.
+                // The version cannot express the result, so what was created must be removed.
                 match plugin.del(call) {
                     Ok(()) => error,
                     Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
@@ -219,16 +226,18 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// What ADD would refuse because of the host is for STATUS a plugin that is not available.
+/// Turns what ADD would refuse because of the host into STATUS's answer that the plugin is not
+/// available.
 fn as_unavailable(error: Error) -> Error {
     Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }
 }
 
-/// Shows a plugin a configuration outside of any verb, as a call about no container: for [`Plugin::validate`] and
-/// [`Plugin::fits_host`].
+/// Shows a plugin a configuration outside of any verb, as a call without a container: for
+/// [`Plugin::validate`] and [`Plugin::fits_host`].
 ///
 /// # Errors
-/// Those of the checks that every call passes: the network's name, the version, the keys that every plugin has.
+/// Those of the checks that every call passes: the network's name, the version, the keys that every
+/// plugin has.
 pub fn examine<T>(
     plugin: &dyn Plugin,
     document: &[u8],
@@ -242,7 +251,7 @@ pub fn examine<T>(
     let stderr = Mutex::default();
     let call = Call {
         plugin: plugin.name(),
-        // The verb that is about no container and changes nothing.
+        // The verb that concerns no container and changes nothing.
         command: Command::Status,
         env,
         config,
@@ -259,7 +268,7 @@ pub fn examine<T>(
     Ok(ask(&call))
 }
 
-/// Refuses to say that everything is removed when something that may speak of more could not be read.
+/// Refuses to report that everything is removed if a record that may name more could not be read.
 fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
     match call.context.roots.unread() {
         None => Ok(()),
@@ -272,14 +281,15 @@ fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-/// Puts back, then checks: the check decides. What was put back is the answer, or part of the error's details.
+/// Repairs, then checks: the check decides. The answer, or the details of the error, list what was
+/// restored.
 fn repair(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
     let repaired = plugin.repair(call);
     let checked = plugin.check(call);
     match (repaired, checked) {
         (Ok(lines), Ok(())) => Ok(Repaired { lines }.to_json()),
         (Err(failed), Ok(())) => {
-            // All is well in spite of it.
+            // The check passed in spite of it.
             call.warn(format_args!("could not put back everything: {failed}"));
             Ok(Repaired::default().to_json())
         }
@@ -294,7 +304,8 @@ fn repair(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Refuses a list that names an attachment by halves: whoever wrote it meant one that would be collected.
+/// Refuses a list with an incomplete attachment: its author meant to protect one that GC would
+/// collect.
 fn refuse_half_names(call: &Call<'_>) -> Result<(), Error> {
     let by_halves =
         |valid: &&GcAttachment| valid.container_id.is_empty() || valid.ifname.is_empty();
@@ -321,8 +332,8 @@ fn about(plugin: &dyn Plugin, context: &Context<'_>) -> String {
     )
 }
 
-/// CNI 1.1.0 §5 "Version": `cniVersion` is the value on input. Where there is none, or none that is a version, it is the
-/// newest, as the reference's always is.
+/// Answers VERSION. CNI 1.1.0 §5 "Version": `cniVersion` is the value on input. If that is missing
+/// or is not a version, it is the newest, as the reference's always is.
 fn version_reply(plugin: &dyn Plugin, stdin: &mut dyn Read) -> Vec<u8> {
     #[derive(Serialize)]
     struct Reply<'v> {
@@ -340,7 +351,7 @@ fn version_reply(plugin: &dyn Plugin, stdin: &mut dyn Read) -> Vec<u8> {
     text
 }
 
-/// Reads until an object has ended, without waiting for what comes behind it; an error ends it too.
+/// Reads until an object has ended, without waiting for what follows it; an error ends it too.
 fn one_object(stdin: &mut dyn Read) -> Vec<u8> {
     let (mut document, mut chunk) = (Vec::new(), [0; 512]);
     while document.len() < VERSION_LIMIT {
@@ -357,7 +368,7 @@ fn one_object(stdin: &mut dyn Read) -> Vec<u8> {
     document
 }
 
-/// Checks the variables a verb requires. Malformed values are reported before missing ones.
+/// Checks the variables that a verb requires. Malformed values are reported before missing ones.
 fn check_environment(command: Option<Command>, env: &CallEnv) -> Result<(), Error> {
     use Command::{Add, Check, Del, Gc, Status};
     let about_container = matches!(command, Some(Add | Del | Check));
@@ -394,8 +405,8 @@ fn check_environment(command: Option<Command>, env: &CallEnv) -> Result<(), Erro
     ))
 }
 
-/// Refuses a value that was not UTF-8 and holds replacement characters now: it would be another path, which DEL
-/// takes for a namespace that is gone, or another interface.
+/// Refuses a value that was not UTF-8 and now contains replacement characters: it would be another
+/// path, which DEL would consider a namespace that is gone, or another interface.
 fn refuse_replaced(variable: &str, value: &str) -> Result<(), Error> {
     if !value.contains(char::REPLACEMENT_CHARACTER) {
         return Ok(());
@@ -482,7 +493,8 @@ fn check_version(
     )
 }
 
-/// Opens the container's namespace, once for the whole call. A path that cannot be opened is left to the verb.
+/// Opens the container's namespace, once for the whole call. The verb handles a path that cannot be
+/// opened.
 fn container_netns(env: &CallEnv) -> Option<Netns> {
     if env.netns.is_empty() || env.overrides_netns() {
         return None;

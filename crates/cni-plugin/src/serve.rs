@@ -10,7 +10,8 @@ use cni_invoke::{Exec, Output, Status};
 
 use crate::{Context, Plugin, respond};
 
-/// The world of a plugin's process: passed in by `main`, so that nothing below it reads globals.
+/// The inputs and outputs of a plugin's process: passed in by `main`, so that nothing below it
+/// reads globals.
 pub struct Serve<'a> {
     /// The environment, normally [`std::env::vars_os`].
     pub environment: Vec<(OsString, OsString)>,
@@ -18,11 +19,11 @@ pub struct Serve<'a> {
     pub stdin: &'a mut dyn Read,
     /// Standard output: the protocol.
     pub stdout: &'a mut dyn Write,
-    /// Standard error: words.
+    /// Standard error: free text.
     pub stderr: &'a mut dyn Write,
-    /// The folders for state.
+    /// The folders that hold state.
     pub roots: state::Roots,
-    /// The version to print when asked what this is.
+    /// The version to print when the plugin is asked what it is.
     pub build: &'a str,
 }
 
@@ -34,7 +35,7 @@ impl std::fmt::Debug for Serve<'_> {
 
 impl Serve<'_> {
     /// Returns the protocol's part of the environment. Values that are not UTF-8 are passed on with
-    /// replacement characters, which the checks then refuse where they name an object.
+    /// replacement characters, which the checks then refuse if they name an object.
     #[must_use]
     pub fn call_env(&self) -> CallEnv {
         // The rest of an environment may be long.
@@ -46,13 +47,15 @@ impl Serve<'_> {
         CallEnv::from_vars(vars.map(|(key, value)| (key.to_owned(), text(value))))
     }
 
-    /// Writes an answer to the standard files and returns the exit code it stands for: an answer that nobody can read, because
-    /// it cannot be written or its reader has gone away, is a failure. Nothing that befalls standard error keeps the answer back.
+    /// Writes an answer to the standard files and returns its exit code. If the answer cannot be
+    /// written or its reader is gone, that is a failure. A problem with standard error does not
+    /// stop the answer.
     ///
-    /// That the reader is gone can be told only where SIGPIPE is ignored, as Rust's runtime does before `main`.
+    /// That the reader is gone can only be detected if SIGPIPE is ignored, as Rust's runtime does
+    /// before `main`.
     pub fn write(&mut self, output: &Output) -> ExitCode {
-        // The words are a courtesy, the answer is the protocol: a full disk behind the log must not turn a
-        // success into a failure, nor swallow a result.
+        // Standard error is optional, the answer is the protocol: a full disk under the log must
+        // neither turn a success into a failure nor lose a result.
         let _ = self.stderr.write_all(&output.stderr);
         let written = self.stdout.write_all(&output.stdout).and_then(|()| self.stdout.flush());
         match written {
@@ -62,8 +65,9 @@ impl Serve<'_> {
     }
 }
 
-/// Answers one call, writes the answer, and returns the exit code. An ADD whose result cannot be written, or whose reader is gone,
-/// is undone: nobody would know what was made.
+/// Answers one call, writes the answer, and returns the exit code. If the result of an ADD cannot
+/// be written, or its reader is gone, the ADD is undone: its caller would not know what was
+/// created.
 pub fn answer(
     plugin: &dyn Plugin,
     env: &CallEnv,
@@ -90,14 +94,14 @@ pub fn answer(
     code
 }
 
-/// Makes the configuration of an ADD that of the DEL which undoes it.
+/// Turns the configuration of an ADD into that of the DEL that undoes it.
 fn undoing(config: &[u8]) -> Vec<u8> {
     let Ok(mut object) = Object::parse(config) else { return config.to_owned() };
     object.set_value(cni::UNDO, &true);
     object.to_vec()
 }
 
-/// Standard input that keeps what was read of it.
+/// Standard input that keeps what was read from it.
 struct Kept<'a> {
     stdin: &'a mut dyn Read,
     read: Vec<u8>,
@@ -111,7 +115,7 @@ impl Read for Kept<'_> {
     }
 }
 
-/// Runs a plugin as the whole of a process: delegated plugins are executed.
+/// Runs a plugin as a whole process: delegated plugins are executed.
 #[must_use]
 pub fn serve(plugin: &dyn Plugin, mut world: Serve<'_>) -> ExitCode {
     let env = world.call_env();

@@ -1,14 +1,15 @@
 //! Address pools, and the folder in which the reference's `host-local` plugin keeps them.
 //!
-//! Two halves that do not know each other:
+//! Two independent halves:
 //!
-//! - [`range`] and [`plan`] are arithmetic: which addresses there are, and which one is next. The only thing
-//!   they ask of the world is [`plan::Occupancy`].
-//! - [`store`] is the folder: byte for byte what the reference writes and reads, so that one may move from the
-//!   Go plugins to ours, and back, with containers running.
+//! - [`range`] and [`plan`] are arithmetic: which addresses exist, and which one is next. Their
+//!   only input from outside is [`plan::Occupancy`].
+//! - [`store`] is the folder: byte for byte what the reference writes and reads, so that a node can
+//!   switch from the Go plugins to ours, and back, with containers running.
 //!
-//! [`store::Locked::allocate`] joins them: under one hold of the network's lock it looks, plans for *all* range
-//! sets, and only then writes. Nothing here knows of links, or of where the folder is: paths are passed in.
+//! [`store::Locked::allocate`] joins them: while it holds the network's lock once, it reads, plans
+//! for *all* range sets, and only then writes. Nothing here knows about links, or where the folder
+//! is: paths are passed in.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

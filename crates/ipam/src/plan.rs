@@ -1,7 +1,8 @@
-//! Which address is next.
+//! Chooses the next addresses.
 //!
-//! [`plan`] decides for all range sets at once and touches nothing, so a request that cannot be met whole
-//! leaves no trace. The order of addresses, of checks and the words of the errors are the reference's.
+//! [`plan`] decides for all range sets at once and changes nothing, so a request that cannot be met
+//! completely leaves no trace. The order of addresses and of checks and the words of the errors are
+//! the reference's.
 
 use std::net::IpAddr;
 
@@ -10,21 +11,22 @@ use ipnet::IpNet;
 use crate::range::{RangeSet, RangeSets};
 use crate::store::{Holder, Owner};
 
-/// What planning asks of a store. Answers must hold still while it runs.
+/// What planning reads from a store. Answers must not change while it runs.
 pub trait Occupancy {
-    /// Says whether an address must not be handed out.
+    /// Returns whether an address must not be assigned.
     fn is_taken(&self, address: IpAddr) -> bool;
 
-    /// Says who holds a taken address, for the error that says so.
+    /// Returns the holder of a taken address, for the error message.
     fn holder(&self, address: IpAddr) -> Option<Holder>;
 
-    /// Lists the addresses an attachment holds, those of its container in the old format included.
+    /// Lists the addresses that an attachment holds, including those of its container in the old
+    /// format.
     fn held_by(&self, owner: &Owner) -> Vec<IpAddr>;
 
-    /// Returns the address last handed out from a range set.
+    /// Returns the address that was last assigned from a range set.
     fn last_reserved(&self, set: usize) -> Option<IpAddr>;
 
-    /// Counts the taken addresses in a range set. Asked only when none is free.
+    /// Counts the taken addresses in a range set. Called only if none is free.
     fn used(&self, set: &RangeSet) -> u128;
 
     /// Finds the first address of a range set's ring that is neither taken nor withheld.
@@ -50,47 +52,47 @@ pub struct Assignment {
     pub gateway: IpAddr,
 }
 
-/// Says why no addresses were chosen.
+/// The reason why no addresses were chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A range set gives none.
+    /// A range set gives no address.
     #[error("failed to allocate for range {index}")]
     Set {
         /// The set, counted from 0.
         index: usize,
-        /// Why.
+        /// The reason.
         source: SetError,
     },
-    /// Addresses were asked for that are in no range set, or are a second one in the same set.
+    /// Requested addresses are in no range set, or are a second one in the same set.
     #[error("failed to allocate all requested IPs:{}", addresses.iter().fold(String::new(), |text, address| format!("{text} {address}")))]
     Unsatisfied {
-        /// The addresses, in the order they were asked for.
+        /// The addresses, in the order in which they were requested.
         addresses: Vec<IpAddr>,
     },
 }
 
-/// Says why a range set gives no address.
+/// The reason why a range set gives no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
-    /// The address asked for is a gateway.
+    /// The requested address is a gateway.
     #[error("requested ip {address} is subnet's gateway")]
     Gateway {
         /// The address.
         address: IpAddr,
     },
-    /// The address asked for is taken.
+    /// The requested address is taken.
     #[error("requested IP address {address} is not available in range set {set}")]
     Taken {
         /// The address.
         address: IpAddr,
         /// The set.
         set: RangeSet,
-        /// Who has it.
+        /// Its holder.
         holder: Option<Holder>,
     },
-    /// The attachment has an address of this set.
+    /// The attachment already has an address of this set.
     #[error("{address} has been allocated to {container_id}, duplicate allocation is not allowed")]
     Duplicate {
         /// The address it has.
@@ -105,15 +107,15 @@ pub enum SetError {
         set: RangeSet,
         /// How many are taken.
         used: u128,
-        /// How many could be handed out.
+        /// How many could be assigned.
         capacity: u128,
     },
 }
 
 /// Chooses one address of each range set.
 ///
-/// Each set takes the first of `requested` that lies in it; the same address may be asked for more than once.
-/// A set without a requested address goes on after the address it gave last.
+/// Each set takes the first of `requested` that lies in it; the same address may be requested more
+/// than once. A set without a requested address continues after the address that it gave last.
 ///
 /// # Errors
 /// [`PlanError`], for the first set that gives none.

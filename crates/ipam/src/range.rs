@@ -1,8 +1,9 @@
-//! Which addresses there are.
+//! Ranges of addresses.
 //!
-//! A *range* is a run of addresses of one subnet, a *range set* one or more ranges of one family, from which
-//! an attachment gets one address, and the *range sets* of a network give an attachment all its addresses.
-//! The rules and the words of the errors are the reference's, upper case included: callers match on them.
+//! A *range* is a run of addresses of one subnet. A *range set* is one or more ranges of one
+//! family, from which an attachment gets one address. The *range sets* of a network give an
+//! attachment all its addresses. The rules and the words of the errors are the reference's, upper
+//! case included: callers match on them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,35 +11,36 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-/// A range as configurations write it, not yet judged.
+/// A range as configurations write it, not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RangeSpec {
     /// The subnet; its address must have no host bits.
     #[serde(deserialize_with = "deserialize_subnet")]
     pub subnet: Option<IpNet>,
-    /// The first address to hand out; the one after the network's when absent.
+    /// The first address to assign; the one after the network's if absent.
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
     pub range_start: Option<IpAddr>,
-    /// The last address to hand out; the last of the subnet when absent, for IPv4 the one before.
+    /// The last address to assign; if absent, the last of the subnet, for IPv4 the one before.
     #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
     pub range_end: Option<IpAddr>,
-    /// The gateway, which is never handed out; the address after the network's when absent.
+    /// The gateway, which is never assigned; the address after the network's if absent.
     #[serde(with = "cni::text::optional_ip")]
     pub gateway: Option<IpAddr>,
 }
 
 /// Reads a subnet for a field that may be absent.
 ///
-/// An IPv4 subnet written as IPv6 is kept as it is written, for [`RangeError::FamilyMismatch`] to be told.
+/// An IPv4 subnet written as IPv6 is kept as it is written, so that [`RangeError::FamilyMismatch`]
+/// can be reported.
 ///
 /// # Errors
-/// `invalid CIDR address: X`, as Go says it.
+/// `invalid CIDR address: X`, in Go's words.
 pub fn deserialize_subnet<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<IpNet>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    // Go's grammar first, which is the stricter one.
+    // Go's grammar comes first, because it is stricter.
     match (cni::text::parse_cidr(&text), text.parse()) {
         (Some(_), Ok(subnet)) => Ok(Some(subnet)),
         _ => Err(serde::de::Error::custom(format_args!("invalid CIDR address: {text}"))),
@@ -54,7 +56,7 @@ pub struct Range {
     gateway: IpAddr,
 }
 
-/// Says why a range makes no sense.
+/// The reason why a range is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
@@ -70,14 +72,14 @@ pub enum RangeError {
     /// The subnet is an IPv4 address written as IPv6 with an IPv6 prefix length.
     #[error("IPNet IP and Mask version mismatch")]
     FamilyMismatch,
-    /// The subnet is written by an address within it.
+    /// The subnet is written with an address within it.
     #[error(
         "Network has host bits set. For a subnet mask of length {prefix_len} the network address is {network}"
     )]
     HostBits {
         /// The subnet's prefix length.
         prefix_len: u8,
-        /// What it should have been written as.
+        /// How it should have been written.
         network: IpAddr,
     },
     /// The first address is not in the subnet, or after the last.
@@ -99,7 +101,7 @@ pub enum RangeError {
 }
 
 impl Range {
-    /// Judges and completes a range.
+    /// Checks and completes a range.
     ///
     /// # Errors
     /// [`RangeError`].
@@ -118,7 +120,7 @@ impl Range {
         let second = from_number(to_number(subnet.network()) + 1, subnet.network());
         let canonical = |address: Option<IpAddr>| address.map(|address| address.to_canonical());
         let (start, end) = (canonical(spec.range_start), canonical(spec.range_end));
-        // As in the reference, a start behind the end is told as a start outside.
+        // As in the reference, a start after the end is reported as a start outside.
         if let Some(start) = start
             && (!subnet.contains(&start) || end.is_some_and(|end| is_before(end, start)))
         {
@@ -137,7 +139,7 @@ impl Range {
         })
     }
 
-    /// Returns the subnet, whose prefix length addresses are given.
+    /// Returns the subnet; addresses are assigned with its prefix length.
     #[must_use]
     pub fn subnet(&self) -> IpNet {
         self.subnet
@@ -161,7 +163,7 @@ impl Range {
         self.gateway
     }
 
-    /// Says whether an address lies in the range.
+    /// Reports whether an address lies in the range.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.start.is_ipv4() && self.start <= address && address <= self.end
@@ -180,14 +182,14 @@ impl fmt::Display for Range {
     }
 }
 
-/// Says whether `a` comes before `b`; never for addresses of different families.
+/// Returns whether `a` comes before `b`; never true for addresses of different families.
 fn is_before(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4() && a < b
 }
 
 fn last_of(subnet: &IpNet) -> IpAddr {
     match subnet {
-        // The broadcast address is no host's.
+        // The broadcast address is not for a host.
         IpNet::V4(subnet) => Ipv4Addr::from(u32::from(subnet.broadcast()) - 1).into(),
         IpNet::V6(subnet) => subnet.broadcast().into(),
     }
@@ -212,7 +214,7 @@ fn from_number(number: u128, like: IpAddr) -> IpAddr {
     }
 }
 
-/// Addresses of one range that follow each other, as numbers.
+/// Consecutive addresses of one range, as numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run<'s> {
     /// The first.
@@ -232,27 +234,27 @@ impl<'s> Run<'s> {
         from_number(number, self.range.start)
     }
 
-    /// Says whether the addresses are of IPv4.
+    /// Reports whether the addresses are IPv4.
     pub(crate) fn is_ipv4(&self) -> bool {
         self.range.start.is_ipv4()
     }
 }
 
-/// One or more ranges of one family that do not overlap: an attachment gets one address of them.
+/// One or more ranges of one family that do not overlap: an attachment gets one address from them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeSet(Vec<Range>);
 
-/// Says why a range set makes no sense.
+/// The reason why a range set is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeSetError {
     /// There is no range.
     #[error("empty range set")]
     Empty,
-    /// One of the ranges makes no sense by itself.
+    /// One of the ranges is invalid by itself.
     #[error(transparent)]
     Range(RangeError),
-    /// There are ranges of IPv4 and of IPv6.
+    /// There are IPv4 ranges and IPv6 ranges.
     #[error("mixed address families")]
     MixedFamilies,
     /// Two ranges share addresses.
@@ -266,7 +268,7 @@ pub enum RangeSetError {
 }
 
 impl RangeSet {
-    /// Judges and completes a range set.
+    /// Checks and completes a range set.
     ///
     /// # Errors
     /// [`RangeSetError`].
@@ -296,20 +298,20 @@ impl RangeSet {
         &self.0
     }
 
-    /// Says whether the set is of IPv4.
+    /// Reports whether the set is IPv4.
     #[must_use]
     pub fn is_ipv4(&self) -> bool {
         self.0[0].start.is_ipv4()
     }
 
-    /// Returns the range an address lies in.
+    /// Returns the range that contains an address.
     #[must_use]
     pub fn range_of(&self, address: IpAddr) -> Option<&Range> {
         self.0.iter().find(|range| range.contains(address))
     }
 
-    /// Walks once around all addresses of the set, beginning after `last`, or at the beginning when `last` is
-    /// not of the set. Gateways are not left out.
+    /// Walks once around all addresses of the set, beginning after `last`, or at the start if
+    /// `last` is not in the set. Gateways are included.
     ///
     /// Nothing is computed in advance: taking a few addresses of a /64 costs a few steps.
     pub fn ring(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
@@ -318,7 +320,7 @@ impl RangeSet {
         })
     }
 
-    /// Cuts the walk of [`RangeSet::ring`] into runs of addresses that follow each other.
+    /// Splits the walk of [`RangeSet::ring`] into runs of consecutive addresses.
     pub(crate) fn runs(&self, last: Option<IpAddr>) -> Vec<Run<'_>> {
         let whole = |range| Run::new(range, range.start, range.end);
         let position = last.and_then(|last| {
@@ -367,14 +369,14 @@ impl fmt::Display for RangeSet {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeSets(Vec<RangeSet>);
 
-/// Says why a network's range sets make no sense.
+/// The reason why a network's range sets are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeSetsError {
     /// There is no range set.
     #[error("no IP ranges specified")]
     Empty,
-    /// A set makes no sense by itself.
+    /// A set is invalid by itself.
     #[error("invalid range set {index}")]
     Set {
         /// The set, counted from 0.
@@ -393,7 +395,7 @@ pub enum RangeSetsError {
 }
 
 impl RangeSets {
-    /// Judges and completes the range sets of a network.
+    /// Checks and completes the range sets of a network.
     ///
     /// # Errors
     /// [`RangeSetsError`].
@@ -421,16 +423,16 @@ impl RangeSets {
         &self.0
     }
 
-    /// Says whether an address is the gateway of any range of any set.
+    /// Reports whether an address is the gateway of any range of any set.
     ///
-    /// The reference looks at the gateway of the address's own range only, and would hand out one range's
-    /// gateway from another range.
+    /// The reference checks only the gateway of the address's own range, and would assign one
+    /// range's gateway from another range.
     #[must_use]
     pub fn is_gateway(&self, address: IpAddr) -> bool {
         self.0.iter().flat_map(|set| &set.0).any(|range| range.gateway == address)
     }
 
-    /// Counts the addresses of a set that can be handed out: all but gateways. Saturates.
+    /// Counts the addresses of a set that can be assigned: all but gateways. Saturates.
     #[must_use]
     pub fn capacity(&self, set: &RangeSet) -> u128 {
         let mut gateways: Vec<IpAddr> = self
@@ -445,7 +447,8 @@ impl RangeSets {
         set.size() - gateways.len().try_into().unwrap_or(0)
     }
 
-    /// Says whether a result could hold one address of each family only, as CNI before 0.3.0 demands.
+    /// Reports whether a result could hold one address of each family only, as CNI before 0.3.0
+    /// demands.
     #[must_use]
     pub fn has_one_set_per_family(&self) -> bool {
         let ipv4 = self.0.iter().filter(|set| set.is_ipv4()).count();

@@ -5,48 +5,55 @@
 //! | file | content |
 //! |---|---|
 //! | `<address>` | `<container ID>\r\n<ifname>`, mode 0600; in an older format the container ID alone |
-//! | `last_reserved_ip.<set>` | the address that a range set handed out last, as text |
-//! | `lock` | empty; whoever changes something holds an exclusive `flock` on it |
+//! | `last_reserved_ip.<set>` | the address that a range set assigned last, as text |
+//! | `lock` | empty; a writer holds an exclusive `flock` on it |
 //!
 //! # A reservation is never half there
 //!
-//! The reference creates the file of an address and then writes its owner; a crash in between leaves an
-//! empty file that no DEL ever matches. Here the owner is written to a file without a name (`O_TMPFILE`), and
-//! then linked under the address: `linkat` fails if the name exists, whoever made it, and what is
-//! seen is whole. A killed process leaves nothing. Where a file system has no `O_TMPFILE`, the file without a
-//! name is replaced by `<dataDir>/.netwright.*.tmp`, beside the network's folder and not in it, because the
-//! reference reads every file in the folder.
+//! The reference creates the file of an address and then writes its owner; a crash in between
+//! leaves an empty file that no DEL ever matches. Here the owner is written to a file without a
+//! name (`O_TMPFILE`), which is then linked under the address. `linkat` fails if the name exists,
+//! whoever created it, and readers see the file complete or not at all. A killed process leaves
+//! nothing. If a file system has no `O_TMPFILE`, `<dataDir>/.netwright.*.tmp` replaces the file
+//! without a name. It is beside the network's folder and not in it, because the reference reads
+//! every file in the folder.
 //!
-//! [`Locked::allocate`] does not wait for the disk: a power cut ends every container, and a reservation that is lost
-//! with its container is what should be. It may also leave the name with nothing behind it. Before [`Locked::release`] returns the folder is flushed, or a power cut
-//! would bring back the reservation of a container that is gone. `last_reserved_ip.<set>` is written in place and not flushed; when it is lost or
-//! garbled, the next search begins at the start of the set.
+//! [`Locked::allocate`] does not wait for the disk: a power failure ends every container, and
+//! losing a reservation together with its container is correct. A power failure may also leave the
+//! name without content. [`Locked::release`] flushes the folder before it returns; otherwise a
+//! power failure would restore the reservation of a container that is gone.
+//! `last_reserved_ip.<set>` is written in place and not flushed; if it is lost or damaged, the next
+//! search begins at the start of the set.
 //!
 //! # What is known without reading it
 //!
-//! Who holds what, and which address is free, is looked up in an index beside the folder ([`Store::with_index`]), so that
-//! a call costs the same however many addresses are held. The folder stays the truth; see the head of `store/known.rs`
-//! for how an index is told from one that is out of date. Without one every call reads the whole folder.
+//! An index beside the folder ([`Store::with_index`]) tells who holds what, and which address is
+//! free, so a call costs the same however many addresses are held. The folder stays the truth; the
+//! head of `store/known.rs` describes how an outdated index is detected. Without an index every
+//! call reads the whole folder.
 //!
 //! # Beside the content
 //!
-//! Each file also gets an extended attribute, which the reference does not look at: the address, the owner once more, and the
-//! network namespace it was reserved for. Where there is one it is believed, not the content: a file that is truncated,
-//! overwritten or has another's content is still its owner's, and one under another address's name is nobody's to release.
-//! When a pool is exhausted, as after a power cut behind which nobody called DEL, its user can tell which namespaces are gone
-//! ([`Locked::origins`], [`Locked::remove`]). What the reference reserved has no attribute, and is never taken back so.
+//! Each file also gets an extended attribute, which the reference ignores: the address, the owner
+//! again, and the network namespace that it was reserved for. If the attribute exists, it counts
+//! and not the content. A file that is truncated, overwritten or has another file's content still
+//! belongs to its owner, and one under another address's name cannot be released by anyone. When a
+//! pool is exhausted, as after a power failure without any DEL, its user can find out which
+//! namespaces are gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have
+//! no attribute, and are never taken back in this way.
 //!
 //! # What other hands leave
 //!
-//! A file named by an address that is empty ([`Holder::Nobody`]) is a crash's leftover: while we hold the lock nobody is
-//! in the middle of writing one, and whoever made it was never told that it has the address. The next
-//! [`Locked::allocate`] removes it. One that is garbled is a reservation with an unknown owner
-//! ([`Holder::Unknown`]): its address is not handed out, no DEL removes it, and [`Locked::collect`] may. One that the kernel
-//! refused to read ([`Holder::Unread`]) has an owner whom the next call may learn: nobody removes it, and who would have
-//! released everything that is somebody's, or nobody's, does not say that it is done.
+//! An empty file with an address as its name ([`Holder::Nobody`]) is the leftover of a crash: while
+//! we hold the lock no one is writing one, and its creator never learned that it has the address.
+//! The next [`Locked::allocate`] removes it. A damaged file is a reservation with an unknown owner
+//! ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and [`Locked::collect`]
+//! may. A file that the kernel refused to read ([`Holder::Unread`]) has an owner that the next call
+//! may learn. No call removes it, and a call that would have to release all addresses of an owner,
+//! or all that have no owner, does not report success.
 //!
-//! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file whole or not at all,
-//! unless the reference is just writing it.
+//! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file complete
+//! or not at all, unless the reference is just writing it.
 
 mod error;
 mod folder;
@@ -70,7 +77,7 @@ pub use reservation::{Holder, Owner, Reservation};
 
 use folder::Folder;
 
-/// The mode of a network's folder and those above it, as the reference makes them.
+/// The mode of a network's folder and those above it, the same as the reference's.
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// A point at which a call may be killed, for tests that do so.
@@ -81,19 +88,19 @@ pub enum Step {
     Written,
     /// That file was linked under its address.
     Linked,
-    /// The address was noted as the last of its set.
+    /// The address was recorded as the last of its set.
     Noted,
     /// The folder was flushed.
     Flushed,
     /// A reservation was removed.
     Removed,
-    /// The index was told of what was reserved or removed.
+    /// The index was updated with what was reserved or removed.
     Indexed,
     /// Folder and index were sealed.
     Sealed,
 }
 
-/// Is told of each step. See [`Store::observed`].
+/// Called after each step. See [`Store::observed`].
 type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The addresses of one network.
@@ -113,7 +120,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Names a network's folder. Nothing is touched.
+    /// Names a network's folder. Does not access it.
     #[must_use]
     pub fn new(data_dir: &Path, network: &NetworkName) -> Self {
         Store {
@@ -125,7 +132,8 @@ impl Store {
         }
     }
 
-    /// Keeps an index of the folder in a directory of ours, which is made when it is missing: [`state::Roots::addresses`].
+    /// Keeps an index of the folder in a directory of ours, which is created if it is missing:
+    /// [`state::Roots::addresses`].
     #[must_use]
     pub fn with_index(mut self, directory: &Path) -> Self {
         let name = state::file_name_of(&self.directory.to_string_lossy());
@@ -133,14 +141,15 @@ impl Store {
         self
     }
 
-    /// Notes with each reservation for which namespace it is, so that another call can tell whether that is gone.
+    /// Records with each reservation the namespace it is for, so that another call can find out
+    /// whether that is gone.
     #[must_use]
     pub fn with_origin(mut self, origin: Option<Origin>) -> Self {
         self.origin = origin;
         self
     }
 
-    /// Tells `observer` of each step, after it. For tests that stop a call dead in the middle.
+    /// Calls `observer` after each step. For tests that stop a call dead in the middle.
     #[must_use]
     pub fn observed(mut self, observer: impl Fn(Step) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -160,10 +169,11 @@ impl Store {
         &self.directory
     }
 
-    /// Makes the folder if it is missing and takes its lock, waiting at most `deadline`.
+    /// Creates the folder if it is missing and takes its lock, waiting at most `deadline`.
     ///
     /// # Errors
-    /// [`StoreError::Lock`] names the holder; [`StoreError::File`] when the folder cannot be made.
+    /// [`StoreError::Lock`] names the holder; [`StoreError::File`] when the folder cannot be
+    /// created.
     pub fn lock_or_create(&self, deadline: Duration) -> Result<Locked<'_>, StoreError> {
         if let Some(locked) = self.lock(deadline)? {
             return Ok(locked);
@@ -173,7 +183,7 @@ impl Store {
         Ok(Locked::new(self, Folder::open(&self.directory)?, lock))
     }
 
-    /// Takes the folder's lock, waiting at most `deadline`; `None` when there is no folder, and so no
+    /// Takes the folder's lock, waiting at most `deadline`; `None` if there is no folder, and so no
     /// reservation.
     ///
     /// # Errors
@@ -190,7 +200,7 @@ impl Store {
     /// Reads every reservation, in no order, without the lock.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    /// [`StoreError::Folder`] when the folder exists but cannot be read.
     pub fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
         match Folder::open_if_there(&self.directory)? {
             Some(folder) => folder.reservations(),
@@ -201,7 +211,7 @@ impl Store {
     /// Lists every reserved address, in no order, without the lock and without opening a file.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    /// [`StoreError::Folder`] when the folder exists but cannot be read.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, StoreError> {
         match Folder::open_if_there(&self.directory)? {
             Some(folder) => folder.addresses(),
@@ -209,20 +219,21 @@ impl Store {
         }
     }
 
-    /// Says who holds an address, without the lock; `None` when nobody does.
+    /// Returns who holds an address, without the lock; `None` if it is not held.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder is there but cannot be opened.
+    /// [`StoreError::Folder`] when the folder exists but cannot be opened.
     pub fn holder_of(&self, address: IpAddr) -> Result<Option<Holder>, StoreError> {
         let folder = Folder::open_if_there(&self.directory)?;
         Ok(folder.and_then(|folder| folder.holder_of(address)))
     }
 
-    /// Says whether an attachment holds an address, or its container in the old format, without the lock. Only when none
-    /// of the `likely` ones is held, and none the index knows of, is the folder read.
+    /// Reports whether an attachment holds an address, or its container in the old format, without
+    /// the lock. It reads the folder only if none of the `likely` addresses is held, and none that
+    /// the index lists.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder is there but cannot be read.
+    /// [`StoreError::Folder`] when the folder exists but cannot be read.
     pub fn holds(&self, owner: &Owner, likely: &[IpAddr]) -> Result<bool, StoreError> {
         let Some(folder) = Folder::open_if_there(&self.directory)? else { return Ok(false) };
         let is_ours = |holder: &Holder| holder.is(owner) || holder.is_container_of(owner);

@@ -1,17 +1,21 @@
 //! `chain`: several plugins in one call.
 //!
-//! For runtimes that execute each plugin of a list: they start one process instead of one per plugin. The key `plugins` holds
-//! what the list would hold, and the result is the list's.
+//! Some runtimes execute each plugin of a list. With `chain` they start one process instead of one
+//! per plugin. The key `plugins` holds what the list would hold, and the result is that of the
+//! list.
 //!
-//! - Each inner plugin is given what a runtime would give it (CNI 1.1.0 §3 "Deriving request configuration from plugin
-//!   configuration"): name and version of the outer one, the previous result, and of `runtimeConfig` what its `capabilities`
-//!   name. A runtime passes only what the outer `capabilities` name.
-//! - ADD runs them in order; if one fails, DEL runs on those before it, the last first, and on itself if it is
-//!   not of ours. DEL runs all, the last first,
-//!   and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first that fails.
-//! - An inner plugin of this executable runs in this process, any other is executed; it is looked up in `CNI_PATH` as ever.
+//! - Each inner plugin gets what a runtime would give it (CNI 1.1.0 §3 "Deriving request
+//!   configuration from plugin configuration"): the name and version of the outer plugin, the
+//!   previous result, and the part of `runtimeConfig` that its `capabilities` name. A runtime
+//!   passes only what the outer `capabilities` name.
+//! - ADD runs the inner plugins in order. If one fails, ADD runs DEL on those before it, the last
+//!   first, and on the failed one itself unless it is one of ours. DEL runs all of them, the last
+//!   first, and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first
+//!   failure.
+//! - An inner plugin of this executable runs in this process. Any other is looked up in `CNI_PATH`
+//!   as usual and executed.
 //!
-//! There is no state: what is held is the inner plugins'.
+//! The plugin keeps no state of its own: only the inner plugins do.
 
 use std::collections::BTreeMap;
 
@@ -67,8 +71,8 @@ impl Plugin for Chain {
                 Ok(text) => previous = Some(text),
                 Err(error) => {
                     let failure = error.context(format_args!("plugin {:?}", plugin.plugin_type));
-                    // Ours have undone what they did, and DEL would take what was there before; others are given DEL, as
-                    // delegated plugins are (CNI 1.1.0 §4).
+                    // Our own plugins undo what they did, and a DEL would remove what was there
+                    // before. Others get DEL, as delegated plugins do (CNI 1.1.0 §4).
                     let acted = usize::from(crate::find(&plugin.plugin_type).is_none());
                     let undone = chain.del(place + acted, previous.as_deref());
                     return Err(match undone {
@@ -86,7 +90,8 @@ impl Plugin for Chain {
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let chain = match Links::of(call) {
             Ok(chain) => chain,
-            // ADD was refused for it too: where no inner plugin wrote anything down, there is nothing to remove.
+            // ADD refused this error too: if no inner plugin recorded anything, there is nothing to
+            // remove.
             Err(error) => {
                 let written = Index::new(call.roots()).of_attachment(call.attachment());
                 let nothing = written.found.is_empty() && written.damaged.is_empty();
@@ -102,7 +107,8 @@ impl Plugin for Chain {
         chain.all(|plugin| chain.run(plugin, Command::Check, previous))
     }
 
-    /// The check of each inner plugin repairs too; what one of them cannot put back is told by [`Plugin::check`].
+    /// The check of each inner plugin repairs too. [`Plugin::check`] reports what one of them
+    /// cannot restore.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let chain = Links::of(call)?;
         let previous = call.common().prev_result.as_deref();
@@ -140,7 +146,7 @@ impl Plugin for Chain {
     }
 }
 
-/// The plugins of a chain, and the call that is for all of them.
+/// The plugins of a chain, and the call that concerns all of them.
 struct Links<'c> {
     call: &'c Call<'c>,
     plugins: Vec<PluginConfig>,
@@ -148,7 +154,7 @@ struct Links<'c> {
 }
 
 impl<'c> Links<'c> {
-    /// Reads and checks everything, so that no plugin runs if a later one cannot.
+    /// Reads and checks everything first, so that no plugin runs if a later one cannot.
     fn of(call: &'c Call<'c>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         let mut plugins = Vec::with_capacity(raw.plugins.len());
@@ -161,7 +167,7 @@ impl<'c> Links<'c> {
             }
             plugins.push(plugin);
         }
-        // What has no plugin has made nothing: there is nothing to remove.
+        // A chain without plugins created nothing: there is nothing to remove.
         if plugins.is_empty() && !matches!(call.command(), Command::Del | Command::Gc) {
             return Err(no_plugins());
         }
@@ -198,7 +204,7 @@ impl<'c> Links<'c> {
         call.delegate_with(&plugin.plugin_type, &stdin).call(command)
     }
 
-    /// Stops at the first that fails.
+    /// Stops at the first plugin that fails.
     fn all(&self, run: impl Fn(&PluginConfig) -> Result<Vec<u8>, Error>) -> Result<(), Error> {
         self.plugins.iter().try_for_each(|plugin| {
             let ran = run(plugin).map(drop);
@@ -206,7 +212,7 @@ impl<'c> Links<'c> {
         })
     }
 
-    /// Runs DEL on the first `count` plugins, the last first, all of them.
+    /// Runs DEL on the first `count` plugins, the last first, even if some fail.
     fn del(&self, count: usize, previous: Option<&RawValue>) -> Result<(), Error> {
         let mut failures = Failures::new();
         for plugin in self.plugins[..count].iter().rev() {

@@ -1,8 +1,8 @@
-//! What ADD would always refuse of a network list, found before anybody asks for ADD: for `lint`, `status` and Docker's
-//! `network create`.
+//! Finds what ADD would always refuse in a network list, before ADD is called: for `lint`, `status`
+//! and Docker's `network create`.
 //!
-//! Each plugin is asked by [`Plugin::validate`] and [`Plugin::fits_host`], in this process, with the object that a runtime would give it.
-//! What is not ours is not judged.
+//! [`Plugin::validate`] and [`Plugin::fits_host`] of each plugin run in this process, with the
+//! object that a runtime would pass. Plugins that are not ours are not judged.
 
 use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
 use cni_invoke::Exec;
@@ -12,16 +12,16 @@ use state::Roots;
 
 use crate::interface::bridge;
 
-/// Where a plugin stands in a list.
+/// The places of a plugin in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It makes an interface, and therefore comes first.
+    /// It creates an interface, and therefore comes first.
     Interface,
-    /// It makes an interface, or builds upon the one made before it.
+    /// It creates an interface, or extends the one created before it.
     Either,
-    /// It changes what the plugins before it made.
+    /// It changes what the plugins before it created.
     Chained,
-    /// It hands out addresses for the plugin whose `ipam` it is, and is no link of a chain.
+    /// It gives addresses to the plugin that names it as `ipam`, and cannot be a link of a chain.
     Addresses,
 }
 
@@ -59,25 +59,27 @@ const ROLES: &[(Role, &[&str])] = &[
     (Role::Addresses, &["cluster-ipam", "dhcp", "host-local", "static"]),
 ];
 
-/// Of plugins that change what others made, the one that has nothing to do without arguments and says so by success.
+/// The chained plugin that has nothing to do without arguments and then succeeds.
 const CONTENT_ALONE: &str = "bandwidth";
 
-/// Returns the role of a plugin, under its own name or another's for it; `None` for what is not ours.
+/// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
+/// not ours.
 #[must_use]
 pub fn role(plugin_type: &str) -> Option<Role> {
     let name = crate::find(plugin_type)?.name();
     ROLES.iter().find(|(_, names)| names.contains(&name)).map(|(role, _)| *role)
 }
 
-/// Says whether a plugin calls others that its own object or other files name, beside the one that gives addresses.
+/// Reports whether a plugin calls other plugins, named in its own object or in other files, besides
+/// its IPAM plugin.
 #[must_use]
 pub fn holds_others(plugin_type: &str) -> bool {
     crate::find(plugin_type)
         .is_some_and(|plugin| ["chain", "multi", "netwright-multi"].contains(&plugin.name()))
 }
 
-/// Says whether a type is the own name of a plugin of ours. Under another project's name for it there may be that project's plugin, with
-/// another mind about configurations.
+/// Reports whether a type is the own name of one of our plugins. Under another project's name for
+/// it, that project's plugin may be installed, which may read configurations differently.
 #[must_use]
 pub fn is_own_name(plugin_type: &str) -> bool {
     crate::all().iter().any(|plugin| plugin.name() == plugin_type)
@@ -88,23 +90,24 @@ pub fn is_own_name(plugin_type: &str) -> bool {
 pub struct Refusal {
     /// The plugin, as the configuration calls it.
     pub plugin_type: String,
-    /// It is what the key `ipam` names.
+    /// Whether the key `ipam` names it.
     pub is_ipam: bool,
-    /// It is this host's doing, and not the configuration's.
+    /// Whether the cause is this host and not the configuration.
     pub is_hosts: bool,
-    /// What ADD would say.
+    /// The error that ADD would report.
     pub error: Error,
 }
 
 impl Refusal {
-    /// Returns the error with the names of list and plugin.
+    /// Returns the error with the names of the list and the plugin.
     #[must_use]
     pub fn to_error(&self, list: &str) -> Error {
         self.error.clone().context(format_args!("network {list:?}: plugin {:?}", self.plugin_type))
     }
 }
 
-/// Judges every plugin of a list, and the chain. `is_asked` says which plugins are ours here, by their types.
+/// Judges every plugin of a list, and the chain. `is_asked` tells by its type whether a plugin is
+/// ours here.
 #[must_use]
 pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal> {
     let mut refusals = Vec::new();
@@ -118,7 +121,7 @@ pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal>
     refusals
 }
 
-/// Lists what a `chain` holds.
+/// Lists the inner plugins of a `chain`.
 fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]
@@ -132,8 +135,8 @@ fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
     inner.into_iter().filter_map(|object| PluginConfig::from_object(object).ok()).collect()
 }
 
-/// Finds a plugin of ours that stands where it cannot be: alone, one that hands out addresses would give some to a container without
-/// an interface for them.
+/// Finds a plugin of ours in a place where it cannot be. Alone in a list, an IPAM plugin would give
+/// addresses to a container that has no interface for them.
 #[must_use]
 pub fn out_of_place(list: &NetworkList) -> Option<Refusal> {
     let mut plugins = list.plugins.iter().enumerate();
@@ -162,7 +165,8 @@ fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
 }
 
-/// Judges one plugin of a list and the one that gives it addresses. What it holds beside that is to be asked about by itself.
+/// Judges one plugin of a list and its IPAM plugin. The caller judges any other plugin that it
+/// holds.
 #[must_use]
 pub fn object(
     plugin: &PluginConfig,
@@ -170,7 +174,7 @@ pub fn object(
     cni_version: &str,
     is_asked: &dyn Fn(&str) -> bool,
 ) -> Vec<Refusal> {
-    // What is wrong with name or version is not the plugin's to say.
+    // A wrong name or version is not for the plugin to report.
     if cni::NetworkName::new(network).is_err() || Version::parse(cni_version).is_none() {
         return Vec::new();
     }
@@ -180,7 +184,7 @@ pub fn object(
     let addresses = role(&plugin.plugin_type) == Some(Role::Addresses);
     for (name, is_ipam) in [(&plugin.plugin_type, false), (&ipam, true)] {
         let Some(ours) = crate::find(name).filter(|_| is_asked(name)) else { continue };
-        // A link of the chain that gives addresses was told of its place.
+        // An IPAM plugin that is a link of the chain was already refused for its place.
         if !is_ipam && addresses {
             continue;
         }
@@ -191,7 +195,7 @@ pub fn object(
                 let fits = ask(ours, &document, |call| ours.fits_host(call));
                 refusals.extend(fits.ok().and_then(Result::err).map(|error| refusal(true, error)));
             }
-            // A version that a plugin lacks is negotiated by the runtime.
+            // If a plugin lacks a version, the runtime negotiates another.
             Err(error) if error.code == code::INCOMPATIBLE_VERSION => {}
             Err(error) | Ok(Err(error)) => refusals.push(refusal(false, error)),
         }
@@ -215,8 +219,8 @@ fn ask<T>(
     examine(plugin, document, &CallEnv::default(), &context, ask)
 }
 
-/// Says why an attachment to the one list would be refused while the other has one: both give the same bridge addresses that exclude
-/// each other.
+/// Returns the reason why an attachment to one list would be refused while the other has one: both
+/// give the same bridge addresses that exclude each other.
 #[must_use]
 pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<String> {
     if one.name == other.name {
@@ -239,7 +243,7 @@ pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Stri
     })
 }
 
-/// What a list's bridges get for its gateways.
+/// Returns the gateway addresses that a list gives its bridges.
 fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
     let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == "bridge");
     let found = bridges.filter_map(|plugin| {
@@ -254,7 +258,7 @@ fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
 mod tests {
     use super::*;
 
-    /// Every plugin has a role, so that none is passed over.
+    /// Every plugin has a role, so none is skipped.
     #[test]
     fn every_plugin_has_a_role() {
         for plugin in crate::all() {

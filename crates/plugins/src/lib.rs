@@ -1,10 +1,11 @@
-//! Every Netwright plugin: one module each, one table of them all.
+//! Every Netwright plugin: one module for each, and one table that lists them all.
 //!
-//! A plugin parses its configuration into types that cannot be wrong, observes what it must know, plans
-//! changes as data, applies them with their undo recorded, and reports. What several plugins share (the
-//! container's side of an interface, undoing, naming) is in [`shared`].
+//! A plugin parses its configuration into types that cannot be wrong, observes what it must know,
+//! plans changes as data, applies them with their undo recorded, and reports. [`shared`] holds what
+//! several plugins use: the container's side of an interface, undo, naming.
 //!
-//! Nothing here prints, exits, or reads the environment or the clock: [`cni_plugin::Call`] carries the world.
+//! Nothing here prints, exits, or reads the environment or the clock: [`cni_plugin::Call`] carries
+//! all of that.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -57,7 +58,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
     ALL
 }
 
-/// Lists what configurations written for other projects' plugins call ours, each with ours.
+/// Lists the names that other projects' plugins have for ours, each with our plugin.
 pub fn aliases() -> impl Iterator<Item = (&'static str, &'static dyn Plugin)> {
     let multi = pod::ALIASES.map(|name| (name, &pod::NetwrightMulti as &dyn Plugin));
     let cluster =
@@ -65,7 +66,7 @@ pub fn aliases() -> impl Iterator<Item = (&'static str, &'static dyn Plugin)> {
     multi.into_iter().chain(cluster)
 }
 
-/// Finds a plugin by its type, or by what configurations written for another call it.
+/// Finds a plugin by its own type, or by the type of the other project's plugin it stands in for.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static dyn Plugin> {
     if let Some((_, plugin)) = aliases().find(|(alias, _)| *alias == name) {
@@ -74,10 +75,10 @@ pub fn find(name: &str) -> Option<&'static dyn Plugin> {
     all().iter().copied().find(|plugin| plugin.name() == name)
 }
 
-/// The plugins of this executable, for calls within the process.
+/// The plugins of this executable, to be called within the process.
 #[derive(Debug, Clone)]
 pub struct Builtins {
-    /// The folders for state.
+    /// The folders that hold state.
     pub roots: state::Roots,
     /// The version printed when a plugin is asked what it is.
     pub build: &'static str,

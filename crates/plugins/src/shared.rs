@@ -1,4 +1,4 @@
-//! What plugins share.
+//! Code that several plugins share.
 
 pub mod advertisements;
 pub mod attachment;
@@ -30,13 +30,13 @@ use cni::Error;
 use cni_plugin::codes;
 use kernel::NetlinkError;
 
-/// Returns the error object for a change or question that the kernel refused.
+/// Returns the error object for a change or query that the kernel refused.
 #[must_use]
 pub fn kernel_error(error: NetlinkError) -> Error {
     Error::from_chain(codes::KERNEL, &error)
 }
 
-/// An error of CHECK: something is not as ADD left it.
+/// Returns an error of CHECK: something is not as ADD left it.
 #[must_use]
 pub fn drift(message: String) -> Error {
     Error::new(codes::DRIFT, message)

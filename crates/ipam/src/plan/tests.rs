@@ -164,8 +164,8 @@ fn no_gateway_of_any_range_is_handed_out() {
     assert!(matches!(error, PlanError::Set { source: SetError::Gateway { .. }, .. }));
 }
 
-/// The reference's iterator (plugins v1.9.1, host-local/backend/allocator/allocator.go, `RangeIter`), step by
-/// step as it is written there.
+/// The reference's iterator (plugins v1.9.1, host-local/backend/allocator/allocator.go,
+/// `RangeIter`), with the same steps.
 struct ReferenceIterator<'a> {
     set: &'a [Range],
     index: usize,
@@ -231,7 +231,7 @@ fn any_set() -> impl Strategy<Value = RangeSets> {
     })
 }
 
-/// What a busy node does.
+/// The events on a busy node.
 #[derive(Debug, Clone)]
 enum Act {
     Add(u8),

@@ -1,4 +1,4 @@
-//! What can go wrong with the folder.
+//! The errors of the folder.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use crate::plan::PlanError;
 
-/// Says which operation on a network's folder failed.
+/// An operation on a network's folder that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The folder's lock was not to be had.
+    /// The folder's lock could not be taken.
     #[error(transparent)]
     Lock(state::LockError),
-    /// The folder could not be made.
+    /// The folder could not be created.
     #[error(transparent)]
     File(state::FileError),
     /// The folder could not be opened, listed or flushed.
     #[error("{operation} {path:?}")]
     Folder {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The folder.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum StoreError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The address handed out last could not be noted.
+    /// The address assigned last could not be recorded.
     #[error("write {path:?}")]
     Note {
         /// The file.
@@ -44,7 +44,7 @@ pub enum StoreError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// A reservation could not be removed, or not for good.
+    /// A reservation could not be removed, or its removal could not be flushed.
     #[error("remove {path:?}")]
     Remove {
         /// The file.
@@ -55,18 +55,18 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Says whether somebody else held the lock for too long, so that trying again may help.
+    /// Reports whether another holder kept the lock for too long, so that a retry may help.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, StoreError::Lock(error) if error.is_busy())
     }
 }
 
-/// Says why nothing was allocated.
+/// The reason why nothing was allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// There are no such addresses to be had; nothing was touched.
+    /// No such addresses are available; nothing was changed.
     #[error(transparent)]
     Plan(PlanError),
     /// The folder failed; what this call had reserved was released.
@@ -75,7 +75,7 @@ pub enum AllocateError {
     /// The folder failed, and so did releasing what this call had reserved: a DEL must follow.
     #[error("{first}; {} could not be released again", undo.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Undo {
-        /// What failed first.
+        /// The first failure.
         #[source]
         first: StoreError,
         /// The addresses that are still reserved.

@@ -1,4 +1,4 @@
-//! The folder's files, one operation each. Nothing here decides.
+//! The folder's files, one operation each. It makes no decisions.
 
 use std::fs::{self, File, FileTimes};
 use std::io::{self, Write as _};
@@ -16,20 +16,21 @@ use super::error::StoreError;
 use super::mark::{Mark, Origin};
 use super::reservation::{Holder, Reservation};
 
-/// The lock's file.
+/// The lock file.
 pub(crate) const LOCK: &str = "lock";
 const LAST_RESERVED: &str = "last_reserved_ip.";
 
-/// No container ID and interface name come near this size; a larger file is somebody else's, and we write none.
+/// Container IDs and interface names never reach this size; a larger file is a foreign one, and we
+/// write none.
 const LARGEST_CONTENT: usize = 4096;
 
-/// The reference walks sub-folders of any depth; nobody is known to make any.
+/// The reference walks sub-folders of any depth; no known program creates any.
 const DEEPEST: usize = 4;
 
-/// The mode of every file, as the reference makes them.
+/// The mode of every file, the same as the reference's.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Which folder, and in which state: any change of its names changes the times.
+/// Identifies a folder and its state: any change of its names changes the times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -54,17 +55,17 @@ impl Stamp {
     }
 }
 
-/// A sealed folder's time of modification lies at least that far before its time of change: no clock that the kernel
-/// writes down is as coarse, so none of its times is the same.
+/// The modification time of a sealed folder is at least this far before its change time. No clock
+/// that the kernel uses for timestamps is that coarse, so no other timestamp equals it.
 const SEALED_BACK_S: i64 = 2;
 
-/// What [`Folder::scan`] saw beside reservations.
+/// What [`Folder::scan`] found besides reservations.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) reservations: Vec<Reservation>,
-    /// There are sub-folders or files that are not named by an address.
+    /// Whether there are sub-folders or files whose name is not an address.
     pub(crate) strays: bool,
-    /// Every file was read.
+    /// Whether every file was read.
     pub(crate) is_whole: bool,
     /// The first file that the kernel refused to read.
     pub(crate) unread: Option<StoreError>,
@@ -100,7 +101,7 @@ impl Folder {
         &self.path
     }
 
-    /// Lists addresses by the names of files alone.
+    /// Lists addresses by file names only.
     pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>, StoreError> {
         let mut addresses = Vec::new();
         for entry in self.list(&self.path)? {
@@ -110,12 +111,12 @@ impl Folder {
         Ok(addresses)
     }
 
-    /// Reads every file but those of the folder itself, in sub-folders too.
+    /// Reads every file except those of the folder itself, in sub-folders too.
     pub(crate) fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
         Ok(self.scan()?.reservations)
     }
 
-    /// Reads every file, as [`Folder::reservations`], and says whether there is more than those.
+    /// Reads every file, as [`Folder::reservations`], and reports whether there is more than those.
     pub(crate) fn scan(&self) -> Result<Scan, StoreError> {
         let mut scan =
             Scan { reservations: Vec::new(), strays: false, is_whole: true, unread: None };
@@ -129,11 +130,12 @@ impl Folder {
             let entry = entry.map_err(|error| folder_error("list folder", &path, error))?;
             let file = below.join(entry.file_name());
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // In a sub-folder a file reserves nothing: making one at the top would not fail over it.
+            // A file in a sub-folder reserves nothing: it does not prevent the creation of one at
+            // the top.
             let address = if depth == 0 { address_of(&file) } else { None };
             scan.strays |= is_folder || address.is_none() && !is_own(&file);
             if is_folder && depth < DEEPEST {
-                // A sub-folder that cannot be read holds up nothing that concerns us.
+                // An unreadable sub-folder does not prevent anything that we do.
                 let _ = self.walk(&file, depth + 1, scan);
             }
             if is_folder && address.is_none() || is_own(&file) {
@@ -159,7 +161,7 @@ impl Folder {
         fs::read_dir(path).map_err(|error| folder_error("list folder", path, error))
     }
 
-    /// Says who holds an address; `None` when nobody does, which takes one look.
+    /// Returns who holds an address; `None` if it is not held, which takes one system call.
     pub(crate) fn holder_of(&self, address: IpAddr) -> Option<Holder> {
         match self.holder_in(Path::new(&address.to_string())) {
             Ok(holder) => Some(holder),
@@ -173,24 +175,25 @@ impl Folder {
         let (content, mark) = self.read_marked(file)?;
         Ok(match mark {
             Some(mark) if address_of(file) == Some(mark.address) => Holder::Attachment(mark.owner),
-            // It was made for another address, which its owner has or had: this one is not his.
+            // It was created for another address, which its owner has or had: this address is not
+            // the owner's.
             Some(_) => Holder::Unknown,
             None => match Holder::parse(&content) {
-                // What cannot be read from, such as a pipe, looks empty and is none of ours.
+                // What cannot be read from, such as a pipe, looks empty and is not ours.
                 Holder::Nobody if !self.is_regular(file) => Holder::Unknown,
                 holder => holder,
             },
         })
     }
 
-    /// Says whether there is a file of that name, whatever it is.
+    /// Reports whether there is a file of that name, of any kind.
     pub(crate) fn is_there(&self, address: IpAddr) -> bool {
         let found =
             rustix::fs::statat(&self.handle, address.to_string(), AtFlags::SYMLINK_NOFOLLOW);
         !matches!(found, Err(Errno::NOENT))
     }
 
-    /// Says which folder this is, and in which state.
+    /// Identifies the folder and its state.
     pub(crate) fn stamp(&self) -> io::Result<Stamp> {
         let metadata = self.handle.metadata()?;
         Ok(Stamp {
@@ -203,12 +206,14 @@ impl Folder {
         })
     }
 
-    /// Gives the folder a time of modification that no change of a name in it gives: whoever makes or removes a file
-    /// breaks the seal, even within the same tick of the kernel's clock. `None` when that cannot be had here.
+    /// Sets a modification time on the folder that no change of a name in it produces: creating or
+    /// removing a file breaks the seal, even within the same tick of the kernel's clock. `None` if
+    /// that is not possible here.
     pub(crate) fn seal(&self, salt: u64) -> Option<Stamp> {
         let now = self.stamp().ok()?;
         let seconds = u64::try_from(now.changed_s.checked_sub(SEALED_BACK_S)?).ok()?;
-        // Different for each seal, so that an index of another's making, or an older one, is never taken for ours.
+        // Different for each seal, so that an index from another source, or an older one, is never
+        // mistaken for ours.
         let mixed = (now.changed_ns.cast_unsigned() ^ salt ^ u64::from(std::process::id()) << 32)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fraction = Duration::from_nanos((mixed >> 16) % 1_000_000_000);
@@ -218,7 +223,8 @@ impl Folder {
         (sealed.modified_s < sealed.changed_s).then_some(sealed)
     }
 
-    /// Reads for which namespace a file was reserved; `None` where that was not noted, or cannot be read.
+    /// Reads the namespace that a file was reserved for; `None` if it was not recorded, or cannot
+    /// be read.
     pub(crate) fn origin(&self, file: &Path) -> Option<Origin> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let handle = rustix::fs::openat(&self.handle, file, flags, Mode::empty()).ok()?;
@@ -243,7 +249,8 @@ impl Folder {
     fn read_from(&self, file: &Path) -> io::Result<(Vec<u8>, File)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let handle = File::from(rustix::fs::openat(&self.handle, file, flags, Mode::empty())?);
-        // One read: these are regular files, and a search for an owner reads thousands of them.
+        // One read is enough: these are regular files, and a search for an owner reads thousands of
+        // them.
         let mut content = [0; LARGEST_CONTENT + 1];
         let length = rustix::io::read(&handle, &mut content)?;
         if length <= LARGEST_CONTENT {
@@ -253,15 +260,15 @@ impl Folder {
         }
     }
 
-    /// Writes the content of a reservation to a file without a name, or beside the folder when
-    /// the file system has no such thing or the caller says so.
+    /// Writes the content of a reservation to a file without a name. If the file system does not
+    /// support that or the caller asks for it, the file is beside the folder.
     pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<Nameless> {
         if LARGEST_CONTENT < content.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let nameless = match self.create_nameless() {
             Ok(handle) if !beside => Nameless { handle: handle.into(), path: None },
-            // The file system, or the kernel for it, has no such thing (man 2 open, O_TMPFILE).
+            // The file system, or the kernel for it, does not support it (man 2 open, O_TMPFILE).
             Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 self.create_beside()?
             }
@@ -281,14 +288,14 @@ impl Folder {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".netwright.{}.{count}.tmp", std::process::id());
         let path = self.path.parent().unwrap_or(Path::new(".")).join(name);
-        // Under the same name can only lie what a killed process with our ID left.
+        // A file of this name can only be the leftover of a killed process with our ID.
         let _ = fs::remove_file(&path);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let handle = rustix::fs::open(&path, flags, FILE_MODE)?;
         Ok(Nameless { handle: handle.into(), path: Some(path) })
     }
 
-    /// Names a written file by an address; `false` when the address is taken.
+    /// Links a written file under an address; `false` if the address is taken.
     pub(crate) fn link(&self, nameless: &Nameless, address: IpAddr) -> io::Result<bool> {
         use std::os::fd::AsRawFd as _;
         let name = address.to_string();
@@ -297,7 +304,7 @@ impl Folder {
                 rustix::fs::linkat(rustix::fs::CWD, path, &self.handle, name, AtFlags::empty())
             }
             None => {
-                // As man 2 open shows it; AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH.
+                // The way shown in man 2 open; AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH.
                 let path = format!("/proc/self/fd/{}", nameless.handle.as_raw_fd());
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, path, &self.handle, name, follow)
@@ -310,12 +317,13 @@ impl Folder {
         }
     }
 
-    /// Removes a file; `false` when it was not there.
+    /// Removes a file; `false` if it did not exist.
     pub(crate) fn remove(&self, file: &Path) -> Result<bool, StoreError> {
         match rustix::fs::unlinkat(&self.handle, file, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            // Nobody makes folders of such names; an empty one would keep the address for ever.
+            // No program creates folders of such names; an empty one would block the address
+            // forever.
             Err(Errno::ISDIR)
                 if rustix::fs::unlinkat(&self.handle, file, AtFlags::REMOVEDIR).is_ok() =>
             {
@@ -327,27 +335,28 @@ impl Folder {
         }
     }
 
-    /// Reads the address that a set handed out last; `None` when it is not told, or not an address.
+    /// Reads the address that a set assigned last; `None` if it is missing, or not an address.
     pub(crate) fn last_reserved(&self, set: usize) -> Option<IpAddr> {
         let content = self.read(Path::new(&format!("{LAST_RESERVED}{set}"))).ok()?;
         let address: IpAddr = std::str::from_utf8(&content).ok()?.parse().ok()?;
         Some(address.to_canonical())
     }
 
-    /// Writes the address that a set handed out last, in place.
+    /// Writes the address that a set assigned last, in place.
     pub(crate) fn write_last_reserved(
         &self,
         set: usize,
         address: IpAddr,
     ) -> Result<(), StoreError> {
         let name = format!("{LAST_RESERVED}{set}");
-        // Without waiting: opening a FIFO would wait for its reader, for ever and with the lock held.
+        // Without blocking: opening a FIFO would wait for its reader, forever and with the lock
+        // held.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let open = || rustix::fs::openat(&self.handle, &name, flags, FILE_MODE);
         let text = address.to_string();
         let opened = match open() {
-            // Something else lies in its place, which is of no use to anybody.
+            // Something else is in its place, which is of no use.
             Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
                 let _ = rustix::fs::unlinkat(&self.handle, &name, AtFlags::empty())
                     .or_else(|_| rustix::fs::unlinkat(&self.handle, &name, AtFlags::REMOVEDIR));
@@ -379,7 +388,7 @@ pub(crate) struct Nameless {
 }
 
 impl Nameless {
-    /// Notes whose it is beside the content.
+    /// Records its owner beside the content.
     pub(crate) fn mark(&self, mark: &Mark) {
         mark.write(&self.handle);
     }
@@ -393,21 +402,23 @@ impl Drop for Nameless {
     }
 }
 
-/// Says whether a file is one of the folder's own, which reserve nothing.
+/// Returns whether a file is one of the folder's own, which reserve nothing.
 fn is_own(file: &Path) -> bool {
     let name = file.as_os_str().as_encoded_bytes();
     name == LOCK.as_bytes() || name.starts_with(LAST_RESERVED.as_bytes())
 }
 
-/// Reads a file's name as an address in the one spelling that is written, else it would not be found by it.
+/// Reads a file's name as an address. Only the spelling that we write counts, since a lookup would
+/// not find another.
 fn address_of(file: &Path) -> Option<IpAddr> {
     let name = file.to_str()?;
     let address: IpAddr = name.parse().ok()?;
     (address.to_string() == name).then_some(address)
 }
 
-/// Says whether reading failed because of what is there, which will be so the next time: nothing any more, a link, a
-/// socket, a folder, or something larger than any of ours. Anything else is the machine's trouble.
+/// Returns whether reading failed because of the object itself, and so will fail the next time: the
+/// file is gone, a link, a socket, a folder, or larger than any of ours. Any other failure is a
+/// problem of the machine.
 fn is_no_file(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     error.kind() == io::ErrorKind::FileTooLarge

@@ -1,24 +1,27 @@
-//! What is known of a folder without reading it.
+//! An index of a folder, which spares reading it.
 //!
-//! Beside the folder, in a directory of ours that a reboot empties, lies a [`Table`] of what the folder says. The folder
-//! stays the truth; the table spares reading it, so that a call costs the same however many addresses are held.
+//! Beside the folder, in a directory of ours that a reboot empties, is a [`Table`] of the folder's
+//! content. The folder stays the truth; the table spares reading it, so a call costs the same
+//! however many addresses are held.
 //!
 //! # When it is believed
 //!
-//! After each change, still under the folder's lock, the folder gets a time of modification of our choosing ([`Folder::seal`])
-//! and the table notes it with the folder's device and inode, its time of change, and the boot. Whoever makes or removes a
-//! file, be it the reference, a script or one of us that is killed, breaks the seal; nothing is written to the table
-//! while it holds. So one of three things is found: the seal, and the table is exact; another time, and the folder is read once
-//! and the table made anew; no table, and the same.
+//! After each change, still under the folder's lock, the folder gets a modification time of our
+//! choosing ([`Folder::seal`]), and the table records it with the folder's device and inode, its
+//! change time, and the boot. Creating or removing a file breaks the seal, whether the reference, a
+//! script or a killed process of ours does it; nothing is written to the table while the seal
+//! holds. So there are three cases. If the seal holds, the table is exact. If the time differs, or
+//! there is no table, the folder is read once and a new table is created.
 //!
-//! A file that is written over in place breaks no seal. Nobody does that but people, and what the table says of a
-//! holder is read again in the file it names before anything is done. A difference makes the table anew.
+//! Overwriting a file in place does not break the seal. Only people do that, and before anything is
+//! done, the file that the table names for a holder is read again. If it differs, a new table is
+//! created.
 //!
-//! Sub-folders, and files that are not named by an address, are not told of ([`Known::strays`]): while there are any,
-//! a release reads the folder.
+//! The table does not cover sub-folders, or files whose name is not an address ([`Known::strays`]):
+//! while there are any, a release reads the folder.
 //!
-//! Failing to write the table is no error: the next call reads the folder, as does every call where there is no
-//! directory for tables.
+//! A failure to write the table is not an error: the next call reads the folder, as every call does
+//! if there is no directory for tables.
 
 use std::fs::File;
 use std::io;
@@ -35,21 +38,21 @@ use crate::range::RangeSet;
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// A table and where it is kept.
+/// A table and its path.
 #[derive(Debug)]
 pub(crate) struct Known {
     table: Table,
     path: Option<PathBuf>,
-    /// Which boot this is, once it was asked.
+    /// The boot ID, once it was read.
     boot: Option<String>,
-    /// The folder was changed, or is not sealed.
+    /// Whether the folder was changed, or is not sealed.
     is_open: bool,
-    /// The table does not tell what is in the folder.
+    /// Whether the table differs from the folder.
     is_wrong: bool,
 }
 
 impl Known {
-    /// Opens the table if it tells of the folder as it is now.
+    /// Opens the table if it matches the present state of the folder.
     pub(crate) fn load(folder: &Folder, path: Option<&Path>) -> Option<Known> {
         let path = path?;
         let table = Table::open(open(path, OFlags::RDWR)?)?;
@@ -65,9 +68,10 @@ impl Known {
         })
     }
 
-    /// Makes a table of what was read in the folder, under its lock.
+    /// Creates a table from what was read in the folder, under its lock.
     ///
-    /// What nobody holds is removed: nobody was ever told of it, and nobody is writing it while we hold the lock.
+    /// Files without a holder are removed: their address was never reported to anyone, and no one
+    /// is writing them while we hold the lock.
     pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
         let Scan { reservations, strays, is_whole, .. } = scan;
         let mut entries = Vec::with_capacity(reservations.len());
@@ -83,20 +87,20 @@ impl Known {
             path: path.map(Path::to_owned),
             boot: None,
             is_open: true,
-            // Of a file that was not read nobody knows whose it is.
+            // The owner of a file that was not read is unknown.
             is_wrong: !is_whole,
         }
     }
 
-    /// Says whether the folder holds what the table cannot tell of.
+    /// Returns whether the folder contains files that the table does not cover.
     pub(crate) fn strays(&self) -> bool {
         self.table.head().strays
     }
 
-    /// Lists what an attachment holds, or its container in the old format; each file is looked into.
+    /// Lists what an attachment holds, or its container in the old format; each file is read.
     ///
     /// # Errors
-    /// [`Doubt`] when a file does not hold what the table says.
+    /// [`Doubt`] when a file differs from the table.
     pub(crate) fn held(&self, folder: &Folder, keys: &[Key]) -> Result<Vec<Reservation>, Doubt> {
         let mut held = Vec::new();
         for key in keys {
@@ -112,7 +116,7 @@ impl Known {
         Ok(held)
     }
 
-    /// Finds the next address of a set's ring that is not taken and not withheld.
+    /// Finds the next address of a set's ring that is neither taken nor withheld.
     pub(crate) fn first_free(
         &self,
         folder: &Folder,
@@ -150,23 +154,24 @@ impl Known {
         Ok(used)
     }
 
-    /// Says that the folder is about to be changed.
+    /// Records that the folder is about to be changed.
     pub(crate) fn open_seal(&mut self) {
         self.is_open = true;
     }
 
-    /// Says that the folder was changed in a way that the table was not told.
+    /// Records that the folder was changed without an update of the table.
     pub(crate) fn distrust(&mut self) {
         self.is_wrong = true;
     }
 
-    /// Notes what was reserved.
+    /// Records what was reserved.
     pub(crate) fn insert(&mut self, owner: &Owner, address: IpAddr) {
         let entry = Entry { key: key_of_owner(owner), address };
         self.is_wrong |= self.table.insert(entry).is_err();
     }
 
-    /// Notes what was released. Of what it cannot tell of it cannot know whether more is left.
+    /// Records what was released. After a release that the table does not cover, it is unknown
+    /// whether more is left.
     pub(crate) fn remove(&mut self, released: &Reservation) {
         match released.address {
             Some(address) => {
@@ -177,7 +182,8 @@ impl Known {
         }
     }
 
-    /// Puts the seal on the folder and into the table, if the folder was changed. Without an address there is no table.
+    /// Seals the folder and records the seal in the table, if the folder was changed. Without a
+    /// path there is no table.
     pub(crate) fn seal(&mut self, folder: &Folder) {
         let Some(path) = self.path.clone().filter(|_| self.is_open) else { return };
         let sealed = !self.is_wrong && self.table.live() != 0 && {
@@ -195,14 +201,15 @@ impl Known {
         if !sealed {
             let _ = state::remove_file(&path);
             if let Some(directory) = path.parent() {
-                // Fails while there are tables of other networks.
+                // This fails while there are tables of other networks.
                 let _ = std::fs::remove_dir(directory);
             }
         }
     }
 }
 
-/// Lists where an attachment's addresses may be, or its container's, without the lock and so without a promise.
+/// Lists where an attachment's addresses may be, or its container's: without the lock, so without a
+/// guarantee.
 pub(crate) fn likely(path: Option<&Path>, owner: &Owner) -> Vec<IpAddr> {
     let table = path.and_then(|path| open(path, OFlags::RDONLY)).and_then(Table::open);
     let Some(table) = table else { return Vec::new() };
@@ -210,7 +217,7 @@ pub(crate) fn likely(path: Option<&Path>, owner: &Owner) -> Vec<IpAddr> {
     keys.into_iter().filter_map(|key| table.find(key).ok()).flatten().collect()
 }
 
-/// The table and the folder do not agree, or the table cannot be read.
+/// The table and the folder differ, or the table cannot be read.
 #[derive(Debug)]
 pub(crate) struct Doubt;
 
@@ -234,7 +241,7 @@ fn key_of(holder: &Holder, address: IpAddr) -> Key {
     match holder {
         Holder::Attachment(owner) => key_of_owner(owner),
         Holder::Container(id) => key_of_container(id),
-        // A text that is nobody's.
+        // A text that no holder has.
         Holder::Nobody | Holder::Unknown | Holder::Unread => key(&format!("\n{address}")),
     }
 }
@@ -254,7 +261,8 @@ fn open(path: &Path, access: OFlags) -> Option<File> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), state::FileError> {
-    // Replacing one needs a file that has a name meanwhile, which a killed process would leave.
+    // Replacing a file needs a temporary one with a name, which a killed process would leave
+    // behind.
     let _ = state::remove_file(path);
     let write = || state::write_atomic(path, bytes, FILE_MODE, state::Durability::Volatile);
     match (write(), path.parent()) {

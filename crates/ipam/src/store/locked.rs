@@ -1,4 +1,4 @@
-//! What is done while the network's lock is held.
+//! The operations that need the network's lock.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::{Step, Store};
 use crate::plan::{Assignment, Occupancy, plan};
 use crate::range::{RangeSet, RangeSets};
 
-/// How often planning begins anew because an address was taken by someone who does not hold the lock.
+/// How often planning starts again because a process without the lock took an address.
 const MOST_PLANS: usize = 64;
 
 /// A network's folder while we hold its lock.
@@ -21,14 +21,14 @@ const MOST_PLANS: usize = 64;
 pub struct Locked<'s> {
     store: &'s Store,
     folder: Folder,
-    /// What is known of the folder during one operation.
+    /// The index of the folder during one operation.
     known: RefCell<Option<Known>>,
-    /// The first file that the kernel refused to read when the folder was read for an operation.
+    /// The first file that the kernel refused to read while the folder was read for an operation.
     unread: RefCell<Option<StoreError>>,
     _lock: state::Lock,
 }
 
-/// What [`Locked::collect`] did.
+/// The result of [`Locked::collect`].
 #[derive(Debug, Default)]
 pub struct Collected {
     /// The reservations that were removed.
@@ -53,7 +53,7 @@ impl<'s> Locked<'s> {
     /// Reserves one address of each range set for an attachment, all or none; see [`plan`].
     ///
     /// # Errors
-    /// [`AllocateError`]; what was reserved by this call, and only that, has been released.
+    /// [`AllocateError`]; everything that this call had reserved, and only that, has been released.
     pub fn allocate(
         &self,
         sets: &RangeSets,
@@ -65,8 +65,8 @@ impl<'s> Locked<'s> {
         done
     }
 
-    /// Reserves one address for an attachment that has it already, where its reservation was lost. `false`: it is somebody's, and
-    /// stays his.
+    /// Reserves one address for an attachment that has it already, if its reservation was lost.
+    /// `false` means that another holder has it and keeps it.
     ///
     /// # Errors
     /// [`StoreError`]; the address is then as before.
@@ -146,7 +146,7 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Reads the folder, and remembers what could not be read.
+    /// Reads the folder, and records what could not be read.
     fn scan(&self) -> Result<Scan, StoreError> {
         let mut scan = self.folder.scan()?;
         if let Some(error) = scan.unread.take() {
@@ -155,7 +155,7 @@ impl<'s> Locked<'s> {
         Ok(scan)
     }
 
-    /// Returns what is known of the folder, which is read if the index does not tell of it as it is.
+    /// Returns the index of the folder. If the index does not match the folder, the folder is read.
     fn known(&self) -> Result<RefMut<'_, Known>, StoreError> {
         let mut known = self.known.borrow_mut();
         if known.is_none() {
@@ -168,7 +168,7 @@ impl<'s> Locked<'s> {
         Ok(RefMut::map(known, |known| known.as_mut().expect("it was just filled")))
     }
 
-    /// Forgets what is known and the index with it: the folder says otherwise.
+    /// Drops the cached state and the index with it: the folder differs from them.
     fn forget(&self) {
         if let Some(mut known) = self.known.borrow_mut().take() {
             known.open_seal();
@@ -177,7 +177,7 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Seals folder and index, if there was a change, and forgets them.
+    /// Seals folder and index, if there was a change, and drops the cached state.
     fn seal(&self) {
         if let Some(mut known) = self.known.borrow_mut().take() {
             known.seal(&self.folder);
@@ -185,8 +185,8 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Makes a plan's files. Answers with the first address that turned out to be taken; `linked` tells what
-    /// was made in any case.
+    /// Creates the files of a plan. Returns the first address that turned out to be taken; `linked`
+    /// lists what was created in any case.
     fn apply(
         &self,
         assignments: &[Assignment],
@@ -235,13 +235,15 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Releases everything an attachment holds, whichever ranges it is in, and returns the addresses.
+    /// Releases everything that an attachment holds, whichever ranges it is in, and returns the
+    /// addresses.
     ///
-    /// Only when the attachment is not found are reservations of its container in the old format released.
-    /// Releasing what is not held is success.
+    /// Reservations of its container in the old format are released only if the attachment is not
+    /// found. Releasing what is not held is success.
     ///
     /// # Errors
-    /// The first failure, after everything else has been tried. A file that could not be read may be this attachment's.
+    /// The first failure, after everything else has been tried. A file that could not be read may
+    /// be this attachment's.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
         let held = self.held_by(owner)?;
         if !held.is_empty() {
@@ -263,10 +265,11 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Lists every file of an attachment; if there is none, those of its container in the old format.
+    /// Lists every file of an attachment; if there is none, those of its container in the old
+    /// format.
     fn held_by(&self, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
         let keys = [known::key_of_owner(owner), known::key_of_container(&owner.container_id)];
-        // The second time the folder has been read.
+        // In the second round the folder has been read.
         for _ in 0..2 {
             let known = self.known()?;
             if known.strays() {
@@ -292,11 +295,12 @@ impl<'s> Locked<'s> {
         Ok(if held.is_empty() { of(Holder::is_container_of) } else { held })
     }
 
-    /// Releases every address whose holder is not to be kept. Files that are not named by an address stay, and those that
-    /// could not be read.
+    /// Releases every address whose holder `keep` rejects. Files whose name is not an address stay,
+    /// and so do those that could not be read.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when the folder cannot be read. What cannot be removed, or read, is told in the answer.
+    /// [`StoreError::Folder`] when the folder cannot be read. The answer lists what cannot be
+    /// removed or read.
     pub fn collect(&self, keep: impl Fn(&Holder) -> bool) -> Result<Collected, StoreError> {
         let Scan { reservations, strays, is_whole, .. } = self.scan()?;
         let is_stale = |one: &Reservation| {
@@ -315,7 +319,7 @@ impl<'s> Locked<'s> {
         Ok(done)
     }
 
-    /// Lists every reservation of which it was noted for which namespace it is.
+    /// Lists every reservation whose namespace was recorded.
     ///
     /// # Errors
     /// [`StoreError::Folder`].
@@ -325,7 +329,7 @@ impl<'s> Locked<'s> {
         Ok(named.filter_map(|one| self.folder.origin(&one.file).map(|at| (one, at))).collect())
     }
 
-    /// Says for which namespace an address was reserved, if that was noted.
+    /// Returns the namespace that an address was reserved for, if that was recorded.
     #[must_use]
     pub fn origin_of(&self, address: IpAddr) -> Option<Origin> {
         self.folder.origin(Path::new(&address.to_string()))
@@ -334,7 +338,7 @@ impl<'s> Locked<'s> {
     /// Removes reservations whose holders are known to be gone.
     pub fn remove(&self, reservations: Vec<Reservation>) -> Collected {
         let done = self.remove_all(reservations.into_iter());
-        // The next look reads the folder.
+        // The next access reads the folder.
         self.forget();
         done
     }
@@ -367,7 +371,7 @@ impl<'s> Locked<'s> {
 struct View<'l> {
     folder: &'l Folder,
     known: &'l Known,
-    /// What was answered cannot be relied on.
+    /// Whether the answers given are unreliable.
     is_in_doubt: Cell<bool>,
 }
 
@@ -402,7 +406,8 @@ impl Occupancy for View<'_> {
     }
 
     fn used(&self, set: &RangeSet) -> u128 {
-        // Nobody knows that it is full, and counting what is not full may take for ever.
+        // It is unknown whether the set is full, and counting a set that is not full may take
+        // forever.
         if self.is_in_doubt.get() {
             return 0;
         }

@@ -1,4 +1,4 @@
-//! What a reservation's file says beside its content: an extended attribute.
+//! The extended attribute of a reservation's file.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -9,10 +9,11 @@ use rustix::fs::XattrFlags;
 
 use super::reservation::{Holder, Owner};
 
-/// The extended attribute. Of root's own kind where there is none of users' (tmpfs before Linux 6.6).
+/// The extended attribute. If the file system has no user attributes (tmpfs before Linux 6.6), it
+/// is root's own kind.
 const NAMES: [&str; 2] = ["user.netwright.reserved", "trusted.netwright.reserved"];
 
-/// What the attribute begins with; another version begins otherwise.
+/// The prefix of the attribute; another version has another prefix.
 const FORMAT: &str = "1";
 
 /// Longer than any of ours, and small enough for every file system's inode or block.
@@ -25,17 +26,19 @@ pub struct Origin {
     pub path: PathBuf,
     /// The device of the namespace's file.
     pub dev: u64,
-    /// The inode of the namespace's file. Another namespace may have it once this one is gone.
+    /// The inode of the namespace's file. Another namespace may get it once this one is gone.
     pub ino: u64,
-    /// The namespace's cookie, which no other of the same boot has, where the kernel tells it.
+    /// The namespace's cookie, which no other namespace of the same boot has, if the kernel reports
+    /// it.
     pub cookie: Option<u64>,
-    /// The PID namespace of who reserved it, unless that is the machine's own.
+    /// The PID namespace of the process that reserved it, unless that is the machine's own.
     pub pid_ns: Option<u64>,
-    /// The boot in which it was reserved: a hint only, for nodes in containers have their host's, or an invented one.
+    /// The boot in which it was reserved: only a hint, since nodes in containers have their host's
+    /// boot ID, or an invented one.
     pub boot: String,
 }
 
-/// Whose a reservation is, in a place that truncating or overwriting the file does not touch.
+/// The owner of a reservation, in a place that truncating or overwriting the file does not affect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) address: IpAddr,
@@ -65,7 +68,7 @@ impl Mark {
         text
     }
 
-    /// Reads an attribute; `None` for whatever else somebody has put there.
+    /// Reads an attribute; `None` for anything else that someone has put there.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Mark> {
         let mut lines = bytes.splitn(6, |byte| *byte == b'\n');
         let mut line = || std::str::from_utf8(lines.next()?).ok();
@@ -74,7 +77,7 @@ impl Mark {
         }
         let address = line()?.parse().ok()?;
         let owner = Owner::new(line()?, line()?);
-        // What no content could name is none.
+        // An owner that no content could name is invalid.
         if !matches!(Holder::parse(owner.to_content().as_bytes()), Holder::Attachment(_)) {
             return None;
         }
@@ -94,7 +97,8 @@ impl Mark {
         Some(Mark { address, owner, origin: Some(origin) })
     }
 
-    /// Writes it to a file. Where the file system has no such attributes the content is all that is known later.
+    /// Writes it to a file. If the file system has no such attributes, only the content is known
+    /// later.
     pub(crate) fn write(&self, file: &File) {
         let bytes = self.to_bytes();
         if bytes.len() <= LONGEST {
@@ -104,13 +108,13 @@ impl Mark {
         }
     }
 
-    /// Reads it of a file.
+    /// Reads it from a file.
     pub(crate) fn read(file: &File) -> Option<Mark> {
         let mut bytes = [0; LONGEST];
         for name in NAMES {
             match rustix::fs::fgetxattr(file, name, &mut bytes[..]) {
                 Ok(length) => return Mark::parse(&bytes[..length]),
-                // Here there may be the other kind.
+                // The file system may have the other kind.
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
                 Err(_) => return None,
             }

@@ -1,4 +1,4 @@
-//! One file: an address and who holds it.
+//! A file of the folder: an address and its holder.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The reference writes `\r\n` between ID and interface name.
 const LINE_BREAK: &str = "\r\n";
 
-/// An attachment as the folder names it. The network is the folder.
+/// An attachment as the folder names it. The folder stands for the network.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The container's ID.
@@ -17,7 +17,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes an ID and a name.
+    /// Creates an owner from an ID and a name.
     pub fn new(container_id: impl Into<String>, ifname: impl Into<String>) -> Self {
         Owner { container_id: container_id.into(), ifname: ifname.into() }
     }
@@ -35,23 +35,25 @@ impl From<&cni::AttachmentKey> for Owner {
     }
 }
 
-/// Who holds an address.
+/// The holder of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// An attachment.
     Attachment(Owner),
     /// A container: the format from before attachments had interface names.
     Container(String),
-    /// The file is empty, or holds NUL bytes only: the machine, or the reference, died before it was written.
+    /// None: the file is empty, or holds NUL bytes only. The machine, or the reference, died before
+    /// it was written.
     Nobody,
-    /// The file is garbled, or no file that could be read.
+    /// Unknown: the file is damaged, or is not a file that can be read.
     Unknown,
-    /// The kernel refused to read the file (`EIO`, `EMFILE`, …): it has a holder, whom the next call may learn.
+    /// The kernel refused to read the file (`EIO`, `EMFILE`, …): it has a holder, which the next
+    /// call may learn.
     Unread,
 }
 
 impl Holder {
-    /// Reads the content of a file. White space around it does not count, as in the reference.
+    /// Reads the content of a file. White space around it is ignored, as in the reference.
     #[must_use]
     pub fn parse(content: &[u8]) -> Holder {
         if content.iter().all(|byte| *byte == 0) {
@@ -71,13 +73,13 @@ impl Holder {
         }
     }
 
-    /// Says whether the file names this attachment with its interface.
+    /// Reports whether the file names this attachment with its interface.
     #[must_use]
     pub fn is(&self, owner: &Owner) -> bool {
         matches!(self, Holder::Attachment(holder) if holder == owner)
     }
 
-    /// Says whether the file names the attachment's container in the old format.
+    /// Reports whether the file names the attachment's container in the old format.
     #[must_use]
     pub fn is_container_of(&self, owner: &Owner) -> bool {
         matches!(self, Holder::Container(id) if *id == owner.container_id)
@@ -103,9 +105,10 @@ impl fmt::Display for Holder {
 pub struct Reservation {
     /// The file, relative to the folder.
     pub file: PathBuf,
-    /// The address; `None` when the file's name is none, which the reference's DEL removes all the same.
+    /// The address; `None` if the file's name is not an address. The reference's DEL removes such a
+    /// file all the same.
     pub address: Option<IpAddr>,
-    /// Who holds it.
+    /// Its holder.
     pub holder: Holder,
 }
 

@@ -1,13 +1,13 @@
-//! Who holds what, and what is taken, as one small file that is read at a few places only.
+//! Who holds what, and what is taken, in one small file of which each call reads only a few places.
 //!
 //! | part | size | content |
 //! |---|---|---|
-//! | head | 256 | which folder in which state it tells of, and how large the parts are |
+//! | head | 256 | which folder in which state it describes, and how large the parts are |
 //! | slots | 32 each | a hash table from holder to address: 15 bytes of the holder's key, a byte of kind, the address |
 //! | blocks | 528 each | a hash table from 4096 addresses to a bit for each of them, set when it is taken |
 //!
-//! Numbers are little-endian. The table does not know what a holder is: it is told keys. Nothing here is the truth;
-//! see [`super::known`] for when it is believed.
+//! Numbers are little-endian. The table does not interpret holders: it gets keys. It is not the
+//! truth; see [`super::known`] for when it is believed.
 
 mod bytes;
 mod head;
@@ -26,22 +26,23 @@ use bytes::{Bytes, index};
 use head::{HEAD, Head};
 use slot::{EMPTY, REMOVED, SLOT, Slot, V4, V6};
 
-/// What tells holders apart: 120 bits.
+/// Identifies a holder: 120 bits.
 pub(crate) type Key = u128;
 
-/// Slots that one read fetches: at the fullest there is a free one among them nearly always.
+/// How many slots one read fetches: even at the highest load, nearly always one of them is free.
 const CHUNK: u64 = 16;
-/// Addresses of a block.
+/// How many addresses a block covers.
 const SPAN: u128 = 4096;
 const BITMAP: usize = 512;
 const BLOCK: usize = 16 + BITMAP;
-/// Slots of the smallest tables: with few addresses held, a new table is needed once in a hundred calls.
+/// How many slots the smallest tables have: with few addresses held, a new table is needed once in
+/// a hundred calls.
 const FEWEST: u64 = 128;
-/// Blocks cost memory where addresses are strewn over an IPv6 subnet, and are of no use there: nothing is crowded. With
-/// more than this there are none.
+/// Blocks cost memory if addresses are scattered over an IPv6 subnet, and are of no use there: no
+/// part of it is crowded. A table that would need more than this has none.
 const MOST_BLOCKS: usize = 4096;
 
-/// A holder's key and an address it holds.
+/// A holder's key and an address that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     pub(crate) key: Key,
@@ -56,14 +57,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the head of a table's file; `None` when it is none of ours.
+    /// Reads the head of a table's file; `None` if it is not one of ours.
     pub(crate) fn open(file: File) -> Option<Table> {
         let mut head = [0; HEAD];
         file.read_exact_at(&mut head, 0).ok()?;
         Some(Table { head: Head::parse(&head)?, bytes: Bytes::File(file, RefCell::default()) })
     }
 
-    /// Makes a table in memory.
+    /// Creates a table in memory.
     pub(crate) fn build(entries: &[Entry], strays: bool) -> Table {
         let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let slots = (count * 2).next_power_of_two().max(FEWEST);
@@ -76,7 +77,7 @@ impl Table {
         }
         let blocks = match bases.len() {
             most if MOST_BLOCKS < most => 0,
-            // More than enough for one more, or each would make a new table.
+            // More than enough for one more; otherwise each addition would create a new table.
             some => u64::try_from(some * 2 + 4).unwrap_or(0).next_power_of_two(),
         };
         let head = Head {
@@ -106,12 +107,13 @@ impl Table {
         self.head.live
     }
 
-    /// Says whether the table is in its file, and the changes with it.
+    /// Returns whether the table, with its changes, is in its file.
     pub(crate) fn is_written(&self) -> bool {
         matches!(self.bytes, Bytes::File(..))
     }
 
-    /// Says of which folder in which boot the table tells. Into the file if there is one; the bytes to write otherwise.
+    /// Sets the folder and boot that the table describes. Writes this to the file if there is one;
+    /// otherwise returns the bytes to write.
     pub(crate) fn seal(&mut self, boot: &str, stamp: Stamp) -> io::Result<&[u8]> {
         boot.clone_into(&mut self.head.boot);
         self.head.stamp = stamp;
@@ -122,7 +124,7 @@ impl Table {
         })
     }
 
-    /// Lists what a holder of that key holds.
+    /// Lists what a holder with that key holds.
     pub(crate) fn find(&self, key: Key) -> io::Result<Vec<IpAddr>> {
         let mut found = Vec::new();
         self.probe(key, |_, slot| {
@@ -134,7 +136,7 @@ impl Table {
         Ok(found)
     }
 
-    /// Adds an address. The table may become a new one, in memory.
+    /// Adds an address. This may create a new table, in memory.
     pub(crate) fn insert(&mut self, entry: Entry) -> io::Result<()> {
         let is_full = |used: u64, of: u64| of * 3 <= (used + 1) * 4;
         if is_full(self.head.used, self.head.slots)
@@ -164,7 +166,7 @@ impl Table {
         self.mark(entry.address, true)
     }
 
-    /// Strikes an address. One that is not there is none.
+    /// Removes an address. If it is missing, nothing happens.
     pub(crate) fn remove(&mut self, entry: Entry) -> io::Result<()> {
         let (mut place, mut is_last) = (None, false);
         self.probe(entry.key, |at, slot| {
@@ -178,7 +180,7 @@ impl Table {
             false
         })?;
         let Some(at) = place else { return Ok(()) };
-        // What lies behind it is found by going on over it, unless nothing lies there.
+        // If slots follow, a search must continue past this one; otherwise it can be empty.
         let kind = if is_last { EMPTY } else { REMOVED };
         let slot = Slot { key: 0, kind, number: 0 };
         self.bytes.write(slot_at(at), &slot.to_bytes())?;
@@ -187,8 +189,8 @@ impl Table {
         self.mark(entry.address, false)
     }
 
-    /// Finds the first address of a run that is not taken and that `is_free` agrees to; `Err` of kind `Unsupported`
-    /// when the table has no blocks.
+    /// Finds the first address of a run that is not taken and that `is_free` accepts; `Err` of kind
+    /// `Unsupported` if the table has no blocks.
     pub(crate) fn first_free(
         &self,
         run: &Run<'_>,
@@ -225,7 +227,8 @@ impl Table {
         Ok(taken)
     }
 
-    /// Shows the blocks of a run in turn, until told to stop: where it begins, the run's part of it, its bits.
+    /// Passes the blocks of a run in turn, until told to stop: where each begins, the run's part of
+    /// it, its bits.
     fn each_block(
         &self,
         run: &Run<'_>,
@@ -247,7 +250,8 @@ impl Table {
         }
     }
 
-    /// Finds the block of a name: its place, or the one it would have, and its bits, none set when it is not there.
+    /// Finds the block of a name: its place, or the one it would have, and its bits, none set if it
+    /// is missing.
     fn block(&self, name: u128) -> io::Result<(Place, [u8; BITMAP])> {
         let hash = (name >> 12) ^ (name >> 76);
         let mut at = u64::try_from(hash & u128::from(u64::MAX)).expect("the rest is masked");
@@ -282,7 +286,7 @@ impl Table {
         self.bytes.write(at + 16 + u64::try_from(bit / 8).expect("a small number"), &[byte])
     }
 
-    /// Shows the slots at which a key may be, in turn, until told to stop or one is empty.
+    /// Passes the slots at which a key may be, in turn, until told to stop or one is empty.
     fn probe(&self, key: Key, mut show: impl FnMut(u64, Slot) -> bool) -> io::Result<()> {
         let slots = self.head.slots;
         let home = u64::from_le_bytes(key.to_le_bytes()[1..9].try_into().expect("eight bytes"));
@@ -326,7 +330,8 @@ struct Place {
     is_new: bool,
 }
 
-/// Names the block of an address, by its first address and in the bits below that by the family, and the address's bit.
+/// Returns the name of an address's block (the block's first address, with the family in the bits
+/// below that) and the address's bit.
 fn base_of(address: IpAddr) -> (u128, usize) {
     let number = to_number(address);
     let base = number & !(SPAN - 1);

@@ -1,22 +1,25 @@
-//! `bandwidth`: holds a container's traffic to a rate, each way.
+//! `bandwidth`: limits a container's traffic to a rate in each direction.
 //!
-//! What goes to the container leaves by the host's end of its pair: a token bucket stands there. What comes from it is
-//! sent through a link of its own (`ifb`), where another bucket stands. Names and places are the reference's, so that DEL
-//! of either removes what the other made. Inside the bucket packets queue fairly (fq_codel) where the kernel
-//! can, so that a full pipe does not make others wait.
+//! Traffic to the container leaves by the host's end of its pair, which has a token bucket. Traffic
+//! from it passes through a link of its own (`ifb`), which has another bucket. Names and handles
+//! are the reference's, so DEL of either plugin removes what the other created. Inside the bucket
+//! packets queue fairly (fq_codel) if the kernel supports it, so a full pipe does not make other
+//! flows wait.
 //!
-//! A burst that somebody chose passes at once, as with the reference. Runtimes that were told no burst ask for the largest
-//! they can write, which is nobody's choice: then, unlike with the reference, the limit holds in every second (`plan`).
+//! A burst that was configured passes at once, as with the reference. Runtimes that were given no
+//! burst ask for the largest number they can write, which is not a choice: then, unlike with the
+//! reference, the limit holds in every second (`plan`).
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `plan` | buckets and queues for a rate, and what to change |
-//! | `node` | links and what stands on them |
+//! | `node` | links and their qdiscs |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
 //!
-//! DEL and GC find things by our record, and without it by the name and the owner's mark on the `ifb` link.
+//! DEL and GC find everything by our record, and without it by the name and the owner's mark on the
+//! `ifb` link.
 
 mod config;
 mod node;
@@ -46,18 +49,18 @@ const NO_PREVIOUS: &str = "must be called as chained plugin";
 #[derive(Debug)]
 pub struct Bandwidth;
 
-/// What ADD notes about an attachment, and DEL reads.
+/// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Facts {
     /// The host's end of the pair.
     host_ifname: String,
-    /// Its number: a later link may have its name.
+    /// Its ifindex: a later link may have its name.
     host_index: u32,
     /// Whether packets queue fairly inside the buckets.
     #[serde(default)]
     fair: bool,
-    /// Whether the place for filters on the host's end was not there before.
+    /// Whether the hook for filters on the host's end was not there before.
     #[serde(default)]
     own_hook: bool,
 }
@@ -125,7 +128,7 @@ impl Bandwidth {
         let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
         attachment::write_down(call, &index, NAME, &facts, &netns)?;
         let shaped = node.shape(&config).map_err(|error| match &before {
-            // What it speaks of is as it was.
+            // The record describes what is still there.
             Some(_) => error,
             None => match attachment::forget(&index, key, NAME) {
                 Ok(()) => error,

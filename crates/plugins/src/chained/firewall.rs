@@ -1,17 +1,21 @@
-//! `firewall`: lets the containers' packets through the host, and keeps containers apart.
+//! `firewall`: lets the containers' packets through the host, and isolates containers from each
+//! other.
 //!
-//! By itself a host that forwards lets everything through, and then nothing is added. Where somebody else drops what
-//! is forwarded (Docker, ufw, an administrator's iptables), the accept goes into their chain, for this attachment's
-//! addresses, with its hash in the comment ([`firewall::forward`]). firewalld gets them as sources of a zone
-//! ([`firewall::firewalld`]). Where there is no such place, as with an administrator's own table, ADD succeeds with a
-//! warning that says what to do. `backend: iptables` leads to the reference's chains, to the letter, and `backend:
-//! firewalld` to the zone whether or not firewalld would drop anything.
+//! A host that forwards lets everything through by default, and then the plugin adds nothing. If
+//! other software drops forwarded packets (Docker, ufw, an administrator's iptables), the accept
+//! goes into that software's chain, for this attachment's addresses, with its hash in the comment
+//! ([`firewall::forward`]). firewalld gets the addresses as sources of a zone
+//! ([`firewall::firewalld`]). If there is no such place, as with an administrator's own table, ADD
+//! succeeds with a warning that says what to do. `backend: iptables` uses exactly the reference's
+//! chains, and `backend: firewalld` the zone, whether or not firewalld would drop anything.
 //!
-//! `ingressPolicy` keeps bridges, or ports of a bridge, apart ([`firewall::policy`]), with `backend: iptables` in the
-//! reference's chains ([`firewall::iptables::isolation`]). Unlike the reference's rules ours go with the last attachment
-//! that asked for them.
+//! `ingressPolicy` isolates bridges, or ports of a bridge, from each other ([`firewall::policy`]);
+//! with `backend: iptables` it does so in the reference's chains
+//! ([`firewall::iptables::isolation`]). Unlike the reference's rules, ours are removed with the
+//! last attachment that asked for them.
 //!
-//! ADD returns `prevResult` as it came. DEL needs neither configuration nor `prevResult` nor our record.
+//! ADD returns `prevResult` unchanged. DEL needs neither configuration nor `prevResult` nor our
+//! record.
 
 mod config;
 mod facts;
@@ -40,7 +44,7 @@ use crate::shared::{attachment, repair};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "firewall";
-/// What the plugin looks after.
+/// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Policy];
 /// The reference supports `prevResult` only in the versions that define it for this plugin.
 const VERSIONS: &[Version] = Version::starting_from(Version::V0_4_0);
@@ -108,7 +112,7 @@ impl Plugin for FirewallPlugin {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        // It goes by addresses and bridges, and changes no link.
+        // It depends on addresses and bridges, and changes no link.
         repair::by_adding_again(call, self, NAME, || Ok(()))
     }
 
@@ -177,7 +181,7 @@ impl FirewallPlugin {
         wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
         if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
             if before.is_some() {
-                // What the first ADD made goes on working until DEL, which finds both noted.
+                // What the first ADD created works until DEL, which finds both in the record.
                 return Err(error);
             }
             return Err(match take_down(call, &index, key, Some(&wanted), &[]) {
@@ -217,7 +221,7 @@ fn put_in_place(
         filter::accept(&wanted.addresses_of(*accepted), key, accepted.legacy)
             .map_err(|error| iptables_error(&error))?;
     }
-    // An address can be in one zone at a time.
+    // An address can be in only one zone at a time.
     let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();
     let firewalld = firewalld(call);
     if !stale.is_empty() {
@@ -229,7 +233,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// Removes what an earlier ADD made and this one does not want.
+/// Removes what an earlier ADD created and this one does not want.
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
@@ -260,8 +264,8 @@ fn remove_what_changed(
     Ok(())
 }
 
-/// Removes everything of an attachment. Without facts it is found by its marks, unless other plugins' records of
-/// the attachment show that the account is whole.
+/// Removes everything of an attachment. Without a record it is found by its marks, unless other
+/// plugins' records of the attachment show that none is missing.
 fn take_down(
     call: &Call<'_>,
     index: &Index,
@@ -283,8 +287,8 @@ fn take_down(
     failures.note("nftables", removed.map_err(|error| filter_error(&error)));
     let mut addresses: Vec<IpAddr> = facts.map(|facts| facts.addresses.clone()).unwrap_or_default();
     addresses.extend(previous.iter().filter(|at| !addresses.contains(at)).collect::<Vec<_>>());
-    // The reference's rules, whoever made them, and ours among others': with today's iptables they are rules of
-    // nftables.
+    // The reference's rules, whichever plugin created them, including ours: with today's iptables
+    // they are nftables rules.
     let left = reference::remove_forward(&addresses);
     failures.note("rules in the reference's chains", left.map_err(|error| filter_error(&error)));
     let left = reference::remove_accepts(key);
@@ -308,8 +312,8 @@ fn take_down(
     failures.into_result()
 }
 
-/// Returns what the reference would have given firewalld. A configuration that cannot be read names no zone, and then
-/// it is the usual one.
+/// Returns what the reference would have given firewalld. An unreadable configuration names no
+/// zone, so the usual one applies.
 fn reference_sources(call: &Call<'_>, previous: &[IpAddr]) -> Vec<Source> {
     let config = Config::of(call).ok();
     if config.as_ref().is_some_and(|config| config.backend == Backend::Iptables) {

@@ -1,4 +1,4 @@
-//! Plugins that change what others made.
+//! Plugins that change what others created.
 
 pub mod bandwidth;
 pub mod firewall;

@@ -1,16 +1,18 @@
-//! `portmap`: ports of the host lead to ports of the container.
+//! `portmap`: forwards ports of the host to ports of the container.
 //!
-//! The runtime asks for mappings through the capability `portMappings`. They become elements of maps in
-//! `inet netwright` (see [`firewall::hostport`]), in one transaction; a port that a living attachment holds is refused and
-//! its holder named, one whose holder's namespace is gone is taken over. `backend: iptables`, or an option that only
-//! iptables has, leads to the reference's chains instead, to the letter.
+//! The runtime asks for mappings through the capability `portMappings`. They become elements of
+//! maps in `inet netwright` (see [`firewall::hostport`]), in one transaction. A port that a living
+//! attachment holds is refused, and the error names the holder; a port whose holder's namespace is
+//! gone is taken over. `backend: iptables`, or an option that only iptables has, uses exactly the
+//! reference's chains instead.
 //!
-//! A port that a program of the host listens on is no reason to refuse (see [`firewall::taken`]): ADD warns on standard
-//! error, and a repair leaves the port to the program.
+//! If a program of the host listens on a port, ADD does not refuse it (see [`firewall::taken`]):
+//! ADD warns on standard error, and a repair leaves the port to the program.
 //!
-//! ADD returns `prevResult` as it came. UDP flows that began before the change keep their old translation, so they
-//! are forgotten after ADD and after DEL. DEL needs neither configuration nor `prevResult` nor our record, and
-//! removes what the reference's plugin left for the attachment as well.
+//! ADD returns `prevResult` unchanged. UDP flows that began before the change keep their old
+//! translation, so ADD and DEL delete them afterwards. DEL needs neither configuration nor
+//! `prevResult` nor our record, and also removes what the reference's plugin left for the
+//! attachment.
 
 mod config;
 mod facts;
@@ -42,7 +44,7 @@ use crate::shared::{attachment, host_side, kernel_error};
 
 /// The plugin's type, and the name of its records.
 const NAME: &str = "portmap";
-/// What the plugin looks after.
+/// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Hostport];
 
 /// The plugin.
@@ -81,14 +83,14 @@ impl Plugin for Portmap {
                 repair.look("leave the way", Err::<(), Error>(other));
             }
             if let (Err(other), Some(want)) = (drift(&found.filter), &found.want) {
-                // A program that has a port by now would hear from nobody any more.
+                // A program that has a port by now would no longer receive any packets.
                 if let Some(taken) = strangers(call)? {
                     let left = other.with_details(format!("nothing was put back: {taken}"));
                     repair.look("leave the ports", Err::<(), Error>(left));
                     return Ok(());
                 }
                 let facts = Facts::read(index, call.attachment());
-                // What an older release's record does not say, DEL must know before it is there.
+                // What an older release's record does not list, DEL must know before it exists.
                 let both = want.facts.joined(facts.as_ref());
                 let noted = facts.as_ref().map(|facts| facts.plan.shared.as_slice());
                 if noted
@@ -151,12 +153,12 @@ impl Portmap {
             return Ok(result);
         }
         let want = want(call, &config, &result, None)?;
-        // Until the change is through, DEL must know the old and the new.
+        // Until the change is complete, DEL must know the old and the new.
         let both = want.facts.joined(before.as_ref());
         both.write(call, &index).map_err(|error| file_error(&error))?;
         if let Err(error) = put_in_place(&index, key, &want, before.as_ref()) {
             if before.is_some() {
-                // What the first ADD made goes on working until DEL, which finds both noted.
+                // What the first ADD created works until DEL, which finds both in the record.
                 return Err(error);
             }
             return Err(match take_down(call, &index, key, Some(&both)) {
@@ -177,26 +179,27 @@ impl Portmap {
     }
 }
 
-/// Lists the ports that the record of an attachment says lead to its container; `None` when it is no record of this plugin, or the
-/// reference's chains have them.
+/// Lists the ports that an attachment's record forwards to its container; `None` if the record is
+/// another plugin's, or the reference's chains have the ports.
 #[must_use]
 pub fn published(record: &Record) -> Option<Vec<Forward>> {
     Some(record).filter(|record| record.plugin == NAME).and_then(Facts::of)?.forwards()
 }
 
-/// What is not as ADD left it.
+/// Differences from what ADD left.
 #[derive(Default)]
 struct Differences {
-    /// What there is to be, unless nothing is.
+    /// What must exist, if anything.
     want: Option<Want>,
-    /// In the packet filter, and the switches that go with it.
+    /// Differences in the packet filter, and in the sysctls that go with it.
     filter: Vec<String>,
-    /// In how the host reaches the container, which is not ours to change.
+    /// Differences in how the host reaches the container, which are not ours to change.
     ways: Vec<String>,
 }
 
 impl Differences {
-    /// Returns the error for ways that others' routes cover, which no repair changes.
+    /// Returns the error for routes to the container that foreign routes cover; a repair does not
+    /// change those.
     fn drift_of_ways(&self) -> Result<(), Error> {
         drift(&self.ways).map_err(|error| error.with_details(host_side::COVERED_REMEDY))
     }
@@ -222,7 +225,7 @@ impl Differences {
                 .and_then(|mut firewall| firewall.check(key, &want.facts.plan))
                 .map_err(|error| filter_error(&error))?;
         }
-        // What the reference's plugin made before we came is right as long as it is whole.
+        // What the reference's plugin created before us is right as long as it is complete.
         let theirs = by_reference.then(|| wanted(&config, &Iptables::default(), &addresses));
         if let Some(iptables) = want.iptables.as_ref().or(theirs.as_ref()) {
             let iptables = Wanted { guarded: !by_reference, ..iptables.clone() };
@@ -235,28 +238,29 @@ impl Differences {
     }
 }
 
-/// Says which addresses the host reaches by another interface than ADD wrote down.
+/// Lists the addresses that the host reaches by another interface than ADD recorded.
 fn covered(facts: &Facts, addresses: &[IpNet]) -> Result<Vec<String>, Error> {
     let mut host = RouteSocket::open().map_err(kernel_error)?;
     let mut told = Vec::new();
     for to in addresses.iter().map(IpNet::addr) {
         let Some(ifname) = facts.way_to(to) else { continue };
         let Some(link) = host.link_by_name(&ifname).map_err(kernel_error)? else { continue };
-        // Which route is ours is for who made it to know: only one that drops needs to be told from it.
+        // Only the plugin that created our route knows which one it is. Here only a dropping route
+        // must be told from it.
         let covered = host_side::covering(&mut host, &link, to, &IpNet::from(to));
         told.extend(covered?.map(|covered| covered.told(&ifname)));
     }
     Ok(told)
 }
 
-/// Returns the first address of each family that is the container's interface's.
+/// Returns the first address of each family on the container's interface.
 fn addresses(result: &AddResult, ifname: &str) -> Vec<IpNet> {
     let own: Vec<IpNet> = result.container_ips(ifname).map(|ip| ip.address).collect();
     let first = |ipv4| own.iter().copied().find(|at: &IpNet| at.addr().is_ipv4() == ipv4);
     [first(true), first(false)].into_iter().flatten().collect()
 }
 
-/// Finds a port of the attachment that a program of the host has.
+/// Finds a port of the attachment that a program of the host uses.
 fn strangers(call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
     let config = Config::of(call)?;
     let result = call.require_prev_result("Required prevResult missing")?;
@@ -271,14 +275,14 @@ fn families(addresses: &[IpNet]) -> Families {
     Families { ipv4: has(true), ipv6: has(false) }
 }
 
-/// What an attachment wants: what is noted, and what only iptables has to know.
+/// What an attachment needs: the recorded part, and what only iptables has to know.
 struct Want {
     facts: Facts,
     iptables: Option<Wanted>,
 }
 
-/// Decides what the attachment wants. The way to the container is the one that ADD wrote down, if it did: what leads there now
-/// may be somebody else's.
+/// Decides what the attachment needs. The route to the container is the one that ADD recorded, if
+/// it did: the route that leads there now may be a foreign one.
 fn want(
     call: &Call<'_>,
     config: &Config,
@@ -303,10 +307,10 @@ fn want(
         Backend::Nftables => None,
         Backend::Iptables(options) => {
             let held = hostport::held_by_iptables(&plan);
-            // Of ours only what lets 127.0.0.0/8 out, with the drop that goes with it.
+            // Of our rules only the one that lets 127.0.0.0/8 out, with the drop that goes with it.
             plan.own.clear();
             plan.shared.retain(|shared| matches!(shared, Shared::Localnet(_)));
-            // Two that differ in their conditions may have one port.
+            // Two mappings with different conditions may share one port.
             if options.conditions4.is_empty() && options.conditions6.is_empty() {
                 plan.join(held);
             }
@@ -330,11 +334,12 @@ fn wanted(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Wanted {
     }
 }
 
-/// Finds the interface by which the host is to reach the container directly: one that the plugins before this one made, and only
-/// where they made none the one that the kernel takes. Behind a gateway nothing of ours can be in the way of an answer.
+/// Finds the interface by which the host should reach the container directly: one that the plugins
+/// before this one created. Only if they created none, it is the one that the kernel uses. Behind a
+/// gateway nothing of ours can block an answer.
 ///
 /// # Errors
-/// Code 100 when the kernel does not tell: half of what makes a port work would be missing.
+/// Code 100 when the kernel does not report it: half of what makes a port work would be missing.
 fn host_ifname(
     call: &Call<'_>,
     result: &AddResult,
@@ -348,7 +353,7 @@ fn host_ifname(
         Some(oif) => host.link_by_index(oif).map_err(kernel_error)?,
         None => None,
     };
-    // Where the kernel takes one of them there is no need to read routes.
+    // If the kernel uses one of them, no routes need to be read.
     let covered = taken.as_ref().is_none_or(|link| !made.contains(&link.name.as_str()));
     let own = if covered { host_side::way_among(&mut host, &made, address)? } else { None };
     match own.or(taken) {
@@ -369,13 +374,13 @@ fn put_in_place(
     want: &Want,
     before: Option<&Facts>,
 ) -> Result<(), Error> {
-    // Before the old is removed, so that a port held by another leaves it as it is.
+    // Before the old state is removed, so that it stays if another attachment holds a port.
     let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
     firewall.add(key, &want.facts.plan).map_err(|error| filter_error(&error))?;
     let passed_over = firewall.passed_over();
     let outlived = firewall.outlived().to_vec();
     drop(firewall);
-    // What iptables forwards to them comes before anything of ours.
+    // iptables forwarding to them would take precedence over ours.
     for gone in &outlived {
         reference::remove_hostports(gone, &[]).map_err(|error| filter_error(&error))?;
     }
@@ -393,7 +398,7 @@ fn put_in_place(
     }
 }
 
-/// Removes what an earlier ADD made and this one does not want.
+/// Removes what an earlier ADD created and this one does not want.
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
@@ -417,8 +422,8 @@ fn remove_what_changed(
     Ok(())
 }
 
-/// Removes everything of an attachment. Without facts it is found by its marks, unless other plugins' records of
-/// the attachment show that the account is whole.
+/// Removes everything of an attachment. Without a record it is found by its marks, unless other
+/// plugins' records of the attachment show that none is missing.
 fn take_down(
     call: &Call<'_>,
     index: &Index,
@@ -440,7 +445,8 @@ fn take_down(
         }
     };
     failures.note("nftables", removed.map_err(|error| filter_error(&error)));
-    // The reference's chains, whoever made them: with today's iptables they are chains of nftables.
+    // The reference's chains, whichever plugin created them: with today's iptables they are
+    // nftables chains.
     let left = reference::remove_hostports(key, &addresses);
     failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
     if let Some(facts) = facts {

@@ -1,14 +1,17 @@
 //! `sbr`: packets leave by the interface whose address they carry (source-based routing).
 //!
-//! Each address of the container's interface gets a routing table of its own, from 100 on, and a rule that sends packets
-//! from that address there. The interface's routes move from the main table into those tables; the gateway gets a
-//! default route in each. With `table` only rules are made, and the table is somebody else's.
+//! Each address of the container's interface gets a routing table of its own, from 100 on, and a
+//! rule that sends packets from that address there. The interface's routes move from the main table
+//! into those tables; the gateway gets a default route in each. With `table` the plugin adds only
+//! rules, and another program owns the table.
 //!
-//! Unlike with the reference, routes of one family never get into a table of the other, the link-local prefix stays
-//! in the main table too, a route that belongs to no address is not lost, ADD can be repeated, and DEL finds
-//! what it made by our record: the interface or the namespace may be gone, and no file appears where it was.
+//! Unlike with the reference, routes of one family never get into a table of the other, the
+//! link-local prefix stays in the main table too, a route that belongs to no address is not lost,
+//! and ADD can be repeated. DEL finds what ADD created by our record: the interface or the
+//! namespace may be gone, and DEL creates no file in their place.
 //!
-//! Tables are chosen and rules removed while the namespace is locked, in the reference's way ([`netns_lock`]).
+//! The plugin chooses tables and removes rules while it holds the namespace's lock, as the
+//! reference does ([`netns_lock`]).
 
 mod config;
 mod node;
@@ -38,15 +41,15 @@ const NO_PREVIOUS: &str = "This plugin must be called as chained plugin";
 #[derive(Debug)]
 pub struct Sbr;
 
-/// What ADD notes about an attachment, and DEL reads.
+/// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Facts {
-    /// Which table packets from which address are sent to.
+    /// Which table packets from which address use.
     sources: Vec<Source>,
-    /// Whether the tables are ours, with what is in them.
+    /// Whether the tables are ours, with their routes.
     own_tables: bool,
-    /// The interface's number.
+    /// The interface's ifindex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ifindex: Option<u32>,
 }
@@ -123,7 +126,7 @@ impl Sbr {
         attachment::write_down(call, &index, NAME, &facts, &netns)?;
         let done = steps::apply(&mut node.socket, &plan.steps);
         done.map_err(|error| match &before {
-            // What it speaks of is as it was.
+            // The record describes what is still there.
             Some(before) => match attachment::write_down(call, &index, NAME, before, &netns) {
                 Ok(()) => error,
                 Err(also) => error.with_details(also.to_string()),
@@ -137,7 +140,7 @@ impl Sbr {
     }
 }
 
-/// Whether a record is of this very namespace.
+/// Returns whether a record is of this very namespace.
 fn is_of(record: &Record, netns: &Netns) -> bool {
     record.netns_id.is_some() && record.noted().is_some_and(|noted| noted.is(netns))
 }

@@ -1,23 +1,26 @@
-//! `tuning`: sysctls of the container's namespace, and address, MTU, queue length, promiscuous and all-multicast
-//! mode of its interface.
+//! `tuning`: sysctls of the container's namespace, and the hardware address, MTU, queue length,
+//! promiscuous and all-multicast mode of its interface.
 //!
-//! ADD is all or nothing. It reads everything it is to change first, remembers it, sets the link's values in one
-//! netlink message and writes the sysctls that differ, in the order of the configuration. When any of this
-//! fails, everything is as before. The result is `prevResult` with the address and MTU of the container's
-//! interface brought up to date; a link of the same name on the host's side is somebody else's.
+//! ADD is all or nothing. It first reads and records everything that it will change, then sets the
+//! link's values in one netlink message and writes the sysctls that differ, in the order of the
+//! configuration. If any of this fails, everything is as before. The result is `prevResult` with
+//! the new address and MTU of the container's interface; a link of the same name on the host's side
+//! is a different one.
 //!
-//! DEL brings back what is still there: the link's values, and the sysctls as long as the namespace exists, once
-//! the last attachment of the container that asked for them goes. (The reference leaves sysctls as they are.) It
-//! needs neither configuration nor `prevResult`, namespace, interface or files.
+//! DEL restores what still exists: the link's values, and, as long as the namespace exists, each
+//! sysctl once the last attachment of the container that asked for it leaves. (The reference leaves
+//! sysctls as they are.) DEL needs neither configuration nor `prevResult`, namespace, interface or
+//! files.
 //!
-//! CHECK compares what the configuration names, each on its own. GC removes what attachments left that are not
-//! valid any more. STATUS fails when the list of allowed sysctls cannot be read, as ADD would.
+//! CHECK compares what the configuration names, each value separately. GC removes what attachments
+//! left that are no longer valid. STATUS fails if the list of allowed sysctls cannot be read, as
+//! ADD would.
 //!
 //! | where | what |
 //! |---|---|
-//! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can bring them back |
-//! | `<run>/owners/…/tuning.json` | which link and namespace these are of, which sysctls were asked for, and what the interface's own were |
-//! | `<run>/shared/sysctl:<container ID>:<path>` | who in the container asked for a sysctl, and what it was |
+//! | `<dataDir>/<container ID>_<interface>.json` | the link's values before the first ADD, in the reference's format: either implementation can restore them |
+//! | `<run>/owners/…/tuning.json` | the link and namespace of these values, the configured sysctls, and the original values of the interface's own |
+//! | `<run>/shared/sysctl:<container ID>:<path>` | the attachments of the container that claim a sysctl, and its original value |
 //! | `/etc/cni/tuning/allowlist.conf` | the administrator's: patterns of the sysctls that may be set |
 
 mod allowlist;
@@ -47,7 +50,7 @@ use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{identity, repair};
 
-/// Where the administrator lists the sysctls that may be set.
+/// The file in which the administrator lists the sysctls that may be set.
 const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
 
 /// The plugin `tuning`.
@@ -57,13 +60,13 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Makes the plugin with the usual list of allowed sysctls.
+    /// Creates the plugin with the usual list of allowed sysctls.
     #[must_use]
     pub const fn new() -> Self {
         Tuning { allowlist: ALLOWLIST }
     }
 
-    /// Makes the plugin with another list of allowed sysctls.
+    /// Creates the plugin with another list of allowed sysctls.
     #[must_use]
     pub const fn with_allowlist(path: &'static str) -> Self {
         Tuning { allowlist: path }
@@ -88,7 +91,7 @@ impl Default for Tuning {
     }
 }
 
-/// For the fuzzer: what is read of a backup is written so that it is read again.
+/// Checks, for the fuzzer, that a backup that was read is written so that it reads the same.
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub fn reads_a_backup_as_it_writes_it(bytes: &[u8]) {
@@ -108,7 +111,7 @@ impl Plugin for Tuning {
         let _no_repair = repair::lock_out_repair(call)?;
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
-        // Where ADD put it, whatever the configuration says now.
+        // Where ADD put it, even if the configuration names another place by now.
         let backup_path =
             saved.as_ref().and_then(|(saved, _)| saved.backup.clone()).unwrap_or_else(|| {
                 backup::path(&config::read_data_dir(call.document()), call.attachment())
@@ -173,7 +176,7 @@ impl Plugin for Tuning {
             let collected = one.collect(&index, PLUGIN, || collect(call, record, &ours));
             failures.note(format_args!("clean up {}", one.key), collected);
         }
-        // Claims whose record is lost. ADD writes its record before it claims anything.
+        // Claims without a record. ADD writes its record before it claims anything.
         for (key, path) in node::claims(&index).into_iter().filter(|(key, _)| is_left(key)) {
             let one = Stale::look(&index, PLUGIN, key);
             if one.is_recorded() {
@@ -239,7 +242,7 @@ fn add_inside(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), Err
         Some((stale, _)) => (None, Some(stale)),
         None => (None, None),
     };
-    // Where the first ADD put it, whatever the configuration says now.
+    // Where the first ADD put it, even if the configuration names another place by now.
     let backup_path = saved
         .as_ref()
         .and_then(|saved| saved.backup.clone())
@@ -288,7 +291,7 @@ fn observe(
     Ok(observed)
 }
 
-/// Some sysctls read differently from what was written; CHECK must know.
+/// Records the sysctls that read differently from what was written, for CHECK.
 fn remember_what_became(plan: &plan::Plan, node: &mut Node<'_>) -> Result<(), Error> {
     let became = std::mem::take(&mut node.became);
     let saved = plan.forward.iter().find_map(|step| match step {
@@ -304,7 +307,7 @@ fn remember_what_became(plan: &plan::Plan, node: &mut Node<'_>) -> Result<(), Er
     plan::run(&late, node)
 }
 
-/// Brings the container's interface in the result up to date.
+/// Updates the container's interface in the result.
 fn update(result: &mut AddResult, ifname: &str, values: &LinkValues) {
     let own = |link: &&mut cni::Interface| link.name == ifname && !link.sandbox.is_empty();
     for link in result.interfaces.iter_mut().filter(own) {
@@ -317,7 +320,7 @@ fn update(result: &mut AddResult, ifname: &str, values: &LinkValues) {
     }
 }
 
-/// What DEL and GC found.
+/// The findings of DEL and GC.
 struct Left {
     backup_path: Option<PathBuf>,
     backup: Option<LinkValues>,
@@ -325,11 +328,11 @@ struct Left {
     netns: Option<Netns>,
 }
 
-/// Brings back what is there and forgets the attachment.
+/// Restores what still exists and removes the attachment's record.
 ///
-/// A link that cannot be brought back is an error and stays remembered for the next attempt, because it may
-/// outlive the container. Sysctls die with the namespace: one that cannot be brought back is a warning, so that
-/// it does not keep the plugins before this one from their DEL.
+/// A link that cannot be restored is an error and stays recorded for the next attempt, because it
+/// may outlive the container. Sysctls are deleted with the namespace. One that cannot be restored
+/// is a warning, so that the plugins before this one still get their DEL.
 fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Error> {
     let Left { backup_path, backup, saved, netns } = left;
     let netns =
@@ -343,8 +346,9 @@ fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Err
         if remains.backup.is_some() || remains.saved.as_ref().is_some_and(own) {
             let ifindex = remains.saved.as_ref().and_then(|saved| saved.ifindex);
             let link = node.saved_link(ifindex)?;
-            // Its own sysctls are where the link is by now, which the container may have renamed. What came back from another
-            // namespace may have another number; then its name is what is left.
+            // The interface's own sysctls are below the link's present name; the container may have
+            // renamed it. A link that came back from another namespace may have another ifindex;
+            // then only its name identifies it.
             if let (Some(link), Some(saved)) = (&link, &mut remains.saved) {
                 saved.rename_own(&link.name);
             }
@@ -354,7 +358,7 @@ fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Err
     })
 }
 
-/// Gives up claims whose record is lost: the sysctls come back where the container is still there.
+/// Releases claims without a record: the sysctls are restored if the container still exists.
 fn give_up(
     call: &Call<'_>,
     node: &mut Node<'_>,
@@ -402,7 +406,7 @@ fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(
     failures.into_result()
 }
 
-/// Takes down an attachment that is not valid any more.
+/// Removes an attachment that is no longer valid.
 fn collect(call: &Call<'_>, record: &Record, ours: &[Record]) -> Result<(), Error> {
     let key: &AttachmentKey = &record.attachment;
     let mut node = Node::new(call, key)?;
@@ -410,7 +414,8 @@ fn collect(call: &Call<'_>, record: &Record, ours: &[Record]) -> Result<(), Erro
     let backup_path = saved
         .as_ref()
         .and_then(|(saved, _)| saved.backup.clone())
-        // The backup's name does not tell the network: it may belong to an attachment of the same name to another.
+        // The backup's name does not include the network: it may belong to an attachment of the
+        // same name to another network.
         .filter(|path| !ours.iter().any(|other| is_backup_of(path, other) && other != record));
     let backup =
         backup_path.as_deref().and_then(|path| backup::read(path, |warning| call.warn(warning)));

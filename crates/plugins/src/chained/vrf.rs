@@ -1,14 +1,16 @@
 //! `vrf`: puts the container's interface into a routing domain of its own (VRF).
 //!
-//! The VRF is a link in the container's namespace with a routing table; the first attachment that names it makes it, the
-//! last one removes it if we made it. When an interface moves into a VRF the kernel takes its routes away and,
-//! unless told otherwise, its IPv6 addresses. Both are there again when ADD returns: the routes in the VRF's table,
-//! those of other tables where they were.
+//! The VRF is a link in the container's namespace with a routing table. The first attachment that
+//! names it creates it; the last one removes it if we created it. When an interface moves into a
+//! VRF, the kernel removes its routes and, by default, its IPv6 addresses. Both are restored when
+//! ADD returns: the routes in the VRF's table, those of other tables where they were.
 //!
-//! What the interface had is written down until it has it again, so that an ADD that was killed is completed by the next.
+//! What the interface had stays in the record until it has it again, so the next ADD completes one
+//! that was killed.
 //!
-//! A table is chosen that nothing uses: no VRF, no rule, no route, and none of the kernel's own, which the reference
-//! does not look at. DEL bears that interface, VRF or namespace are gone.
+//! The plugin chooses a table that nothing uses: no VRF, no rule, no route. It also avoids the
+//! kernel's own tables, which the reference does not check. DEL succeeds if interface, VRF or
+//! namespace are gone.
 
 mod config;
 mod enslave;
@@ -38,12 +40,12 @@ const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 #[derive(Debug)]
 pub struct Vrf;
 
-/// What ADD notes about an attachment, and DEL reads.
+/// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Facts {
     /// The VRF.
     vrf: String,
-    /// Its table and its hardware address, for when somebody removes it.
+    /// Its table and its hardware address, in case someone removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     table: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +53,7 @@ struct Facts {
     /// What the interface had, until it has it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moving: Option<Moving>,
-    /// The interface's number.
+    /// The interface's ifindex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ifindex: Option<u32>,
 }

@@ -1,4 +1,5 @@
-//! `dummy`: a link that leads nowhere, for addresses that a container answers under wherever packets for it come in.
+//! `dummy`: a link that leads nowhere, for addresses under which a container answers, whichever
+//! interface the packets come in by.
 
 use cni::{Error, code};
 use cni_plugin::{Call, codes};
@@ -36,7 +37,7 @@ struct RawRuntime {
     mac: String,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     mtu: Option<u32>,
@@ -54,7 +55,8 @@ impl SingleLink for Dummy {
     type Config = Config;
     type Observed = ();
 
-    /// `mtu` and `mac`, and `runtimeConfig.mac` before that, are beyond the reference.
+    /// Reads `mtu` and `mac`, and `runtimeConfig.mac`, which takes precedence; the reference has
+    /// neither.
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         let raw: Raw = call.read_config()?;
         let mac = [&raw.runtime_config.mac, &raw.mac];
@@ -90,7 +92,7 @@ impl SingleLink for Dummy {
         })
     }
 
-    /// Nobody is on the link to have the same address.
+    /// No other host is on the link that could have the same address.
     fn options(_config: &Config) -> Options {
         Options { skip_dad: true }
     }
@@ -112,7 +114,7 @@ impl SingleLink for Dummy {
         }
     }
 
-    /// Whether this kernel has such links is found out by making one, in a namespace that nobody sees.
+    /// Tests whether this kernel supports such links by creating one, in a namespace of its own.
     fn status(_config: &Config, _host: &mut RouteSocket) -> Result<(), Error> {
         let probe = || -> Result<(), Error> {
             kernel::netns::unshare_net()
@@ -123,7 +125,7 @@ impl SingleLink for Dummy {
                 kernel(error).context("failed to create dummy").with_details(NO_DRIVER)
             })
         };
-        // The thread stays where it is moved to, and ends there.
+        // The thread stays in the namespace that it moves to, and ends there.
         std::thread::spawn(probe).join().unwrap_or_else(|_| {
             Err(Error::new(codes::KERNEL, "failed to create dummy: the look ended early"))
         })

@@ -1,14 +1,14 @@
-//! `host-device`: a device of the host, moved into the container and brought home again.
+//! `host-device`: a device of the host, moved into the container and back to the host.
 //!
 //! | when | what |
 //! |---|---|
-//! | ADD | the device is written down as it is, then moved, renamed and marked in one message |
-//! | inside | its alias is the name it had, as with the reference plugin: either plugin can undo the other's ADD; which link it is says our record, since a container may give any link that alias |
-//! | DEL | it comes home under its name and with its alias, hardware address, MTU, and up if it was; addresses that the host gave it are the host's to give again |
-//! | namespace gone | the kernel brought hardware to the initial namespace under the container's name: it is found there |
+//! | ADD | the device is recorded as it is, then moved, renamed and marked in one message |
+//! | inside | its alias is its old name, as with the reference plugin, so either plugin can undo the other's ADD; our record identifies the link, since a container may give any link that alias |
+//! | DEL | the device returns under its name and with its alias, hardware address, MTU, and up if it was; the host must add its own addresses again |
+//! | namespace gone | the kernel moved hardware to the initial namespace under the container's name: it is found there |
 //!
-//! A device bound to a userspace driver (DPDK) is no link: nothing is moved, only addresses are reserved. Whose it is says
-//! a shared object.
+//! A device bound to a userspace driver (DPDK) is not a link: the plugin moves nothing and only
+//! reserves addresses. A shared object records the device's holder.
 
 mod config;
 mod find;
@@ -49,7 +49,8 @@ impl SingleLink for HostDevice {
         Config::read(call)
     }
 
-    /// Takes the device over from an attachment whose namespace is gone: it is brought home first.
+    /// Takes the device over from an attachment whose namespace is gone: it is first moved back to
+    /// the host.
     fn observe(
         call: &Call<'_>,
         config: &Config,
@@ -57,7 +58,8 @@ impl SingleLink for HostDevice {
     ) -> Result<Observed, Error> {
         let seen = find::look(config, &mut namespaces.host);
         let suspicious = match &seen {
-            // What has an alias that could be our mark may have come back from a container as something else.
+            // A link with an alias that could be our mark may have come back from a container under
+            // another identity.
             Ok(Observed::Link(found)) => home::original_name(&found.link).is_some(),
             Ok(Observed::UserSpace { .. }) => false,
             Err(_) => true,
@@ -88,8 +90,8 @@ impl SingleLink for HostDevice {
         }
     }
 
-    /// Moves the device: it changes namespace, name and alias in one message, so that neither a link of its name in
-    /// the container nor one of its new name on the host is in the way.
+    /// Moves the device: it changes namespace, name and alias in one message, so a link with its
+    /// old name in the container or with its new name on the host does not conflict.
     fn make(
         call: &Call<'_>,
         config: &Config,
@@ -128,7 +130,7 @@ impl SingleLink for HostDevice {
         Ok(Made { link: Some(link), pci_id: found.pci_id.clone() })
     }
 
-    /// The addresses are the address plugin's to keep apart; detection takes a second of every start.
+    /// The IPAM plugin keeps addresses unique; detection delays every start by a second.
     fn options(_config: &Config) -> Options {
         Options { skip_dad: true }
     }

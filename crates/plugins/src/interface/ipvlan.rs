@@ -1,10 +1,12 @@
 //! `ipvlan`: a link that shares its parent's hardware address.
 //!
-//! It may be chained: without `master` the parent is the one named interface of `prevResult`, and without `ipam` its
-//! addresses move to the new link, which is then all that the result lists.
+//! It may be chained: without `master` the parent is the one named interface of `prevResult`, and
+//! without `ipam` the parent's addresses move to the new link, which is then the only one in the
+//! result.
 //!
-//! The kernel has one mode and one reach for all ipvlans of a parent, and the newest link decides for all. So that a
-//! container cannot change another's network, the parent is held with what its attachments agreed on.
+//! The kernel has one mode and one reach for all ipvlans of a parent, and the newest link decides
+//! for all. So that a container cannot change another's network, attachments hold the parent
+//! together with the mode and reach that they agreed on.
 
 mod agreement;
 
@@ -46,11 +48,11 @@ pub struct Raw {
     prev_result: Option<IgnoredAny>,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     parent: Parent,
-    /// Neither `master` nor `parent` was given: the parent may have been the chain's.
+    /// Neither `master` nor `parent` is configured: the parent may have been the chain's.
     unnamed: bool,
     mode: IpvlanMode,
     reach: IpvlanReach,
@@ -87,7 +89,7 @@ impl SingleLink for Ipvlan {
         })
     }
 
-    /// Whether the chain will bring addresses is seen at ADD only.
+    /// Only ADD sees whether the chain provides addresses.
     fn addressing(call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
         if call.ipam().is_some() || call.command() != Command::Add {
             return Ok(Addressing::Ipam);
@@ -174,7 +176,7 @@ impl SingleLink for Ipvlan {
         namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the ipvlan link is gone".to_owned())) };
-        // Which parent the chain had, only what was written down can tell.
+        // Only the record tells which parent the chain had.
         if !config.unnamed || on_parent::read_facts(call, Self::NAME).is_some() {
             config.parent.verify(call, Self::NAME, link, namespaces)?;
         }
@@ -197,10 +199,10 @@ impl SingleLink for Ipvlan {
         Ok(())
     }
 
-    /// Without `master` the parent may be the chain's, which STATUS does not see.
+    /// Without `master` the parent may be the chain's, which STATUS does not know.
     fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
         match config.unnamed {
-            // In a chain it is what the plugin before made.
+            // In a chain the previous plugin creates it.
             true => Ok(()),
             false => config.parent.fits_host(config.mtu, host),
         }

@@ -1,9 +1,10 @@
 //! `loopback`: brings the container's `lo` up.
 //!
-//! No keys. The interface is always `lo`, whatever `CNI_IFNAME` says. ADD fails when `lo` has an address that is
-//! not a loopback address, before it touches anything. DEL takes `lo` down and nothing else; it needs neither
-//! the namespace nor `prevResult`. There is no state on the host, so GC has nothing to do: runtimes attach by a list
-//! that is in no folder, and a record of it would be one that nobody can collect.
+//! It has no keys. The interface is always `lo`, whatever `CNI_IFNAME` says. ADD fails if `lo` has
+//! an address that is not a loopback address, before it changes anything. DEL sets `lo` down and
+//! does nothing else; it needs neither the namespace nor `prevResult`. There is no state on the
+//! host, so GC has nothing to do: runtimes attach `lo` with a list that is in no configuration
+//! folder, so no GC could remove a record of it.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use crate::shared::kernel_error;
 
-/// The one interface this plugin knows.
+/// The only interface of this plugin.
 const LO: &str = "lo";
 
 /// The plugin `loopback`.
@@ -88,8 +89,8 @@ fn bring_up(
     if let Some(previous) = previous {
         return Ok(previous);
     }
-    // The kernel gives `lo` its addresses when it comes up (linux net/ipv4/devinet.c `inetdev_event`,
-    // net/ipv6/addrconf.c `init_loopback`), before the request is answered.
+    // The kernel adds the addresses of `lo` when it comes up (linux net/ipv4/devinet.c
+    // `inetdev_event`, net/ipv6/addrconf.c `init_loopback`), before it answers the request.
     let addresses = loopback_addresses(netlink, lo).map_err(|error| {
         if !made {
             return error;
@@ -123,7 +124,7 @@ fn loopback_addresses(netlink: &mut RouteSocket, lo: &Link) -> Result<Vec<IpNet>
     }
 }
 
-/// The first address of each family, IPv4 first. IPv6 may be off.
+/// Returns the first address of each family, IPv4 first. IPv6 may be off.
 fn result(addresses: &[IpNet], netns: &str) -> AddResult {
     let first = |is_family: fn(&IpAddr) -> bool| {
         addresses.iter().find(|address| is_family(&address.addr())).copied()

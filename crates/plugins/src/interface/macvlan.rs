@@ -1,8 +1,8 @@
 //! `macvlan`: a link with a hardware address of its own on a parent.
 //!
-//! The link is made directly in the container's namespace with its final name. Duplicate address detection is
-//! off unless `enabledad` asks for it, as with `bridge`: the addresses are IPAM's to keep apart, and detection takes a
-//! second or more of every start.
+//! The link is created directly in the container's namespace with its final name. Duplicate address
+//! detection is off unless `enabledad` asks for it, as with `bridge`: the IPAM plugin keeps
+//! addresses unique, and detection delays every start by a second or more.
 
 use cni::{Error, code};
 use cni_plugin::Call;
@@ -52,7 +52,7 @@ struct RawRuntime {
     mac: String,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     parent: Parent,
@@ -127,8 +127,8 @@ impl SingleLink for Macvlan {
             kernel(error).context("failed to create macvlan").with_details(hint)
         })?;
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
-            // In mode passthru the kernel takes the parent's address whatever it was asked for; set afterwards, an
-            // address becomes the parent's too until the link goes.
+            // In mode passthru the kernel uses the parent's address whatever was requested. If an
+            // address is set afterwards, the parent has it too until the link is deleted.
             let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
             let change = Change::SetLink { ifindex: link.index, set };
             namespaces.inside.apply_one(&change).map_err(kernel)?;
@@ -173,7 +173,7 @@ impl SingleLink for Macvlan {
     }
 }
 
-/// Says in words what the kernel's number leaves open.
+/// Explains what the kernel's errno leaves open.
 fn hint(
     errno: Option<Errno>,
     mode: MacvlanMode,

@@ -1,4 +1,4 @@
-//! Plugins that make interfaces.
+//! Plugins that create interfaces.
 
 pub mod bridge;
 pub mod cnm;

@@ -1,7 +1,8 @@
-//! What `macvlan`, `ipvlan` and `vlan` have in common: the parent, and the link made on it.
+//! What `macvlan`, `ipvlan` and `vlan` have in common: the parent, and the link created on it.
 //!
-//! The parent is in the host's namespace, or in the container's with `linkInContainer`. Which one it was is
-//! written down: a parent chosen by a route may be another by the time of CHECK, and the link does not move.
+//! The parent is in the host's namespace, or in the container's with `linkInContainer`. ADD records
+//! which parent it used: a parent chosen by a route may be another one by the time of CHECK, and
+//! the link does not move.
 
 use cni::{Error, code};
 use cni_plugin::{Call, codes};
@@ -13,12 +14,12 @@ use super::single::Namespaces;
 use crate::shared::parent::{RawParent, Selector, check_mtu};
 use crate::shared::{attachment, drift, kernel_error as kernel, owner};
 
-/// Which parent, and where it is looked for.
+/// Which parent, and in which namespace it is looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
     /// How it is chosen.
     pub selector: Selector,
-    /// It is in the container's namespace.
+    /// Whether it is in the container's namespace.
     pub in_container: bool,
 }
 
@@ -26,9 +27,9 @@ pub struct Parent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// Its name, for people.
+    /// Its name, for messages.
     pub parent: String,
-    /// Its number, which a link keeps as long as it lives.
+    /// Its ifindex, which a link keeps as long as it exists.
     pub index: u32,
     /// The VLAN on it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +40,8 @@ impl Parent {
     /// Reads the keys `master`, `parent` and `linkInContainer`.
     ///
     /// # Errors
-    /// As [`Selector::parse`]; code 7 where `parent` asks for what cannot be seen from a container.
+    /// As [`Selector::parse`]; code 7 when `parent` asks for a property that cannot be seen in a
+    /// container.
     pub fn parse(
         master: &str,
         parent: Option<&RawParent>,
@@ -64,7 +66,7 @@ impl Parent {
     /// Finds the parent.
     ///
     /// # Errors
-    /// As [`Selector::find`]; code 7 for the loopback link, on which nothing can stand.
+    /// As [`Selector::find`]; code 7 for the loopback link, which cannot have child links.
     pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
         let parent = self.selector.find(socket)?;
         if parent.loopback() {
@@ -77,7 +79,8 @@ impl Parent {
         Ok(parent)
     }
 
-    /// Refuses a parent that is there and cannot serve ([`cni_plugin::Plugin::fits_host`]): the loopback link, one with a smaller MTU.
+    /// Refuses an existing parent that cannot serve ([`cni_plugin::Plugin::fits_host`]): the
+    /// loopback link, or one with a smaller MTU.
     ///
     /// # Errors
     /// Code 7 as [`Parent::find`] and [`check_mtu`].
@@ -88,7 +91,7 @@ impl Parent {
         check_mtu(mtu, &self.find(host)?)
     }
 
-    /// Describes the link to be made in the container, marked with its owner.
+    /// Describes the link to create in the container, marked with its owner.
     #[must_use]
     pub fn new_link(
         &self,
@@ -105,8 +108,8 @@ impl Parent {
         }
     }
 
-    /// Compares the parent that a link stands on with the one ADD found, or with the configuration's where that
-    /// names it or nothing was written down (CHECK).
+    /// Compares the parent of a link with the one that ADD found, or with the configured one if the
+    /// configuration names it or there is no record (CHECK).
     ///
     /// # Errors
     /// Code 104.
@@ -135,7 +138,7 @@ impl Parent {
     }
 }
 
-/// Reads what ADD wrote down about the parent.
+/// Reads what ADD recorded about the parent.
 #[must_use]
 pub fn read_facts(call: &Call<'_>, plugin: &str) -> Option<Facts> {
     let index = Index::new(call.roots());
@@ -143,14 +146,14 @@ pub fn read_facts(call: &Call<'_>, plugin: &str) -> Option<Facts> {
     (facts.index != 0).then_some(facts)
 }
 
-/// Returns what is written down about a parent.
+/// Returns what to record about a parent.
 #[must_use]
 pub fn facts(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
     let facts = Facts { parent: parent.name.clone(), index: parent.index, vlan };
     serde_json::to_value(facts).expect("facts have string keys only")
 }
 
-/// Says what a parent is a port of, which keeps macvlan and ipvlan from it.
+/// Returns what a parent is a port of, which prevents macvlan and ipvlan on it.
 #[must_use]
 pub fn port_of(parent: &Link, socket: &mut RouteSocket) -> Option<String> {
     let master = socket.link_by_index(parent.master?).map_err(kernel).ok()??;

@@ -1,15 +1,16 @@
-//! The life of an attachment that is a single link in the container, whatever the link is.
+//! The lifecycle of an attachment that is a single link in the container, of any kind.
 //!
-//! `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap` and `host-device` differ in what they look up, which link they make
-//! and what CHECK compares; [`SingleLink`] is that. Everything else is here, once.
+//! `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap` and `host-device` differ in what they look up, which
+//! link they create and what CHECK compares; [`SingleLink`] has those parts. Everything else is
+//! here, once.
 //!
 //! | verb | order |
 //! |---|---|
 //! | ADD | configuration, namespace, the name is free, the parent; then the record, the link (down), IPAM, addresses and routes |
 //! | DEL | the link, the record, IPAM (with `dhcp`: addresses, IPAM, the link) |
-//! | CHECK | IPAM, the link as reported, what is the kind's own, addresses and routes |
-//! | GC | the links of attachments that are written down and not valid, then IPAM |
-//! | STATUS | IPAM, then whether the parent is there |
+//! | CHECK | IPAM, the link as reported, what is specific to the kind, addresses and routes |
+//! | GC | the links of attachments that are recorded and not valid, then IPAM |
+//! | STATUS | IPAM, then whether the parent exists |
 
 use std::fmt::Debug;
 
@@ -32,10 +33,10 @@ use crate::shared::repair::{self, Inside};
 use crate::shared::undo::Undo;
 use crate::shared::{dns, drift, kernel_error as kernel, owner};
 
-/// Where the container's interface stands in the result: it is the only one.
+/// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
 
-/// The host's side and the container's.
+/// The host's side and the container's side.
 #[derive(Debug)]
 pub struct Namespaces {
     /// The container's namespace.
@@ -58,22 +59,22 @@ impl Namespaces {
     }
 }
 
-/// Where the addresses come from.
+/// The source of the addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Addressing {
-    /// From the address plugin, if the configuration has one.
+    /// The IPAM plugin, if the configuration has one.
     Ipam,
-    /// From the address plugin; without one, code 7 with this message.
+    /// The IPAM plugin; without one, code 7 with this message.
     RequiredIpam(&'static str),
-    /// From the plugin before this one in the chain.
+    /// The previous plugin in the chain.
     Previous(Box<AddResult>),
 }
 
-/// What ADD made.
+/// What ADD created.
 #[derive(Debug)]
 pub struct Made {
-    /// The link in the container, under its final name, marked with its owner's alias, still down. `None` for a
-    /// device that the kernel does not show as a link: nothing is configured then.
+    /// The link in the container, under its final name, marked with its owner's alias, still down.
+    /// `None` for a device that the kernel does not show as a link: then nothing is configured.
     pub link: Option<Link>,
     /// The device's PCI address, for the result.
     pub pci_id: String,
@@ -87,26 +88,27 @@ impl Made {
     }
 }
 
-/// What one kind of link adds to the common life.
+/// What one kind of link adds to the common lifecycle.
 pub trait SingleLink: Debug + Send + Sync + 'static {
     /// The plugin's type.
     const NAME: &'static str;
-    /// What the kernel calls links of this kind (IFLA_INFO_KIND). Unmarked links of other kinds are not ours to delete.
+    /// The kernel's kinds of such links (IFLA_INFO_KIND). Unmarked links of other kinds are not
+    /// ours to delete.
     const KINDS: &'static [&'static str];
     /// The configuration's keys as written; for [`Plugin::unknown_keys`].
     type Raw: DeserializeOwned + Debug;
-    /// What the configuration asks for, checked.
+    /// The checked configuration.
     type Config: Debug;
     /// What was looked up before anything was changed.
     type Observed: Debug;
 
-    /// Reads and checks the configuration of ADD, CHECK and STATUS. Looks at nothing else.
+    /// Reads and checks the configuration of ADD, CHECK and STATUS. Reads nothing else.
     ///
     /// # Errors
     /// Code 7 or 2, naming the key.
     fn config(call: &Call<'_>) -> Result<Self::Config, Error>;
 
-    /// Says where the addresses come from.
+    /// Returns the source of the addresses.
     ///
     /// # Errors
     /// Code 7.
@@ -125,19 +127,20 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         namespaces: &mut Namespaces,
     ) -> Result<Self::Observed, Error>;
 
-    /// Returns what shall be written down beside the namespace.
+    /// Returns what to record besides the namespace.
     fn facts(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
         let _ = (config, seen);
         serde_json::Value::Null
     }
 
-    /// The link as it was on the host, if it is a device that was lent.
+    /// Returns the link as it was on the host, if it is a device that was lent.
     fn device(seen: &Self::Observed) -> Option<&Link> {
         let _ = seen;
         None
     }
 
-    /// Makes the link in the container. What it did before it failed is undone by [`SingleLink::take_back`].
+    /// Creates the link in the container. If this fails, [`SingleLink::take_back`] undoes what it
+    /// did before.
     ///
     /// # Errors
     /// Code 100 with the kernel's words.
@@ -148,14 +151,14 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         namespaces: &mut Namespaces,
     ) -> Result<Made, Error>;
 
-    /// How the interface is configured.
+    /// Returns how the interface is configured.
     fn options(config: &Self::Config) -> Options;
 
-    /// Takes away what `make` made for an attachment, given its namespace if that is there and the facts if they
-    /// were written down. What is gone already is success.
+    /// Removes what `make` created for an attachment, given its namespace if that exists and the
+    /// facts if they were recorded. What is already gone is success.
     ///
     /// # Errors
-    /// When it is still there.
+    /// When it still exists.
     fn take_back(
         call: &Call<'_>,
         key: &AttachmentKey,
@@ -168,7 +171,8 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         }
     }
 
-    /// Compares what is the kind's own (CHECK): the parent, the mode. `link` is `None` for a device without one.
+    /// Compares what is specific to the kind (CHECK): the parent, the mode. `link` is `None` for a
+    /// device without one.
     ///
     /// # Errors
     /// Code 104.
@@ -179,7 +183,8 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         namespaces: &mut Namespaces,
     ) -> Result<(), Error>;
 
-    /// Refuses what stands in the way of every ADD on this host ([`Plugin::fits_host`]). What is missing may come.
+    /// Refuses what would make every ADD on this host fail ([`Plugin::fits_host`]). Something that
+    /// is missing may appear later.
     ///
     /// # Errors
     /// As [`SingleLink::observe`].
@@ -188,11 +193,11 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Says whether ADD would find what it needs on the host (STATUS). What is in the container, or in arguments
-    /// that STATUS does not get, cannot be asked about.
+    /// Reports whether ADD would find what it needs on the host (STATUS). It cannot ask about what
+    /// is in the container, or in arguments that STATUS does not get.
     ///
     /// # Errors
-    /// Anything; it is told as code 50.
+    /// Any error; it is reported as code 50.
     fn status(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Error>;
 }
 
@@ -217,7 +222,8 @@ impl<T: SingleLink> Plugin for Single<T> {
         check::<T>(call)
     }
 
-    /// The container's side of it. What is the kind's own, a parent or a mode, is the host's and stays as it is.
+    /// Repairs the container's side. What is specific to the kind, a parent or a mode, is the
+    /// host's and stays as it is.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         repair::of_record(call, T::NAME, |index, repair| {
             let config = T::config(call)?;
@@ -287,7 +293,8 @@ impl<T: SingleLink> Plugin for Single<T> {
     }
 }
 
-/// What ADD would refuse because of the host is for STATUS a plugin that is not available.
+/// Turns what ADD would refuse because of the host into STATUS's answer that the plugin is not
+/// available.
 fn as_unavailable(error: Error) -> Error {
     Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }
 }
@@ -297,7 +304,7 @@ fn required(message: &str) -> Error {
         .with_details("give the network an \"ipam\" object with a \"type\"")
 }
 
-/// Reads all that the configuration says.
+/// Reads everything from the configuration.
 fn read<T: SingleLink>(call: &Call<'_>) -> Result<(T::Config, Addressing), Error> {
     let config = T::config(call)?;
     let addressing = T::addressing(call, &config)?;
@@ -339,7 +346,7 @@ fn attach<'a, T: SingleLink>(
         remove::<T>(call, call.attachment(), Some(&netns), &Census::new())
     });
     let made = T::make(call, config, seen, namespaces)?;
-    // Hardware has no kind: it is told by what no container can give a link.
+    // Hardware links have no kind: properties identify them that a container cannot give a link.
     if let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) {
         facts[identity::KEY] =
             serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
@@ -384,7 +391,8 @@ fn attach<'a, T: SingleLink>(
     })
 }
 
-/// Refuses addresses that the host or another attachment has on the same segment, and holds them there.
+/// Refuses addresses that the host or another attachment has on the same segment, and claims them
+/// there.
 fn claim_addresses<T: SingleLink>(
     call: &Call<'_>,
     index: &Index,
@@ -398,7 +406,7 @@ fn claim_addresses<T: SingleLink>(
     if ips.is_empty() {
         return Ok(());
     }
-    // As it is seen from where it is now.
+    // As its present namespace shows it.
     let Some(link) = namespaces.inside.link_by_index(ifindex).map_err(kernel)? else {
         return Ok(());
     };
@@ -413,7 +421,7 @@ fn claim_addresses<T: SingleLink>(
     claim::take(call, index, &places, &ips)
 }
 
-/// Says whether another attachment, or the host, has the addresses by now.
+/// Reports whether another attachment, or the host, has the addresses by now.
 fn check_claims<T: SingleLink>(
     call: &Call<'_>,
     link: &Link,
@@ -441,7 +449,7 @@ fn reported(call: &Call<'_>, link: &Link, pci_id: String) -> Interface {
     }
 }
 
-/// Brings the link up with its addresses and routes; one without addresses merely comes up.
+/// Brings the link up with its addresses and routes; without addresses it only comes up.
 fn configure(
     call: &Call<'_>,
     namespaces: &mut Namespaces,
@@ -463,8 +471,9 @@ fn configure(
     if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 
-/// Removes everything that ADD made beside the addresses' reservation. Without a namespace it looks into the one
-/// that was written down, wherever that is: the link may be there still, and answer for an address that is given away.
+/// Removes everything that ADD created except the reservation of the addresses. Without a namespace
+/// it uses the recorded one, wherever that is: the link may still exist, and answer for an address
+/// that is given to others.
 fn remove<T: SingleLink>(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -486,8 +495,9 @@ fn remove<T: SingleLink>(
     attachment::forget(&index, key, T::NAME)
 }
 
-/// Deletes the attachment's links in the container: the one that was written down, and what has its mark. Where there is
-/// neither, the one of its name goes if another's plugin may have made it: unmarked and of the right kind.
+/// Deletes the attachment's links in the container: the recorded one, and those with its mark. If
+/// there are none, it deletes the link with the attachment's name, provided that another project's
+/// plugin may have created it: unmarked and of the right kind.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
@@ -518,8 +528,8 @@ pub fn delete_link(
     inside.delete_link(link.index).map(drop).map_err(kernel)
 }
 
-/// Says whether a link of an attachment's name and without its mark may be what another's plugin made for it, or whose
-/// it is.
+/// Reports whether a link that has an attachment's name but not its mark may have been created for
+/// it by another project's plugin; the error names its owner.
 fn may_be_ours(link: &Link, kinds: &[&str]) -> Result<(), String> {
     match link.alias.as_deref() {
         Some(alias) if alias.starts_with(owner::PREFIX) => {

@@ -1,8 +1,9 @@
-//! `tap`: an Ethernet link whose other end is a program, a virtual machine for the most part.
+//! `tap`: an Ethernet link whose other end is a program, most often a virtual machine.
 //!
-//! It is made by `/dev/net/tun` in the container's namespace under its final name, whatever keys are given: `ip` is run
-//! only for `selinuxContext`, since a tap has the label of the process that makes it. Frames carry offloading hints
-//! (`vnet_hdr`) until the program that opens it decides otherwise.
+//! `/dev/net/tun` creates it in the container's namespace under its final name, whatever keys are
+//! given. The plugin runs `ip` only for `selinuxContext`, since a tap has the label of the process
+//! that creates it. Frames carry offloading hints (`vnet_hdr`) until the program that opens the tap
+//! decides otherwise.
 
 mod selinux;
 
@@ -20,8 +21,8 @@ use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu_in;
 use crate::shared::{drift, kernel_error as kernel, owner};
 
-/// What the kernel takes as a tap's MTU: an IPv4 header and options at least, 64 KiB with the Ethernet header at most
-/// (`linux drivers/net/tun.c`, MIN_MTU and MAX_MTU).
+/// The MTU range that the kernel accepts for a tap: at least an IPv4 header with options, at most
+/// 64 KiB with the Ethernet header (`linux drivers/net/tun.c`, MIN_MTU and MAX_MTU).
 const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
 
 /// The keys as written.
@@ -52,7 +53,7 @@ struct RawRuntime {
     mac: String,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     multi_queue: Option<bool>,
@@ -145,7 +146,7 @@ impl SingleLink for Tap {
         Ok(Made::link(link))
     }
 
-    /// Nobody is at the other end yet to answer.
+    /// The other end has no program yet that could answer.
     fn options(_config: &Config) -> Options {
         Options { skip_dad: true }
     }
@@ -161,7 +162,7 @@ impl SingleLink for Tap {
         let Some(tap) = link.tun.filter(|tun| tun.tap) else {
             return Err(drift(format!("interface {name:?} is no tap any more")));
         };
-        // What the configuration leaves open is for the program that opens the tap to choose.
+        // If the configuration leaves it open, the program that opens the tap chooses.
         for (key, is, asked) in
             [("owner", tap.owner, config.owner), ("group", tap.group, config.group)]
         {
@@ -226,7 +227,8 @@ fn bridge(name: &str, inside: &mut RouteSocket) -> Result<Link, Error> {
     ))
 }
 
-/// The number of a user or group. The largest means nobody in particular to the kernel, and is none.
+/// Reads the number of a user or group. The kernel uses the largest number for "none", so it is
+/// refused.
 fn id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
     match id {
         Some(u32::MAX) => Err(invalid(

@@ -1,7 +1,8 @@
 //! `vlan`: the tagged frames of a parent.
 //!
-//! A parent has each VLAN once, so two containers cannot share one; who has it is said. The link keeps the parent's
-//! hardware address. Duplicate address detection is off unless `enabledad` asks for it, as with `bridge`.
+//! A parent has each VLAN once, so two containers cannot share one; the error names the holder. The
+//! link keeps the parent's hardware address. Duplicate address detection is off unless `enabledad`
+//! asks for it, as with `bridge`.
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
@@ -43,10 +44,10 @@ pub struct Raw {
     prev_result: Option<IgnoredAny>,
 }
 
-/// What the kernel takes (linux net/8021q/vlan_dev.c `vlan_setup`).
+/// The MTU range that the kernel accepts (linux net/8021q/vlan_dev.c `vlan_setup`).
 const MTU: std::ops::RangeInclusive<u32> = 1..=65_535;
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     parent: Parent,
@@ -186,7 +187,7 @@ impl Config {
         })
     }
 
-    /// Finds the parent, which must be up: a VLAN on one that is down cannot come up.
+    /// Finds the parent, which must be up: a VLAN link on a parent that is down cannot come up.
     fn find_parent(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
         let parent = self.parent.find(socket)?;
         check_mtu(self.mtu, &parent)?;
@@ -217,8 +218,8 @@ fn protocol(text: &str) -> Result<VlanProtocol, Error> {
     }
 }
 
-/// Names who has the VLAN already: a link that can be seen beside the parent, or an attachment of ours whose link is in
-/// its container.
+/// Names the holder of the VLAN: a link in the parent's namespace, or an attachment of ours whose
+/// link is in its container.
 fn taken(call: &Call<'_>, config: &Config, parent: &Link, socket: &mut RouteSocket) -> Error {
     let beside = socket.links().unwrap_or_default().into_iter().find(|link| {
         link.peer_index == Some(parent.index)
@@ -249,7 +250,8 @@ fn taken(call: &Call<'_>, config: &Config, parent: &Link, socket: &mut RouteSock
     .with_details(format!("{who}; a parent has each VLAN once"))
 }
 
-/// Finds the attachment of ours that has the VLAN. It reads every record, for an error's sake.
+/// Finds the attachment of ours that has the VLAN. It reads every record, but only for an error
+/// message.
 fn holder(call: &Call<'_>, config: &Config, parent: &Link) -> Option<AttachmentKey> {
     let records = Index::new(call.roots()).list().found;
     let mut others = records

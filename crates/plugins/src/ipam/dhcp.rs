@@ -1,15 +1,17 @@
-//! `dhcp`: addresses from DHCP servers, by way of a daemon that keeps them.
+//! `dhcp`: addresses from DHCP servers, through a daemon that keeps the leases.
 //!
-//! A lease must be renewed for as long as the container lives, which no plugin does. This module is what a runtime calls:
-//! it reads the configuration and asks `netwrightd dhcp` through a Unix socket ([`protocol`]). Configuration, option
-//! names and messages are the reference's. Where we differ:
+//! A lease must be renewed as long as the container lives, which a plugin cannot do. A runtime
+//! calls this module: it reads the configuration and sends requests to `netwrightd dhcp` over a
+//! Unix socket ([`protocol`]). Configuration, option names and messages are the reference's. The
+//! differences:
 //!
 //! - The result has DNS, domain, search list, and the MTU (option 26) on each route.
-//! - CHECK compares `prevResult` with the lease, and asks for none.
-//! - DEL succeeds while the daemon is down: it leaves a note that the daemon works off when it starts ([`mod@todo`]).
-//! - GC and STATUS exist. A daemon that was ready within the last minute is being replaced: STATUS bears that it is missing, and ADD
-//!   waits for it.
-//! - `families` asks for IPv6 (DHCPv6), too.
+//! - CHECK compares `prevResult` with the lease, and requests no lease.
+//! - DEL succeeds while the daemon is down: it leaves a note that the daemon processes when it
+//!   starts ([`mod@todo`]).
+//! - GC and STATUS exist. A daemon that was ready within the last minute is being replaced: STATUS
+//!   then tolerates its absence, and ADD waits for it.
+//! - `families` can request IPv6 (DHCPv6) too.
 //! - `request` and `provide` know the names of more options ([`options`]).
 
 pub mod client;
@@ -32,14 +34,14 @@ use protocol::{Acquire, Answer, Ask};
 
 use crate::shared::daemon;
 
-/// How long ADD waits for a lease when the caller names no deadline: the daemon gives up first, after its
-/// `-resendtimeout` (208 seconds unless it was told otherwise).
+/// How long ADD waits for a lease if the caller sets no deadline: the daemon gives up first, after
+/// its `-resendtimeout` (208 seconds by default).
 const LEASE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long ADD waits for a daemon that is being replaced, which is back within seconds.
+/// How long ADD waits for a daemon that is being replaced; it is back within seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the daemon may take for what needs no server.
+/// How long the daemon may take for a request that involves no server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The plugin `dhcp`.
@@ -122,7 +124,7 @@ impl Plugin for Dhcp {
             valid: call.valid_attachments().to_vec(),
         };
         let answer = match client::ask(&socket, &collect, timeout(call, ANSWER_TIMEOUT)) {
-            // No daemon has run since the machine started: there is nothing to collect.
+            // No daemon has run since the machine started, so there is nothing to collect.
             Err(error) if error.is_daemon_down() && !todo::folder(&socket).is_dir() => {
                 return Ok(());
             }
@@ -160,10 +162,10 @@ impl Plugin for Dhcp {
     }
 }
 
-/// What the reference says before the daemon's words.
+/// The prefix that the reference puts before the daemon's message.
 const CALLING_ALLOCATE: &str = "error calling DHCP.Allocate";
 
-/// What to do about a daemon that does not answer.
+/// What to do if the daemon does not answer.
 const START_IT: &str = "start the daemon: systemctl start cni-dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
 
 enum ReleaseError {
@@ -176,7 +178,7 @@ fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     let answer =
         client::ask(socket, &ask, timeout(call, ANSWER_TIMEOUT)).map_err(ReleaseError::Ask)?;
     match answer {
-        // A lease that nobody knows is one that is gone.
+        // The daemon has no such lease, so it is gone.
         Answer::Done | Answer::Unknown => Ok(()),
         Answer::Failed(error) => {
             Err(ReleaseError::Refused(error.into_error().context("error calling DHCP.Release")))
@@ -246,7 +248,7 @@ fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), 
     Ok(())
 }
 
-/// The daemon has a working directory of its own.
+/// Makes a path absolute: the daemon has a working directory of its own.
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| {
         Error::from_chain(code::INVALID_ENVIRONMENT, &error).context("make CNI_NETNS absolute")

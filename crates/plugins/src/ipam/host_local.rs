@@ -1,16 +1,19 @@
 //! `host-local`: addresses from ranges, kept in files on this host.
 //!
-//! Configuration, folder and messages are the reference's; [`ipam`] knows the folder. Where we differ:
+//! Configuration, folder and messages are the reference's; [`ipam`] implements the folder. The
+//! differences:
 //!
-//! - All addresses of an ADD are chosen and written under one hold of the network's lock. When ADD fails, what
-//!   *this* call reserved is released; the reference releases everything the attachment has in the network.
-//! - The lock is waited for at most 30 seconds, and the error names who holds it (code 11).
-//! - DEL needs `ipam.dataDir` and the network's name, and nothing else of the configuration to be right, so that
-//!   ranges that no longer make sense keep no address. `CNI_ARGS` does not matter either.
-//! - DEL, CHECK and STATUS do not make the network's folder.
-//! - CHECK also finds that an address of `prevResult` belongs to someone else by now.
+//! - All addresses of an ADD are chosen and written while it holds the network's lock once. When
+//!   ADD fails, it releases what *this* call reserved; the reference releases everything that the
+//!   attachment has in the network.
+//! - A call waits at most 30 seconds for the lock, and the error names its holder (code 11).
+//! - DEL needs only `ipam.dataDir` and the network's name from the configuration, so addresses are
+//!   released even if their ranges have become invalid. `CNI_ARGS` does not matter either.
+//! - DEL, CHECK and STATUS do not create the network's folder.
+//! - CHECK also finds that an address of `prevResult` belongs to another attachment by now.
 //! - GC and STATUS exist.
-//! - When a pool gives no address, what was reserved for namespaces that are known to be gone is taken back (`stale.rs`).
+//! - When a pool gives no address, ADD releases what was reserved for namespaces that are known to
+//!   be gone (`stale.rs`).
 
 mod config;
 mod resolv;
@@ -30,8 +33,8 @@ use rustix::io::Errno;
 
 use config::HostLocal as Config;
 
-/// How long a network's lock may be waited for. It is held for less than a millisecond by us, and for up to half
-/// a second by the reference; whoever holds it longer is stuck.
+/// How long a call waits for a network's lock. We hold it for less than a millisecond, and the
+/// reference for up to half a second; a longer holder is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The plugin `host-local`.
@@ -54,7 +57,7 @@ impl Plugin for HostLocal {
         let locked = store.lock_or_create(timeout(call)).map_err(|error| store_error(&error))?;
         let owner = Owner::from(call.attachment());
         let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
-        // Perhaps for want of a DEL: after a power cut there is none.
+        // A DEL may be missing: after a power failure there is none.
         if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
             && stale::may_be_why(source, &locked)
             && 0 < stale::take_back(call, &locked).map_err(|error| store_error(&error))?
@@ -122,8 +125,9 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
-    /// Reserves again what the container has and nobody holds. What another holds by now is his, and CHECK says so. The
-    /// plugin that asks holds the attachment's lock if it is one of ours; behind another's DEL nothing may be reserved.
+    /// Reserves again what the container has and no attachment holds. An address that another
+    /// attachment holds by now stays with it, and CHECK reports it. The calling plugin holds the
+    /// attachment's lock if it is one of ours; after another plugin's DEL nothing may be reserved.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         if state::Index::new(call.roots()).of_attachment(call.attachment()).found.is_empty() {
             return Ok(Vec::new());
@@ -221,12 +225,11 @@ impl Plugin for HostLocal {
     }
 }
 
-/// Names the network's folder, and where what is known of it is kept.
-/// The gateways' addresses that a configuration with this address plugin asks for. A set of several subnets is passed over: which
-/// one an attachment gets its address of is seen at ADD.
+/// Returns the gateways' addresses that a configuration with this IPAM plugin asks for. A set of
+/// several subnets is skipped: only ADD decides from which one an attachment gets its address.
 pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
     let ours = call.ipam().is_some_and(|ipam| ipam.plugin_type() == "host-local");
-    // What is wrong with it the plugin says itself.
+    // The plugin itself reports what is wrong with it.
     let Some(config) = ours.then(|| Config::load(call).ok()).flatten() else { return Vec::new() };
     let one = |set: &RangeSet| match set.ranges() {
         [range] => IpNet::new(range.gateway(), range.subnet().prefix_len()).ok(),
@@ -235,8 +238,8 @@ pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
     config.ranges.sets().iter().filter_map(one).collect()
 }
 
-/// Refuses a folder that root cannot write to, whoever asks: its file system or its attributes do not let anybody. One that is not
-/// there is made in the nearest folder above it.
+/// Refuses a folder to which even root cannot write, because of its file system or its attributes.
+/// A missing folder would be created in the nearest one above it.
 fn writable(data_dir: &Path) -> Result<(), Error> {
     let there = data_dir.ancestors().find(|path| path.symlink_metadata().is_ok());
     let Some(there) = there.filter(|path| path.is_absolute()) else { return Ok(()) };
@@ -251,7 +254,7 @@ fn writable(data_dir: &Path) -> Result<(), Error> {
     }
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
         Err(error @ (Errno::ROFS | Errno::PERM)) => Err(refused(&error)),
-        // What the caller's privilege lacks, root's may have.
+        // The caller may lack a privilege that root has.
         _ => Ok(()),
     }
 }
@@ -260,7 +263,7 @@ fn store(call: &Call<'_>, data_dir: &Path) -> Store {
     Store::new(data_dir, call.network()).with_index(&call.context().roots.addresses())
 }
 
-/// What to do about an empty pool.
+/// What to do if a pool is empty.
 const ENLARGE: &str = "enlarge the range, or release what no container has any more (netwright gc)";
 
 /// Returns how long this call may wait for the lock.

@@ -1,4 +1,4 @@
-//! Plugins that hand out addresses.
+//! Plugins that assign addresses.
 
 pub mod cluster;
 pub mod dhcp;

@@ -1,15 +1,19 @@
-//! `static`: the addresses that the configuration names, and nobody keeps account of them.
+//! `static`: the addresses that the configuration names, without any record of them.
 //!
-//! Keys, precedence and messages are the reference's. Where we differ:
+//! Keys, precedence and messages are the reference's. The differences:
 //!
-//! - An address that `args.cni.ips` or `runtimeConfig.ips` picks from `addresses` keeps its gateway; the reference loses it.
-//! - `GATEWAY` of `CNI_ARGS` also goes to addresses that have none from elsewhere, whoever named them; the reference looks at
-//!   those of `CNI_ARGS` only.
-//! - An address named twice is given once. The reference returns it twice, and the interface plugin then fails.
-//! - CHECK finds an address that is missing from `prevResult`; the reference looks only at those that are there.
-//! - STATUS says whether the configuration would be accepted.
+//! - An address that `args.cni.ips` or `runtimeConfig.ips` picks from `addresses` keeps its
+//!   gateway; the reference loses it.
+//! - `GATEWAY` of `CNI_ARGS` also applies to addresses that have no other gateway, whichever source
+//!   named them; the reference considers only those of `CNI_ARGS`.
+//! - An address that is named twice is given once. The reference returns it twice, and the
+//!   interface plugin then fails.
+//! - CHECK finds an address that is missing from `prevResult`; the reference considers only those
+//!   that are there.
+//! - STATUS reports whether the configuration would be accepted.
 //!
-//! DEL and GC have nothing to do, and read nothing: a configuration that is wrong by now keeps no container.
+//! DEL and GC have nothing to do, and read nothing: a configuration that has become invalid does
+//! not prevent the removal of a container.
 
 mod config;
 
@@ -51,7 +55,7 @@ impl Plugin for Static {
         let previous = call.require_prev_result(NO_PREVIOUS)?;
         let ifname = call.ifname().as_str();
         for wanted in &config.addresses {
-            // The prefix is compared too: another one leads packets elsewhere.
+            // The prefix length is compared too: with another one, packets are routed differently.
             let found: Vec<&IpConfig> = previous
                 .container_ips(ifname)
                 .filter(|ip| ip.address.addr() == wanted.address.addr())

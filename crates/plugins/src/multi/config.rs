@@ -1,4 +1,4 @@
-//! The keys, and the networks that they mean.
+//! The keys, and the networks that they define.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use serde_json::value::RawValue;
 
 use super::default_route::DefaultRoute;
 
-/// Where network configurations are unless `confDir` says otherwise.
+/// The default folder of network configurations, unless `confDir` names another.
 const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// How the interfaces of further networks are called when nobody chose a name: this and the network's place.
+/// The prefix of the default names of further interfaces; the network's position follows.
 const FURTHER_IFNAME: &str = "net";
 
-/// Capabilities by which plugins take what is asked for on a network (CNI conventions).
+/// Capabilities by which plugins take what is requested on a network (CNI conventions).
 const IPS: &str = "ips";
 const MAC: &str = "mac";
 
@@ -61,7 +61,7 @@ enum RawDefaultRoute {
     Gateways(Vec<IpAddr>),
 }
 
-/// The configuration, checked.
+/// The checked configuration.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) members: Vec<Member>,
@@ -88,19 +88,19 @@ impl Raw {
     }
 }
 
-/// Refuses what ADD would refuse, but for the networks themselves: each is asked for itself.
+/// Refuses what ADD would refuse, except for the networks themselves: each is checked separately.
 pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
     Raw::of(call).map(drop)
 }
 
-/// The networks alone, for verbs that are about no container.
+/// Returns only the networks, for verbs that concern no container.
 pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
     Raw::of(call)?.lists(call)
 }
 
 impl Config {
-    /// Reads and checks everything, so that no network is touched if a later one cannot be. An interface for which nobody chose a name
-    /// gets none that is `taken`.
+    /// Reads and checks everything first, so that no network is changed if a later one is invalid.
+    /// An interface without a configured name does not get one that is `taken`.
     pub(super) fn of(call: &Call<'_>, taken: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let raw = Raw::of(call)?;
         let lists = raw.lists(call)?;
@@ -116,7 +116,8 @@ impl Config {
             }
             let mut attachment = attachment(call, ifname.clone())?;
             if place == 0 {
-                // What the runtime asks for is the first network's (NPWG standard, "runtimeConfig").
+                // What the runtime requests is for the first network (NPWG standard,
+                // "runtimeConfig").
                 attachment.capability_args = raw.runtime_config.clone();
             }
             let gateways = network.ask(&list, &mut attachment).map_err(within)?;
@@ -134,7 +135,7 @@ impl Config {
 }
 
 impl RawNetwork {
-    /// The network's list: the one that is written here, or that of a file.
+    /// Returns the network's list: the one that is written here, or that of a file.
     fn list(&self, call: &Call<'_>, place: usize, folder: &Path) -> Result<NetworkList, Error> {
         let list = match &self.config {
             Some(object) => self.written(object, call, place)?,
@@ -159,8 +160,8 @@ impl RawNetwork {
         Ok(list)
     }
 
-    /// A plugin's configuration or a list's. Its name is its own, else the element's, else made of ours and the place; so is the
-    /// version.
+    /// Reads a plugin's configuration or a list. Its name is its own, else the element's, else
+    /// derived from ours and the position; so is the version.
     fn written(
         &self,
         object: &Object,
@@ -183,7 +184,8 @@ impl RawNetwork {
         }
     }
 
-    /// Adds what is asked for on the network; returns the gateways if the default route is to be its.
+    /// Adds what is requested on the network; returns the gateways if this network gets the default
+    /// route.
     fn ask(
         &self,
         list: &NetworkList,
@@ -227,7 +229,8 @@ impl RawNetwork {
     }
 }
 
-/// The container's interface on the network in this place: the first is the one the runtime named.
+/// Returns the container's interface on the network at this position: the first is the one that the
+/// runtime named.
 fn ifname(
     call: &Call<'_>,
     place: usize,
@@ -245,7 +248,7 @@ fn ifname(
     }
 }
 
-/// An attachment of the container, with the arguments that the runtime gave.
+/// Creates an attachment of the container, with the arguments that the runtime gave.
 pub(super) fn attachment(call: &Call<'_>, ifname: IfName) -> Result<Attachment, Error> {
     let netns = call.env().netns.clone();
     let args = cni::Args::parse(&call.env().args)?;

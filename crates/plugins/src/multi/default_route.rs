@@ -1,4 +1,4 @@
-//! The container's default routes, when one of several networks is to have them.
+//! The container's default routes, which one of several networks gets.
 
 use std::net::IpAddr;
 
@@ -12,32 +12,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::{drift, kernel_error};
 
-/// Where the container's default routes are to go.
+/// Where the container's default routes should lead.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DefaultRoute {
     /// The interface that has them.
     pub ifname: IfName,
-    /// Through these; none: those that its network gave.
+    /// The gateways; if empty, those that its network gave.
     pub gateways: Vec<IpAddr>,
 }
 
-/// Which network has the default routes of a family, and through which gateways.
+/// The network that has the default routes of a family, and their gateways.
 #[derive(Debug, PartialEq, Eq)]
 struct Keeper {
     family: IpFamily,
-    /// The network's place.
+    /// The network's position.
     place: usize,
     gateways: Vec<IpAddr>,
 }
 
-/// Sees to it that one network has the container's default routes: the chosen one for the families that it has gateways of, else
-/// the first that gives one. Those of others go, from their recorded results too, so that CHECK does not miss them.
+/// Makes one network have the container's default routes: the chosen one for the families in which
+/// it has gateways, else the first that gives one. The default routes of the others are removed,
+/// from their recorded results too, so that CHECK does not miss them.
 ///
-/// `results` are those of the members, and are made to say what is there afterwards.
+/// `results` are those of the members, and are updated to what exists afterwards.
 ///
 /// # Errors
-/// Code 7 when the chosen network has no gateway, 100 when the kernel refuses, 105 when a record cannot be written.
+/// Code 7 when the chosen network has no gateway, 100 when the kernel refuses, 105 when a record
+/// cannot be written.
 ///
 /// # Panics
 /// If `chosen` is the interface of no member.
@@ -81,7 +83,7 @@ pub fn settle(
     Ok(())
 }
 
-/// Takes the default routes of both families away from one network, and from its recorded result.
+/// Removes the default routes of both families from one network, and from its recorded result.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses, 105 when a record cannot be written.
@@ -128,7 +130,8 @@ pub(crate) fn check_without(call: &Call<'_>, ifname: &IfName) -> Result<(), Erro
     Ok(())
 }
 
-/// Decides who keeps what. A family in which nothing has to change is not listed.
+/// Decides which network keeps which default route. A family in which nothing has to change is not
+/// listed.
 fn keepers(chosen: Option<usize>, gateways: &[IpAddr], results: &[AddResult]) -> Vec<Keeper> {
     let mut keepers = Vec::new();
     for family in [IpFamily::V4, IpFamily::V6] {
@@ -169,7 +172,7 @@ fn changes(
     Ok(changes)
 }
 
-/// Makes a result say what is there by now; says whether it said anything else.
+/// Updates a result to what exists by now; returns whether it changed.
 fn adapt(result: &mut AddResult, place: usize, keepers: &[Keeper]) -> bool {
     let before = result.routes.clone();
     for keeper in keepers {
@@ -186,7 +189,7 @@ fn adapt(result: &mut AddResult, place: usize, keepers: &[Keeper]) -> bool {
     result.routes != before
 }
 
-/// The gateways of the default routes that a network gave.
+/// Returns the gateways of the default routes that a network gave.
 fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
     let is_default =
         |route: &&cni::Route| route.dst.prefix_len() == 0 && family_of(route.dst.addr()) == family;
@@ -198,7 +201,7 @@ fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
     routes.filter_map(|route| route.gw.or_else(of_address)).collect()
 }
 
-/// Verifies that nothing else has the default routes.
+/// Verifies that no other interface has the default routes.
 pub(crate) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
@@ -224,7 +227,8 @@ fn ifindex(inside: &RouteSocket, ifname: &IfName) -> Result<u32, Error> {
     found.ok_or_else(|| drift(format!("interface {ifname} is gone")))
 }
 
-/// The gateways that are named, else those of the network's own default routes, else of its addresses.
+/// Returns the configured gateways, else those of the network's own default routes, else those of
+/// its addresses.
 fn gateways(
     chosen: &DefaultRoute,
     result: &AddResult,
@@ -248,7 +252,7 @@ fn gateways(
     Ok(found)
 }
 
-/// Writes down what the network's attachment is like by now.
+/// Updates the record of the network's attachment.
 fn amend(runtime: &Runtime<'_>, member: &Member, result: &AddResult) -> Result<(), Error> {
     let key = runtime.key(&member.list, &member.attachment)?;
     let Some(cached) = runtime.cached_attachment(&key).map_err(|error| error.to_cni())? else {

@@ -1,7 +1,9 @@
-//! What a container's networks have in common, whoever names them: written down before they are made, left as they were made.
+//! What is common to a container's networks, whichever plugin lists them: they are recorded before
+//! they are created, and removed as they were created.
 //!
-//! Each is an attachment of its own, recorded as a runtime records it ([`cni_runtime::Cache`], in a folder for each container below
-//! `lib/<plugin>`); which belong together is in the plugin's record.
+//! Each is an attachment of its own, recorded as a runtime records it ([`cni_runtime::Cache`], in a
+//! folder for each container below `lib/<plugin>`). The plugin's record lists which attachments
+//! belong together.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::shared::repair::DEL_TIMEOUT;
 use crate::shared::shared_object::lock_error;
 use crate::shared::{drift, kernel_error};
 
-/// One of a container's networks as it is written down.
+/// A record of one of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fact {
     /// The network.
@@ -31,16 +33,16 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    /// What is to be written down of a network.
+    /// Creates the record of a network.
     ///
     /// # Errors
-    /// Code 7 when the network's name is none.
+    /// Code 7 when the network's name is invalid.
     pub(crate) fn of(member: &Member) -> Result<Self, Error> {
         let network = NetworkName::new(&member.list.name)?;
         Ok(Fact { network, ifname: member.attachment.ifname.clone() })
     }
 
-    /// Whose it is, for the container of the outer attachment.
+    /// Returns the network's attachment key, for the container of the outer attachment.
     pub(crate) fn key(&self, outer: &AttachmentKey) -> AttachmentKey {
         AttachmentKey {
             network: self.network.clone(),
@@ -50,34 +52,36 @@ impl Fact {
     }
 }
 
-/// Says why a container has none of its networks.
+/// The reason why a container has none of its networks.
 #[derive(Debug)]
 pub(crate) struct NotAttached {
-    /// Why.
+    /// The cause.
     pub(crate) error: Error,
-    /// The place of the network that failed; `None` where each was attached and what came of it was not wanted.
+    /// The position of the network that failed; `None` if each was attached and the result was
+    /// refused.
     pub(crate) place: Option<usize>,
-    /// Whether nothing is left of the others.
+    /// Whether the other networks are completely removed.
     pub(crate) is_undone: bool,
 }
 
-/// A container and what calls its networks' plugins.
+/// A container, and the runtime that calls its networks' plugins.
 #[derive(Debug)]
 pub(crate) struct Container<'c> {
     call: &'c Call<'c>,
     plugin: &'static str,
-    /// The attachment of which the networks are parts.
+    /// The attachment that the networks are parts of.
     pub(crate) outer: AttachmentKey,
     pub(crate) runtime: Runtime<'c>,
 }
 
-/// What calls plugins: as this call's were, in this process where they are ours.
+/// Returns what calls plugins: in the same way as this call was made, and ours in this process.
 pub(crate) fn runtime<'c>(call: &'c Call<'c>, path: Vec<PathBuf>) -> Runtime<'c> {
     Runtime::new(path, Arc::new(call.context().executor))
 }
 
 impl<'c> Container<'c> {
-    /// Takes the attachment of which the networks are parts, and where plugins are looked for.
+    /// Creates it from the attachment that the networks are parts of, and the folders in which
+    /// plugins are looked up.
     pub(crate) fn new(
         call: &'c Call<'c>,
         plugin: &'static str,
@@ -86,7 +90,7 @@ impl<'c> Container<'c> {
     ) -> Self {
         let mut runtime = runtime(call, path).with_cache(Cache::new(folder(call, plugin, outer)));
         if let Some(gone) = &call.common().gone {
-            // The networks' plugins look again under their own locks.
+            // The networks' plugins check again under their own locks.
             runtime = runtime.for_gone(gone.clone());
         }
         if call.command() == Command::Del && call.is_undo() {
@@ -95,17 +99,18 @@ impl<'c> Container<'c> {
         Container { call, plugin, outer: outer.clone(), runtime }
     }
 
-    /// Keeps others from attaching, changing and detaching the container's networks: for an ADD, or a change of what a running
-    /// container has.
+    /// Excludes others from attaching, changing and detaching the container's networks: for an ADD,
+    /// or a change of what a running container has.
     ///
     /// # Errors
-    /// Code 11 when another is at it too long, 105 when the lock cannot be asked for.
+    /// Code 11 when another call holds the lock too long, 105 when the lock call fails.
     pub(crate) fn lock_out_repair(&self) -> Result<AttachmentLock, Error> {
         let index = Index::new(self.call.roots());
         index.begin_group(&self.outer, ADD_TIMEOUT).map_err(|error| lock_error(&error))
     }
 
-    /// Does the same for DEL, which comes to its end all the same, unless it is for a container that was gone.
+    /// Does the same for DEL, which goes on without the lock, unless it is for a container that was
+    /// gone.
     ///
     /// # Errors
     /// Code 11 when that one has come back ([`cni::GONE`]), or may be about to.
@@ -120,14 +125,14 @@ impl<'c> Container<'c> {
                 self.call.warn(format_args!("an ADD may be under way: {error}"));
                 None
             }
-            // Where the folder cannot be made no ADD can make it either.
+            // If the folder cannot be created, no ADD can create it either.
             Err(_) => None,
         };
         self.call.refuse_if_back()?;
         Ok(lock)
     }
 
-    /// Has GC remove an attachment as it was `look`ed at, by `remove`.
+    /// Makes GC remove an attachment as it was `look`ed at, with `remove`.
     ///
     /// # Errors
     /// As [`Stale::collect`].
@@ -145,8 +150,9 @@ impl<'c> Container<'c> {
         )
     }
 
-    /// Refuses an ADD for what is there already: another attachment of that key, an interface of that name. What a container of that name left that
-    /// is gone is detached first, by `detach`, given what is written down of it.
+    /// Refuses an ADD if an attachment of that key or an interface of that name already exists. If
+    /// a container of that name is gone and left something, `detach` first removes it, given its
+    /// record.
     ///
     /// # Errors
     /// Code 106, with nothing changed; what `detach` could not remove.
@@ -167,7 +173,8 @@ impl<'c> Container<'c> {
         detach(record.data)
     }
 
-    /// Attaches to all networks in order, or to none; `settle` may change the results, and refuse them.
+    /// Attaches to all networks in order, or to none; `settle` may change the results, and refuse
+    /// them.
     ///
     /// # Errors
     /// [`NotAttached`].
@@ -193,15 +200,15 @@ impl<'c> Container<'c> {
         Ok(results)
     }
 
-    /// Detaches from all that is written down, the last first; a failure keeps none of the others. `netns` is where the container is by now, if
-    /// that is known.
+    /// Detaches from all recorded networks, the last first; a failure does not stop the others.
+    /// `netns` is the container's present namespace, if that is known.
     pub(crate) fn detach(&self, facts: &[Fact], netns: Option<&str>, failures: &mut Failures) {
         for fact in facts.iter().rev() {
             self.detach_one(&fact.key(&self.outer), netns, None, failures);
         }
     }
 
-    /// Detaches from all that is in the container's folder: for records that are lost.
+    /// Detaches from all networks in the container's folder: for lost records.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -247,7 +254,7 @@ impl<'c> Container<'c> {
         }
     }
 
-    /// Has every network's plugins check, the first against what the runtime expects of it.
+    /// Makes every network's plugins run CHECK, the first against what the runtime expects of it.
     ///
     /// # Errors
     /// What is missing or different.
@@ -270,10 +277,10 @@ impl<'c> Container<'c> {
         Ok(())
     }
 
-    /// Has every network's plugins put back what they can.
+    /// Makes every network's plugins restore what they can.
     ///
     /// # Errors
-    /// What could not be put back, all together.
+    /// What could not be restored, all together.
     pub(crate) fn repair(&self, facts: &[Fact]) -> Result<Vec<String>, Error> {
         let (mut lines, mut failures) = (Vec::new(), Failures::new());
         for fact in facts {
@@ -290,12 +297,12 @@ impl<'c> Container<'c> {
         failures.into_result().map(|()| lines)
     }
 
-    /// The folder of what its networks were, which goes with them.
+    /// Returns the folder with the records of its networks, which is removed with them.
     pub(crate) fn folder(&self) -> PathBuf {
         folder(self.call, self.plugin, &self.outer)
     }
 
-    /// Forgets the container: first what its networks were, then that it was.
+    /// Removes the container's records: first those of its networks, then its own.
     ///
     /// # Errors
     /// Code 105.
@@ -311,7 +318,8 @@ impl<'c> Container<'c> {
     }
 }
 
-/// Refuses interfaces that the container has already: a network's ADD would refuse it too, and the others would have to be undone.
+/// Refuses interfaces that already exist in the container: a network's ADD would refuse them too,
+/// and the others would have to be undone.
 ///
 /// # Errors
 /// Code 106.
@@ -324,7 +332,7 @@ pub(crate) fn refuse_interfaces(inside: &RouteSocket, members: &[Member]) -> Res
     })
 }
 
-/// Opens the container's namespace for looking.
+/// Opens the container's namespace for reading.
 ///
 /// # Errors
 /// Code 100.
@@ -332,10 +340,10 @@ pub(crate) fn look_into(netns: &Netns) -> Result<RouteSocket, Error> {
     RouteSocket::open_in(netns).map_err(kernel_error)
 }
 
-/// Reads what is written down of an attachment.
+/// Reads the record of an attachment.
 ///
 /// # Errors
-/// Code 3 when nothing is.
+/// Code 3 when there is none.
 pub(crate) fn recorded<T: serde::de::DeserializeOwned>(
     call: &Call<'_>,
     plugin: &str,
@@ -345,7 +353,8 @@ pub(crate) fn recorded<T: serde::de::DeserializeOwned>(
         .ok_or_else(|| Error::new(code::UNKNOWN_CONTAINER, format!("{key} is not attached")))
 }
 
-/// Verifies that the previous result lists no address of the container's that its first network has not given.
+/// Verifies that the previous result lists no container address that its first network has not
+/// given.
 fn check_addresses(
     call: &Call<'_>,
     expected: &AddResult,
@@ -369,13 +378,15 @@ fn check_addresses(
     }
 }
 
-/// The networks that are an attachment together, as they are recorded; none where `plugin` is not one that attaches several.
+/// Returns the recorded networks that form one attachment; none if `plugin` is not one that
+/// attaches several.
 pub(crate) fn parts(roots: &Roots, plugin: &str, outer: &AttachmentKey) -> Vec<CachedAttachment> {
     let listing = Cache::new(folder_below(roots, plugin, outer)).list(None);
     listing.map(|listing| listing.attachments).unwrap_or_default()
 }
 
-/// Where a container's attachments are recorded: a folder for each, which goes with it.
+/// Returns the folder of a container's attachment records; each container has one, which is removed
+/// with it.
 fn folder(call: &Call<'_>, plugin: &str, outer: &AttachmentKey) -> PathBuf {
     folder_below(call.roots(), plugin, outer)
 }

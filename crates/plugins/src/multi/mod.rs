@@ -1,17 +1,19 @@
-//! `multi`: several networks for one container, for runtimes that know of one.
+//! `multi`: several networks for one container, for runtimes that support only one.
 //!
-//! The key `networks` names them: networks of a folder of configurations, or configurations written in place. The first is the
-//! container's network as far as the runtime is concerned: it has the interface that the runtime named and what the runtime asks for,
-//! and its result is the result, to which the links of the others are added (NPWG "Kubernetes Network Custom Resource Definition
-//! De-facto Standard" v1.3, §4). Every other has an interface of its own.
+//! The key `networks` lists them: networks from a folder of configurations, or configurations
+//! written in place. For the runtime the first is the container's network: it has the interface
+//! that the runtime named and gets what the runtime requests. Its result is the plugin's result,
+//! with the links of the other networks added (NPWG "Kubernetes Network Custom Resource Definition
+//! De-facto Standard" v1.3, §4). Every other network has an interface of its own.
 //!
-//! - ADD attaches in order, one after the other; if one fails, those before it are detached.
-//! - DEL detaches from what was attached to then, whatever the files say by now, the last first; a failure keeps none of the
-//!   others. So does GC for attachments that are gone. The networks' own GC is not run: others may be attached to them, too.
+//! - ADD attaches to the networks in order; if one fails, ADD detaches from those before it.
+//! - DEL detaches from the networks that ADD attached to, whatever the files contain by now, the
+//!   last first; a failure does not stop the others. GC does the same for attachments that are
+//!   gone. It does not run the networks' own GC: others may be attached to them too.
 //! - CHECK and STATUS ask every network.
-//! - One network has the default route: the one that is chosen, else the first that gives one.
+//! - One network has the default route: the chosen one, else the first that gives one.
 //!
-//! What is written down, and how it is left again, is `members`.
+//! `members` implements the records and how they are removed.
 
 mod config;
 pub mod default_route;
@@ -33,7 +35,8 @@ use members::{Container, Fact};
 /// The plugin's type.
 const NAME: &str = "multi";
 
-/// Returns the networks that are an attachment together, as `multi` or `netwright-multi` recorded them; none for what another plugin recorded.
+/// Returns the networks that form one attachment, as `multi` or `netwright-multi` recorded them;
+/// none for another plugin's record.
 #[must_use]
 pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
     match record.plugin.as_str() {
@@ -46,7 +49,7 @@ pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
 #[derive(Debug)]
 pub struct Multi;
 
-/// What is written down of a container's networks.
+/// The record of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Facts {
@@ -70,7 +73,7 @@ impl Plugin for Multi {
         let container = container(call, call.attachment());
         let _lock = container.lock_out_repair()?;
         container.refuse_existing(&index, &netns, |record| {
-            // Of a container of that name that is gone.
+            // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
             if let Ok(facts) = serde_json::from_value::<Facts>(record) {
                 container.detach(&facts.members, Some(""), &mut failures);
@@ -78,7 +81,7 @@ impl Plugin for Multi {
             failures.into_result()
         })?;
         members::refuse_interfaces(&inside, &config.members)?;
-        // First, so that DEL knows what to take away whenever this call ends.
+        // First, so that DEL knows what to remove whenever this call ends.
         attachment::write_down(call, &index, NAME, &Facts::of(&config)?, &netns)?;
         let chosen = config.default_route.as_ref();
         let attached = container.attach(&config.members, |results| {
@@ -106,12 +109,13 @@ impl Plugin for Multi {
         let _lock = container.lock_out_repair_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
-        // The runtime knows best where the container is, and that it is gone.
+        // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match recorded {
             Some(facts) => container.detach(&facts.members, netns, &mut failures),
-            // An ADD that was killed before it wrote anything down has attached to nothing; where the record was lost, what was
-            // attached to is still in the folder, and in the configuration.
+            // An ADD that was killed before it recorded anything has attached to nothing. If the
+            // record was lost, the networks are still listed in the folder and in the
+            // configuration.
             None => {
                 container.detach_recorded(netns, &mut failures)?;
                 let config = Config::of(call, |_| false);
@@ -183,7 +187,8 @@ fn container<'c>(call: &'c Call<'c>, outer: &AttachmentKey) -> Container<'c> {
     Container::new(call, NAME, outer, call.env().plugin_path())
 }
 
-/// The links of all, and the addresses of the first: runtimes take every address for the container's own.
+/// Returns the links of all results, and the addresses of the first: runtimes treat every address
+/// as the container's own.
 fn merged(mut results: Vec<AddResult>) -> AddResult {
     let others: Vec<_> = results.drain(1..).flat_map(|result| result.interfaces).collect();
     let mut first = results.remove(0);

@@ -1,4 +1,4 @@
-//! ADD: from a pod's name to its interfaces.
+//! Runs ADD: from a pod's name to its interfaces.
 
 use cni::json::Object;
 use cni::{AddResult, Args, AttachmentKey, Error, Version, code};
@@ -32,7 +32,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let begin = || {
         let lock = container.lock_out_repair()?;
         container.refuse_existing(&index, &netns, |record| {
-            // Of a container of that name that is gone.
+            // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
             if let Ok(facts) = serde_json::from_value::<Facts>(record) {
                 leave(&container, &facts, Some(""), &mut failures);
@@ -41,7 +41,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
         })?;
         Ok::<_, Error>(lock)
     };
-    // The daemon may take its time for the plan, and a DEL must not wait for that.
+    // The daemon may need time for the plan, and a DEL must not wait for that.
     drop(begin()?);
     let daemon = Daemon::new(config.socket.clone(), call.context().deadline);
     let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
@@ -50,7 +50,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
         .and_then(|()| Facts::of(&plan, report.pod_of(&plan), config));
     let facts = facts.inspect_err(|error| report.failed("", error))?;
     let _lock = begin()?;
-    // First, so that DEL knows what to take away whenever this call ends.
+    // First, so that DEL knows what to remove whenever this call ends.
     attachment::write_down(call, &index, NAME, &facts, &netns)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
         report.attached(call, &plan, results)
@@ -77,8 +77,8 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     })
 }
 
-/// Attaches to the networks of a plan, or to none: what was asked for has been given, the default routes are where they are to be, and
-/// `accept` will have it so.
+/// Attaches to the networks of a plan, or to none. Success means that everything requested was
+/// given, the default routes are where they should be, and `accept` agrees.
 pub(super) fn attach(
     call: &Call<'_>,
     config: &Config,
@@ -105,7 +105,7 @@ pub(super) fn attach(
     })
 }
 
-/// Verifies that what was asked for was given.
+/// Verifies that everything requested was given.
 fn verify(
     call: &Call<'_>,
     config: &Config,
@@ -124,7 +124,7 @@ fn verify(
     }
 }
 
-/// What the daemon is asked and told in an ADD.
+/// The messages to and from the daemon in an ADD.
 struct Report<'r> {
     daemon: &'r Daemon,
     sandbox: Sandbox,
@@ -132,7 +132,8 @@ struct Report<'r> {
 }
 
 impl Report<'_> {
-    /// Learns which networks the sandbox is to have. Who is no pod has the node's default network, if the node has it.
+    /// Asks which networks the sandbox should have. A sandbox that is not a pod has the node's
+    /// default network, if the node has one.
     fn plan(
         &self,
         call: &Call<'_>,
@@ -161,7 +162,7 @@ impl Report<'_> {
         }
     }
 
-    /// The pod, with the UID that the API has for it.
+    /// Returns the pod, with its UID in the API.
     fn pod_of(&self, plan: &Plan) -> Option<Pod> {
         let mut pod = self.pod.clone()?;
         if !plan.uid.is_empty() {
@@ -170,7 +171,7 @@ impl Report<'_> {
         Some(pod)
     }
 
-    /// Tells what was attached to; the daemon may not want it any more.
+    /// Reports what was attached; the daemon may refuse it by now.
     fn attached(&self, call: &Call<'_>, plan: &Plan, results: &[AddResult]) -> Result<(), Error> {
         let Some(pod) = self.pod_of(plan) else { return Ok(()) };
         let places = plan.members.iter().zip(&plan.networks).zip(results);
@@ -181,7 +182,7 @@ impl Report<'_> {
         reported.map_err(|refusal| refusal.to_cni())
     }
 
-    /// Tells why there is nothing.
+    /// Reports why nothing is attached.
     fn failed(&self, network: &str, error: &Error) {
         let Some(pod) = self.pod.clone() else { return };
         self.daemon.tell(&Request::Failed(Failed {
@@ -194,7 +195,7 @@ impl Report<'_> {
         }));
     }
 
-    /// Says which pod an error is about.
+    /// Adds the pod's name to an error.
     fn about(&self, error: Error) -> Error {
         match &self.pod {
             Some(pod) => error.context(format_args!("pod {}/{}", pod.namespace, pod.name)),
@@ -203,7 +204,7 @@ impl Report<'_> {
     }
 }
 
-/// What a network gave, for the daemon.
+/// Returns what a network gave, for the daemon.
 fn told(
     call: &Call<'_>,
     member: &Member,
@@ -223,7 +224,7 @@ fn told(
     })
 }
 
-/// The pod, if the runtime names one (kubelet's `CNI_ARGS`).
+/// Returns the pod, if the runtime names one (kubelet's `CNI_ARGS`).
 fn pod(call: &Call<'_>) -> Option<Pod> {
     let args = Args::parse_lenient(&call.env().args);
     let get = |key| args.get(key).unwrap_or_default().to_owned();
@@ -232,7 +233,7 @@ fn pod(call: &Call<'_>) -> Option<Pod> {
     is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") })
 }
 
-/// The runtime's side of the pod.
+/// Returns the runtime's view of the pod.
 pub(super) fn sandbox(call: &Call<'_>, of: &AttachmentKey) -> Sandbox {
     Sandbox {
         container: of.container_id.to_string(),

@@ -1,4 +1,4 @@
-//! The keys: those of Multus as far as they make sense, and few of our own.
+//! The keys: those of Multus that apply here, and a few of our own.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 
 use crate::shared::daemon::socket_in;
 
-/// What Multus reads and this plugin passes over, and why.
+/// The keys that Multus reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
     ("kubeconfig", "the plugin has no credentials: netwrightd multinet does"),
     ("cniDir", STATE),
@@ -53,19 +53,20 @@ pub(super) struct Raw {
     namespace_isolation: Option<bool>,
     global_namespaces: Option<Namespaces>,
     readinessindicatorfile: Option<PathBuf>,
-    /// Where the daemon listens.
+    /// The socket on which the daemon listens.
     socket: Option<PathBuf>,
-    /// Where device information files are.
+    /// The folder of device information files.
     device_info_dir: Option<PathBuf>,
-    /// Whether what no plugin of a network can serve is passed over, as Multus does.
+    /// Whether requests that no plugin of a network can serve are ignored, as with Multus.
     pass_over_unserved: bool,
-    /// ADD: attach the running pod to this, too ([`npwg::wire::ATTACH`]).
+    /// ADD: also attach the running pod to this ([`npwg::wire::ATTACH`]).
     #[serde(rename = "netwright/attach")]
     attach: Option<PlannedNetwork>,
     /// DEL: detach the running pod from the network of this interface ([`npwg::wire::DETACH`]).
     #[serde(rename = "netwright/detach")]
     detach: Option<String>,
-    // Of Multus, and without meaning here: there are no credentials and no log file of the plugin's, and its state is where ours is.
+    // Keys of Multus without an effect here: the plugin has no credentials and no log file, and its
+    // state is in our folder.
     #[serde(rename = "kubeconfig")]
     _kubeconfig: Option<IgnoredAny>,
     #[serde(rename = "cniDir")]
@@ -84,7 +85,7 @@ pub(super) struct Raw {
     _socket_dir: Option<IgnoredAny>,
 }
 
-/// A list, or as Multus has it: a text with commas.
+/// A list, or, as with Multus, a text with commas.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Namespaces {
@@ -92,26 +93,26 @@ enum Namespaces {
     Text(String),
 }
 
-/// The configuration, checked.
+/// The checked configuration.
 #[derive(Debug)]
 pub(super) struct Config {
-    /// What is the daemon's to follow.
+    /// The settings that the daemon follows.
     pub(super) settings: Settings,
-    /// What the runtime asks for, of the default network.
+    /// What the runtime requests of the default network.
     pub(super) runtime_config: Option<Object>,
-    /// What to do about what no plugin can serve.
+    /// What to do about requests that no plugin can serve.
     pub(super) unserved: Unserved,
-    /// Where the daemon listens.
+    /// The socket on which the daemon listens.
     pub(super) socket: PathBuf,
-    /// Where device information files are.
+    /// The folder of device information files.
     pub(super) device_info: PathBuf,
-    /// The file that must be there before anything is attached.
+    /// The file that must exist before anything is attached.
     pub(super) readiness: Option<PathBuf>,
-    /// Where plugins are looked for.
+    /// The folders in which plugins are looked up.
     pub(super) plugin_path: Vec<PathBuf>,
-    /// What the running pod is to be attached to, too.
+    /// The network to which the running pod is attached in addition.
     pub(super) attach: Option<PlannedNetwork>,
-    /// The interface that the running pod is to lose.
+    /// The interface to remove from the running pod.
     pub(super) detach: Option<String>,
     folders: Vec<PathBuf>,
     written: Option<NetworkList>,
@@ -183,7 +184,7 @@ impl Config {
         })
     }
 
-    /// The default network, where the node has it; `None` where only the cluster does.
+    /// Returns the default network, if the node has it; `None` if only the cluster does.
     ///
     /// # Errors
     /// Code 7 when its file cannot be used, 11 when it is being written.
@@ -195,7 +196,7 @@ impl Config {
         self.look_up(name)
     }
 
-    /// The network of this name, or of this file, on the node.
+    /// Returns the network of this name, or of this file, on the node.
     ///
     /// # Errors
     /// Code 7 when there is none or its file cannot be used, 11 when it is being written.
@@ -232,10 +233,11 @@ impl Config {
     }
 }
 
-/// A configuration as the daemon or the plugin's own has it. Its name is its own, else the plugin's; so is its version.
+/// Reads a configuration from the daemon or from the plugin's own. Its name is its own, else the
+/// plugin's; so is its version.
 ///
 /// # Errors
-/// Code 7 when it makes no sense.
+/// Code 7 when it is invalid.
 pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, Error> {
     let mut object = object.clone();
     if object.get("cniVersion").is_none() {
@@ -247,7 +249,7 @@ pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, E
     NetworkList::parse(&list.to_vec())
 }
 
-/// Passes on a network whose plugins do not attach the pod's networks again.
+/// Returns a network unless its plugins would attach the pod's networks again.
 ///
 /// # Errors
 /// Code 7 for one that does.
@@ -260,7 +262,7 @@ pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> 
     Ok(list)
 }
 
-/// Values by capability.
+/// Returns values by capability.
 pub(super) fn values(object: &Object) -> BTreeMap<String, Box<RawValue>> {
     object.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -1,6 +1,7 @@
-//! The node's daemon, which knows the cluster's API, as far as the plugin has to do with it ([`crate::shared::daemon`]).
+//! The plugin's side of the node's daemon, which has access to the cluster's API
+//! ([`crate::shared::daemon`]).
 //!
-//! Nothing that is only told, not asked, fails for a daemon that does not hear it.
+//! A notification, which needs no answer, does not fail if the daemon does not receive it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,48 +11,51 @@ use npwg::wire::{self, Answer, Refusal, Request, WireError};
 
 use crate::shared::daemon::{self, ExchangeError};
 
-/// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
+/// How long a call waits for an absent daemon: one that is being replaced comes back within
+/// seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer is waited for that decides what is done: the API server may be slow, and kubelet waits for minutes.
+/// How long a call waits for an answer that decides what is done: the API server may be slow, and
+/// kubelet waits for minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
+/// How long a call waits for the daemon to accept a notification, which the daemon otherwise finds
+/// in a file.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Says why the daemon gave no answer that counts.
+/// The reason why the daemon gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum AskError {
-    /// None came.
+    /// No answer arrived.
     #[error(transparent)]
     Exchange(ExchangeError),
-    /// What came is no answer.
+    /// The answer is invalid.
     #[error("the answer on {socket:?} is none")]
     Wire {
-        /// Where it is.
+        /// Where the daemon listens.
         socket: PathBuf,
-        /// What it is.
+        /// What is wrong with it.
         source: WireError,
     },
-    /// It answered what was not asked.
+    /// The answer is to another question.
     #[error("the answer on {socket:?} is one to another question")]
     Other {
-        /// Where it is.
+        /// Where the daemon listens.
         socket: PathBuf,
     },
-    /// What is to be said is too much.
+    /// The message is too long.
     #[error("say it on {socket:?}")]
     Unsaid {
-        /// Where it would be said.
+        /// Where it would be sent.
         socket: PathBuf,
-        /// Why.
+        /// The cause.
         source: WireError,
     },
 }
 
 impl AskError {
-    /// The error to end with: it passes when the daemon is back.
+    /// Returns the error to report: it goes away when the daemon is back.
     pub(super) fn to_cni(&self) -> Error {
         Error::from_chain(code::TRY_AGAIN_LATER, self)
             .context("netwrightd does not say which networks the pod is to have")
@@ -68,7 +72,7 @@ impl Daemon {
         Daemon(daemon::Daemon::new(socket, deadline, wire::MAX_MESSAGE))
     }
 
-    /// Asks, and waits for a daemon that is not there yet.
+    /// Sends a request, and waits for a daemon that is not there yet.
     ///
     /// # Errors
     /// [`AskError`].
@@ -76,7 +80,7 @@ impl Daemon {
         self.exchange(request, START_TIMEOUT, ANSWER_TIMEOUT)
     }
 
-    /// Asks a daemon that is there.
+    /// Sends a request to a running daemon.
     ///
     /// # Errors
     /// [`AskError`].
@@ -84,15 +88,17 @@ impl Daemon {
         self.exchange(request, Duration::ZERO, TELL_TIMEOUT)
     }
 
-    /// Says whether it is missing for a moment only: nobody answers now, and a daemon could do its work a moment ago.
+    /// Reports whether the daemon is missing only for a moment: it does not answer now, and was
+    /// ready a moment ago.
     pub(super) fn is_away(&self, error: &AskError) -> bool {
         matches!(error, AskError::Exchange(_)) && self.0.was_ready()
     }
 
-    /// Tells what came of an ADD and waits until it is done with. A daemon that does not hear it finds it in a file.
+    /// Reports the outcome of an ADD and waits until the daemon has processed it. A daemon that
+    /// does not receive it finds it in a file.
     ///
     /// # Errors
-    /// Why the daemon will not have it so.
+    /// Why the daemon refuses it.
     pub(super) fn report(&self, request: &Request) -> Result<(), Refusal> {
         match self.exchange(request, Duration::ZERO, ANSWER_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
@@ -104,14 +110,15 @@ impl Daemon {
         }
     }
 
-    /// Tells, and does not care what the daemon says to it.
+    /// Sends a notification, and does not report the daemon's answer.
     pub(super) fn tell(&self, request: &Request) {
         if !matches!(self.ask_now(request), Ok(Answer::Ok)) {
             self.leave(request);
         }
     }
 
-    /// Leaves a message for a daemon that did not hear it. Where that fails too, it is told by what is there: nothing depends on it.
+    /// Leaves a message for a daemon that did not receive it. If that fails too, the daemon finds
+    /// out from the node's state: nothing depends on the message.
     fn leave(&self, request: &Request) {
         let folder = wire::todo_dir(&self.0.socket);
         let (Some(name), Ok(line)) = (request.todo_name(), wire::write_request(request)) else {

@@ -1,4 +1,4 @@
-//! The files that tell of a network's device (NPWG "Device Information Specification" 1.1.0 §5).
+//! The files that describe a network's device (NPWG "Device Information Specification" 1.1.0 §5).
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,13 @@ use state::Durability;
 /// An attachment's file, and that of the device plugin.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceFile {
-    /// What the CNI plugin may say more in.
+    /// The file to which the CNI plugin may add more.
     pub(super) path: PathBuf,
     source: Option<PathBuf>,
 }
 
 impl DeviceFile {
-    /// Names both. No part of a name leads out of the folder.
+    /// Names both. No part of a name can lead out of the folder.
     pub(super) fn of(
         folder: &Path,
         found: &Device,
@@ -34,7 +34,7 @@ impl DeviceFile {
         DeviceFile { path: folder.join(device::CNI).join(name), source: plugin }
     }
 
-    /// Hands what the device plugin left over to the CNI plugin.
+    /// Passes the device plugin's file to the CNI plugin.
     pub(super) fn prepare(&self) -> Result<(), Error> {
         let failed = |error: state::FileError| {
             Error::from_chain(codes::STATE, &error).context("hand over device information")
@@ -42,7 +42,7 @@ impl DeviceFile {
         if let Some(folder) = self.path.parent() {
             state::create_directory(folder, 0o755).map_err(failed)?;
         }
-        // One that is there is of an attachment that is gone.
+        // An existing file belongs to an attachment that is gone.
         state::withdraw(&self.path).map_err(failed)?;
         let Some(source) = &self.source else { return Ok(()) };
         match state::read_optional(source).map_err(failed)? {
@@ -53,7 +53,7 @@ impl DeviceFile {
         }
     }
 
-    /// Reads what is known of the device by now; what cannot be read is told and passed over.
+    /// Reads what is known of the device by now; an unreadable file is reported and skipped.
     pub(super) fn read(&self, warn: impl Fn(String)) -> Option<Object> {
         let path = self.path.display();
         match state::read_optional(&self.path) {

@@ -1,4 +1,4 @@
-//! What is written down of a pod's networks: all that DEL, CHECK and GC need.
+//! The record of a pod's networks: everything that DEL, CHECK and GC need.
 
 use std::path::PathBuf;
 
@@ -11,35 +11,35 @@ use super::plan::Plan;
 use crate::multi::default_route::DefaultRoute;
 use crate::multi::members::Fact;
 
-/// What is written down.
+/// The record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Facts {
     /// In the order of ADD.
     pub(super) members: Vec<Fact>,
-    /// What is known of each beside.
+    /// Further facts about each.
     #[serde(default)]
     pub(super) networks: Vec<Known>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) default_route: Option<DefaultRoute>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pod: Option<Pod>,
-    /// Where the daemon listens.
+    /// The socket on which the daemon listens.
     pub(super) socket: PathBuf,
 }
 
-/// What is known of one network.
+/// Further facts about one network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Known {
     /// The interface.
     pub(super) ifname: IfName,
-    /// How the status calls it.
+    /// Its name in the status.
     pub(super) name: String,
-    /// Whether it is to have no default route.
+    /// Whether it must not have a default route.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) without_default: bool,
-    /// The file that tells of its device.
+    /// The file that describes its device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) device_file: Option<PathBuf>,
 }

@@ -1,15 +1,20 @@
 //! `netwright-multi`: the networks of a Kubernetes pod.
 //!
-//! The plugin holds no credentials and knows no API: `netwrightd` tells it over a Unix socket which networks a pod is to have
-//! ([`npwg::wire`]), and is told what became of them. Attaching is `multi`'s ([`crate::multi`]): the default network first, one after
-//! the other, all or none (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard" v1.3).
+//! The plugin holds no credentials and does not access the API. `netwrightd` tells it over a Unix
+//! socket which networks a pod should have ([`npwg::wire`]), and receives the outcome. The plugin
+//! attaches in the same way as `multi` ([`crate::multi`]): the default network first, one after the
+//! other, all or none (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard"
+//! v1.3).
 //!
-//! - ADD returns the default network's result; the pod's status annotation, which the daemon writes, tells of all.
-//! - DEL, CHECK, GC and repair need what was written down then and nobody else: no daemon, no API, no definition.
-//! - Without a daemon, who is no pod gets the default network, and a pod is told to try again: it must not run without the
-//!   interfaces that its annotations ask for, which nobody else knows.
-//! - The default network is chosen by its name.
-//! - While a pod runs, the daemon has single networks attached and detached ([`npwg::wire::ATTACH`]).
+//! - ADD returns the default network's result; the daemon writes all networks into the pod's status
+//!   annotation.
+//! - DEL, CHECK, GC and repair need only what ADD recorded: no daemon, no API, no definition.
+//! - Without a daemon, a container that is not a pod gets the default network, and the ADD of a pod
+//!   fails with "try again". A pod must not run without the interfaces that its annotations ask
+//!   for, and only the daemon knows those.
+//! - The default network is selected by its name.
+//! - While a pod runs, the daemon can have single networks attached and detached
+//!   ([`npwg::wire::ATTACH`]).
 
 mod attach;
 mod config;
@@ -41,10 +46,10 @@ use plan::Plan;
 /// The plugin's type.
 pub const NAME: &str = "netwright-multi";
 
-/// What else it is called: configurations for Multus name these.
+/// Its other names: configurations for Multus use these.
 pub const ALIASES: [&str; 2] = ["multus", "multus-shim"];
 
-/// How long the file is waited for that says that the default network is ready (Multus).
+/// How long a call waits for the file which shows that the default network is ready (Multus).
 const READINESS_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The plugin.
@@ -65,7 +70,7 @@ impl Plugin for NetwrightMulti {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        // A configuration that cannot be read is no reason to leave anything.
+        // An unreadable configuration is not a reason to leave anything behind.
         let config = Config::of(call).ok();
         if let Some(config) = &config
             && let Some(ifname) = &config.detach
@@ -75,15 +80,16 @@ impl Plugin for NetwrightMulti {
         let index = Index::new(call.roots());
         let mut failures = Failures::new();
         let container = container(call, config.as_ref(), call.attachment());
-        // Who attaches the pod now does not hold up its end for ever.
+        // An ADD for the pod does not delay its end forever.
         let _lock = container.lock_out_repair_for_del()?;
         let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
-        // The runtime knows best where the container is, and that it is gone.
+        // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match &recorded {
             Some(facts) => leave(&container, facts, netns, &mut failures),
-            // An ADD that was killed before it wrote anything down has attached to nothing; where the record was lost, what was
-            // attached to is still in the folder, and the default network perhaps on the node.
+            // An ADD that was killed before it recorded anything has attached to nothing. If the
+            // record was lost, the networks are still listed in the folder, and the default network
+            // may be on the node.
             None => {
                 let detached = container.detach_recorded(netns, &mut failures);
                 failures.note("read what is recorded", detached);
@@ -212,8 +218,10 @@ fn leave(container: &Container<'_>, facts: &Facts, netns: Option<&str>, failures
     remove_files(facts, failures);
 }
 
-/// Detaches from what the runtime attached the pod's interface to under another name, as it recorded that: before this plugin was the node's network, or
-/// while the network was called otherwise. The runtime calls DEL of its present network alone, and would keep its entry for ever.
+/// Detaches what the runtime attached for the pod's interface under another network name, by the
+/// runtime's own record: before this plugin was the node's network, or while the network had
+/// another name. The runtime calls DEL only for its present network, and would keep its entry
+/// forever.
 fn leave_earlier(
     call: &Call<'_>,
     config: Option<&Config>,
@@ -222,18 +230,18 @@ fn leave_earlier(
 ) {
     let path = config.map(|config| config.plugin_path.clone());
     let runtime = members::runtime(call, path.unwrap_or_else(|| call.env().plugin_path()));
-    // A folder that cannot be read is the runtime's, and DEL does not need it.
+    // The folder is the runtime's, and DEL does not need it.
     let Ok(listing) = runtime.cached_attachments(Some(call.container_id())) else { return };
     for mut cached in listing.attachments {
         let key = cached.key();
-        // One that cannot be read says nothing.
+        // An unreadable entry gives no information.
         let Ok(list) = cached.list() else { continue };
         if key.ifname != *call.ifname() || key == *call.attachment() {
             continue;
         }
         let what = format!("network {:?}, as it was attached", key.network.as_str());
         if config::refuse_ourselves(list).is_err() {
-            // Its DEL would bring us here again.
+            // Its DEL would call this plugin again.
             let left = leave_renamed(call, config, &key, netns).and_then(|()| {
                 let forgotten = runtime.cache().forget(&key).map(drop);
                 forgotten.map_err(|error| error.to_cni())
@@ -249,7 +257,8 @@ fn leave_earlier(
     }
 }
 
-/// Detaches from the networks that this plugin attached a pod to while its own network had another name.
+/// Detaches from the networks to which this plugin attached a pod while its own network had another
+/// name.
 fn leave_renamed(
     call: &Call<'_>,
     config: Option<&Config>,
@@ -270,7 +279,7 @@ fn leave_renamed(
     failures.into_result()
 }
 
-/// Detaches from the default network of the node, of which nothing is recorded.
+/// Detaches from the node's default network if there is no record of it.
 fn leave_default(
     call: &Call<'_>,
     config: &Config,
@@ -278,7 +287,7 @@ fn leave_default(
     netns: Option<&str>,
     failures: &mut Failures,
 ) {
-    // What cannot be attached to has not been.
+    // A network that cannot be attached to was not attached.
     let Ok(Some(list)) = config.default_network() else { return };
     let Ok(plan) = Plan::alone(call, config, list) else { return };
     for member in &plan.members {
@@ -300,7 +309,7 @@ fn remove_file(file: Option<&PathBuf>, failures: &mut Failures) {
     }
 }
 
-/// Tells the daemon that a pod has nothing any more.
+/// Notifies the daemon that a pod has no networks left.
 fn tell_detached(call: &Call<'_>, key: &AttachmentKey, facts: Facts) {
     if facts.pod.is_some() {
         let sandbox = attach::sandbox(call, key);

@@ -1,4 +1,4 @@
-//! From what the daemon says a pod is to have to attachments that can be made.
+//! Turns the daemon's list of a pod's networks into attachments that can be made.
 
 use std::collections::BTreeSet;
 
@@ -15,39 +15,39 @@ use super::config::{Config, invalid, values, written};
 use super::devices::DeviceFile;
 use crate::multi::default_route::DefaultRoute;
 
-/// The capability by which a plugin is told its device.
+/// The capability by which a plugin gets its device.
 const DEVICE_ID: &str = "deviceID";
 
-/// The networks of a pod, checked.
+/// The checked networks of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The pod's UID as the API has it.
+    /// The pod's UID in the API.
     pub(super) uid: String,
-    /// What is attached to, in this order.
+    /// The networks to attach to, in this order.
     pub(super) members: Vec<Member>,
-    /// What is known of each beside.
+    /// Further facts about each.
     pub(super) networks: Vec<Network>,
-    /// The network that is to have the default routes.
+    /// The network that should have the default routes.
     pub(super) default_route: Option<DefaultRoute>,
 }
 
-/// What is known of a network that its plugins need not know.
+/// Facts about a network that its plugins need not know.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// How the status calls it.
+    /// Its name in the status.
     pub(super) name: String,
     /// Whether it is the default network.
     pub(super) default: bool,
-    /// What was asked for on it.
+    /// What was requested on it.
     pub(super) ask: Ask,
-    /// Whether it is to have no default route.
+    /// Whether it must not have a default route.
     pub(super) without_default: bool,
-    /// Where its device is described.
+    /// The file that describes its device.
     pub(super) device: Option<DeviceFile>,
 }
 
 impl Plan {
-    /// The default network alone.
+    /// Plans the default network alone.
     pub(super) fn alone(
         call: &Call<'_>,
         config: &Config,
@@ -60,8 +60,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks everything, so that no network is touched if a later one cannot be. An interface for which nobody chose a name gets none that
-    /// is `taken`.
+    /// Checks everything first, so that no network is changed if a later one is invalid. An
+    /// interface without a configured name does not get one that is `taken`.
     pub(super) fn of(
         call: &Call<'_>,
         config: &Config,
@@ -85,7 +85,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds a network, with what is asked for on it.
+    /// Adds a network, with what is requested on it.
     pub(super) fn add(
         &mut self,
         call: &Call<'_>,
@@ -100,7 +100,7 @@ impl Plan {
             allocated: None,
         };
         match &planned.device {
-            // The pod chose it: no plugin is told of it that does not ask for devices.
+            // The pod chose it: only plugins that ask for devices get it.
             Some(device) if device.resource.is_empty() => {
                 ask.runtime_config.set_value(DEVICE_ID, &device.id);
             }
@@ -114,7 +114,8 @@ impl Plan {
         let mut attachment = attachment(call, ifname.clone(), planned)?;
         let given = &mut attachment.capability_args;
         if let (true, Some(runtime)) = (planned.default, &config.runtime_config) {
-            // What the runtime asks for is the default network's alone (NPWG standard, "runtimeConfig").
+            // What the runtime requests is for the default network only (NPWG standard,
+            // "runtimeConfig").
             *given = values(runtime);
         }
         given.append(&mut values(&ask.runtime_config));
@@ -146,10 +147,10 @@ impl Plan {
     }
 }
 
-/// A network's configuration: the daemon's, or the node's.
+/// Returns a network's configuration: the daemon's, or the node's.
 ///
 /// # Errors
-/// Code 7 when there is none, or none that makes sense.
+/// Code 7 when there is none, or an invalid one.
 pub(super) fn list(
     call: &Call<'_>,
     config: &Config,
@@ -175,7 +176,7 @@ fn hint(error: &RequestError) -> String {
     }
 }
 
-/// The interface of each network.
+/// Returns the interface of each network.
 fn ifnames(
     call: &Call<'_>,
     networks: &[PlannedNetwork],
@@ -203,7 +204,8 @@ fn ifnames(
     Ok(names)
 }
 
-/// An attachment of the container, with the arguments that the runtime gave and those of the network.
+/// Creates an attachment of the container, with the arguments that the runtime gave and those of
+/// the network.
 fn attachment(
     call: &Call<'_>,
     ifname: IfName,
@@ -217,7 +219,7 @@ fn attachment(
     let mut pairs: Vec<_> =
         kept.map(|(key, value)| (key.to_owned(), value.to_owned())).chain(own).collect();
     if !planned.args.is_empty() && args.get("IgnoreUnknown").is_none() {
-        // Plugins that know none of ours are not to refuse them.
+        // Plugins that do not know our arguments must not refuse them.
         pairs.insert(0, ("IgnoreUnknown".to_owned(), "true".to_owned()));
     }
     let attachment = Attachment::new(container, ifname, env.netns.clone());

@@ -1,6 +1,8 @@
-//! Networks that come and go while a pod runs: what the daemon asks for when a pod's annotation changes.
+//! Attaches and detaches networks while a pod runs, when the daemon requests it because a pod's
+//! annotation changed.
 //!
-//! The default network stays, and so do the default routes: whoever moved them under a running pod would have nobody to give them back to.
+//! The default network stays, and so do the default routes: if they were moved under a running pod,
+//! no network would be left to return them to.
 
 use cni::{AddResult, Error, IfName, code};
 use cni_plugin::{Call, codes};
@@ -19,7 +21,7 @@ use crate::multi::default_route;
 use crate::multi::members::{self, Container, Fact};
 use crate::shared::failures::Failures;
 
-/// Attaches a running pod to one more network, and returns what that gave.
+/// Attaches a running pod to one more network, and returns that network's result.
 pub(super) fn add(
     call: &Call<'_>,
     config: &Config,
@@ -31,7 +33,7 @@ pub(super) fn add(
     let outer = recorded(call, &index).ok_or_else(unknown)?.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
     let _lock = container.lock_out_repair()?;
-    // Again, since nobody changes it now.
+    // Read again, since under the lock it does not change.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
     let before: Facts = read(&record)?;
     if planned.default {
@@ -64,7 +66,7 @@ pub(super) fn add(
     after.networks.extend(new.networks);
     put(&index, &mut record, &after)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
-        // Whoever has the default routes keeps them.
+        // The network that has the default routes keeps them.
         let (mut all, mut given): (Vec<Member>, Vec<AddResult>) = others.iter().cloned().unzip();
         all.extend(plan.members.iter().cloned());
         given.append(results);
@@ -89,9 +91,11 @@ pub(super) fn add(
     })
 }
 
-/// Detaches a running pod from the network of this interface. One that it does not have is success.
+/// Detaches a running pod from the network of this interface. If the pod does not have it, that is
+/// success.
 ///
-/// The pod's namespace must be seen: while the pod runs, one that is not seen from here is not gone, and its addresses are in use.
+/// The pod's namespace must be visible. While the pod runs, a namespace that is not visible here is
+/// not gone, and its addresses are in use.
 pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let Some(record) = recorded(call, &index) else { return Ok(()) };
@@ -120,7 +124,7 @@ pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), 
     failures.into_result()
 }
 
-/// What is written down of the pod, under whatever name its runtime calls the network.
+/// Returns the pod's record, whatever name its runtime gives the network.
 fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
     let ours = |record: &Record| {
         record.plugin == NAME && record.attachment.ifname == call.attachment().ifname
@@ -129,8 +133,8 @@ fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
     records.into_iter().find(ours)
 }
 
-/// Opens the running pod's namespace, which must be the one that it was attached in: the kernel gives the number of one that is
-/// gone to another, which only its cookie tells from it.
+/// Opens the running pod's namespace, which must be the one that it was attached in. The kernel
+/// reuses the number of a deleted namespace; only the cookie distinguishes the two.
 fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, Error> {
     let netns = call.open_netns()?;
     let others = index.of_container(call.container_id().as_str()).found;
@@ -154,7 +158,7 @@ fn put(index: &Index, record: &mut Record, facts: &Facts) -> Result<(), Error> {
     index.put(record).map_err(|error| Error::from_chain(codes::STATE, &error))
 }
 
-/// The networks that a pod has, as they are recorded.
+/// Returns the recorded networks of a pod.
 fn members_of(container: &Container<'_>, facts: &Facts) -> Result<Vec<(Member, AddResult)>, Error> {
     let member = |fact: &Fact| {
         let cached = container.runtime.cached_attachment(&fact.key(&container.outer));

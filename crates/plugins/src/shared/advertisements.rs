@@ -1,11 +1,12 @@
-//! Router advertisements on links of the host that lead to containers: a container that sends them must not become the
-//! host's router (CVE-2020-10749). The switch `accept_ra` counts while the host does not forward IPv6, and at its value 2
-//! always.
+//! Router advertisements on host links that lead to containers. A container that sends them must
+//! not become the host's router (CVE-2020-10749). The sysctl `accept_ra` takes effect while the
+//! host does not forward IPv6, and with the value 2 always.
 //!
-//! A bridge's port is such a link too. The kernel gives frames to 01:80:c2:00:00:00 to :0f to the port itself and not to its
-//! bridge (linux net/bridge/br_input.c `br_handle_frame`), whatever is in them.
+//! A bridge port is such a link too. The kernel delivers frames to 01:80:c2:00:00:00 to :0f to the
+//! port itself and not to its bridge (linux net/bridge/br_input.c `br_handle_frame`), whatever they
+//! contain.
 //!
-//! A kernel without IPv6 has no such switch, and takes no advertisements.
+//! A kernel without IPv6 does not have this sysctl, and accepts no advertisements.
 
 use cni::Error;
 use cni_plugin::codes;
@@ -14,19 +15,20 @@ use kernel::sysctl::{Sysctl, SysctlError};
 use super::drift;
 use super::repair::Repair;
 
-/// Value of the switch with which no advertisement is taken.
+/// The value of the sysctl with which the kernel accepts no advertisement.
 const REFUSED: &str = "0";
 
-/// Returns the value of a link's switch if it takes advertisements.
+/// Returns the value of a link's sysctl if the link accepts advertisements.
 #[must_use]
 pub fn taken_by(ifname: &str) -> Option<String> {
     switch(ifname).and_then(|switch| switch.read()).ok().filter(|value| value != REFUSED)
 }
 
-/// Has a link take none.
+/// Makes a link accept none.
 ///
 /// # Errors
-/// Code 100 when the kernel refuses. Where there is no such switch nothing is taken, which is success.
+/// Code 100 when the kernel refuses. Without this sysctl the kernel accepts nothing, which is
+/// success.
 pub fn refuse(ifname: &str) -> Result<(), Error> {
     match switch(ifname).and_then(|switch| switch.write(REFUSED)) {
         Err(error) if !error.is_missing() => Err(Error::from_chain(codes::KERNEL, &error)),
@@ -34,7 +36,7 @@ pub fn refuse(ifname: &str) -> Result<(), Error> {
     }
 }
 
-/// Gives a link its switch back, unless somebody else has changed it since.
+/// Restores a link's sysctl, unless someone else has changed it since.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses. A link that is gone is success.
@@ -49,7 +51,7 @@ pub fn put_back(ifname: &str, was: &str) -> Result<(), Error> {
     }
 }
 
-/// Verifies that a link takes none.
+/// Verifies that a link accepts none.
 ///
 /// # Errors
 /// Code 104 when it does.
@@ -62,7 +64,7 @@ pub fn check(ifname: &str) -> Result<(), Error> {
     }
 }
 
-/// Has a link of ours take none again.
+/// Makes a link of ours accept none again.
 pub fn refuse_again(ifname: &str, repair: &mut Repair) {
     if let Err(drift) = check(ifname) {
         let done = switch(ifname).and_then(|switch| switch.write(REFUSED));

@@ -1,4 +1,4 @@
-//! What every plugin that makes an interface does alike: taking part in delegation, writing down, leaving.
+//! What every plugin that creates an interface does in the same way: delegation, records, removal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::shared_object::{file_error, lock_error};
 use super::undo::Undo;
 use super::{kernel_error, pair};
 
-/// The address plugin that talks over the container's interface itself: to give an address back it needs the
-/// interface, while every other must not give it back before the interface is gone.
+/// The IPAM plugin that communicates over the container's interface itself. It needs the interface
+/// to release an address; every other must not release one before the interface is gone.
 const OVER_THE_LINK: &str = "dhcp";
 
-/// Says whether an address plugin needs the container's interface: with a carrier to get an address, and still there to
-/// release it.
+/// Reports whether an IPAM plugin needs the container's interface: with a carrier to get an
+/// address, and still present to release it.
 #[must_use]
 pub fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
     ipam.plugin_type() == OVER_THE_LINK
 }
 
-/// Runs the address plugin's ADD, with its release recorded: behind the removal of everything recorded so far, or
-/// before it where the release goes over the link.
+/// Runs the IPAM plugin's ADD and records the release. The release comes after the undo of
+/// everything recorded so far, or before it if the plugin releases over the link.
 ///
 /// # Errors
-/// The address plugin's own; code 7 when it gave no address.
+/// The IPAM plugin's own; code 7 when it gave no address.
 pub fn add_addresses<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddResult, Error> {
     let result = ipam.add()?;
     let release = move || ipam.del();
@@ -46,14 +46,15 @@ pub fn add_addresses<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddR
     Ok(result)
 }
 
-/// How long an ADD waits for a DEL, a repair or another ADD of the same attachment, which take milliseconds.
+/// How long ADD waits for a DEL, a repair or another ADD of the same attachment, which take
+/// milliseconds.
 pub const ADD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs ADD under the attachment's lock, which DEL, repair and collection take too. What is called within a CHECK that
-/// repairs has the lock already.
+/// Runs ADD under the attachment's lock, which DEL, repair and GC take too. A call from within a
+/// CHECK that repairs already has the lock.
 ///
 /// # Errors
-/// Code 11 when the lock is not to be had; else those of `add`.
+/// Code 11 when the lock cannot be taken in time; else those of `add`.
 pub fn add_alone(
     call: &Call<'_>,
     add: impl FnOnce() -> Result<AddResult, Error>,
@@ -65,7 +66,8 @@ pub fn add_alone(
     let lock = match index.begin_attachment(call.attachment(), ADD_TIMEOUT) {
         Ok(lock) => lock,
         Err(error) if error.is_busy() => return Err(lock_error(&error)),
-        // Where nothing can be written ADD says so itself, once it has found nothing wrong with its configuration.
+        // If nothing can be written, ADD reports that itself once it has found no error in its
+        // configuration.
         Err(_) => return add(),
     };
     let added = add();
@@ -78,7 +80,7 @@ pub fn add_alone(
 /// How long GC waits for an ADD, a DEL or a repair of an attachment, which take milliseconds.
 const GC_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An attachment that GC's list does not name, as it was when GC looked.
+/// An attachment that GC's list does not name, as it was when GC read it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stale {
     /// The attachment.
@@ -87,29 +89,30 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// Looks at an attachment as `plugin` has it written down.
+    /// Reads an attachment as `plugin` recorded it.
     #[must_use]
     pub fn look(index: &Index, plugin: &str, key: AttachmentKey) -> Self {
         Stale { record: index.get(&key, plugin).found, key }
     }
 
-    /// Takes one that was just read.
+    /// Creates one from a record that was just read.
     #[must_use]
     pub fn of(record: Record) -> Self {
         Stale { key: record.attachment.clone(), record: Some(record) }
     }
 
-    /// Says whether the plugin had it written down.
+    /// Reports whether the plugin had recorded it.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         self.record.is_some()
     }
 
-    /// Removes it by `remove`, under its lock. The list is older than the look: what somebody has made
-    /// or removed since is not on it, and is kept; so is what somebody was making when GC came to it.
+    /// Removes it with `remove`, under its lock. The list is older than the read, so it does not
+    /// name what another call has created or removed since; that is kept, and so is what another
+    /// call was creating when GC reached it.
     ///
     /// # Errors
-    /// Code 11 when an ADD or a DEL is at it; else those of `remove`.
+    /// Code 11 when an ADD or a DEL is running for it; else those of `remove`.
     pub fn collect(
         &self,
         index: &Index,
@@ -124,7 +127,8 @@ impl Stale {
         )
     }
 
-    /// Does what [`Stale::collect`] does under another lock, which `begin` takes, waiting for others as long as it is told.
+    /// Does the same as [`Stale::collect`] under another lock. `begin` takes it, and waits for
+    /// others for the time it is given.
     ///
     /// # Errors
     /// As [`Stale::collect`].
@@ -138,7 +142,7 @@ impl Stale {
         let begin = |timeout| match begin(timeout) {
             Ok(lock) => Ok(Some(lock)),
             Err(error) if error.is_busy() => Err(error),
-            // Where nothing can be written nobody adds.
+            // If nothing can be written, no ADD can run either.
             Err(_) => Ok(None),
         };
         let (_lock, waited) = match begin(Duration::ZERO) {
@@ -154,10 +158,12 @@ impl Stale {
     }
 }
 
-/// Runs DEL: `remove` takes away everything but the addresses' reservation, given the namespace if it is there.
+/// Runs DEL: `remove` gets the namespace if it is there, and removes everything but the reservation
+/// of the addresses.
 ///
-/// The addresses are released last, and not at all while the link may still carry them. Where the address
-/// plugin needs the link for it, they are taken from the link, released, and then the link goes.
+/// DEL releases the addresses last, and not at all while the link may still carry them. If the IPAM
+/// plugin needs the link for the release, DEL takes the addresses from the link, releases them, and
+/// then removes the link.
 ///
 /// # Errors
 /// Every failure; independent steps go on.
@@ -169,8 +175,9 @@ pub fn del(
     del_with(call, open, remove)
 }
 
-/// Does what [`del`] does for a plugin that looks into the namespace only if the host's side is not found: `remove` is given what
-/// the path leads to, and asks [`Call::leads_to_another`] before it acts there.
+/// Does the same as [`del`] for a plugin that looks into the namespace only if it does not find the
+/// host's side. `remove` gets whatever namespace the path leads to, and calls
+/// [`Call::leads_to_another`] before it changes anything there.
 ///
 /// # Errors
 /// As [`del`].
@@ -181,7 +188,8 @@ pub fn del_pair(
     let over_the_link = call.ipam().as_ref().is_some_and(talks_over_the_link);
     let open = || match over_the_link {
         true => call.open_netns_if_there(),
-        // The container's end goes with the host's, whether or not anybody can go there.
+        // The container's end is deleted with the host's end, whether or not the namespace can be
+        // entered.
         false => Ok(call.open_any_netns().ok().flatten()),
     };
     del_with(call, open, remove)
@@ -195,7 +203,7 @@ fn del_with(
     let _no_repair = super::repair::lock_out_repair(call)?;
     let mut failures = Failures::new();
     let netns = failures.note("open the container's namespace", open()).flatten();
-    // Who was not there for an ADD has given nothing, and nobody is to wait for it to come.
+    // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.
     let ipam = call.ipam().filter(|ipam| !call.is_undo() || ipam.is_there());
     let over_the_link = ipam.filter(talks_over_the_link);
     if let Some(ipam) = over_the_link {
@@ -217,8 +225,8 @@ fn del_with(
     failures.into_result()
 }
 
-/// Takes every global address from the attachment's interface, whatever the container calls it. It stays up. Another that has its
-/// name keeps its addresses.
+/// Removes every global address from the attachment's interface, whatever name the container gave
+/// it. The interface stays up. Another interface with the attachment's name keeps its addresses.
 fn take_addresses(call: &Call<'_>, netns: &Netns) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
     for link in own_links(call, &mut inside)? {
@@ -228,7 +236,7 @@ fn take_addresses(call: &Call<'_>, netns: &Netns) -> Result<(), Error> {
         {
             let change = Change::DelAddress { ifindex, address: address.address };
             match inside.apply_one(&change) {
-                // A secondary address goes with its primary one.
+                // The kernel removes a secondary address together with its primary one.
                 Err(error) if !error.is_not_found() => return Err(kernel_error(error)),
                 _ => {}
             }
@@ -237,8 +245,8 @@ fn take_addresses(call: &Call<'_>, netns: &Netns) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the attachment's links in its container: by what was written down of them, by their mark, and a pair's by the host's end.
-/// What a plugin made that writes nothing down is known by its name alone.
+/// Finds the attachment's links in its container: by the record, by their mark, and for a pair by
+/// the host's end. If the plugin keeps no record, the link is known by its name alone.
 fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Error> {
     let key = call.attachment();
     let records = Index::new(call.roots()).of_attachment(key);
@@ -252,7 +260,7 @@ fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Err
     Ok(end.or(found.other.filter(|_| is_unknown)).into_iter().collect())
 }
 
-/// Refuses an interface name that the container has already, before anything is changed.
+/// Refuses an interface name that already exists in the container, before anything is changed.
 ///
 /// # Errors
 /// Code 106 with `message`.
@@ -268,7 +276,8 @@ pub fn refuse_existing(
         .with_details("the container has an interface of that name; nothing was changed"))
 }
 
-/// Writes down what a plugin wants to know later about an attachment, with the namespace it was made in.
+/// Records what a plugin needs to know later about an attachment, with the namespace it was created
+/// in.
 ///
 /// # Errors
 /// Code 105.
@@ -286,7 +295,7 @@ pub fn write_down(
     index.put(&record).map_err(|error| file_error(&error))
 }
 
-/// Reads what was written down, if it was and is still legible.
+/// Reads what a record holds, if there is one and it is still legible.
 #[must_use]
 pub fn read_facts<T: DeserializeOwned>(
     index: &Index,
@@ -297,7 +306,7 @@ pub fn read_facts<T: DeserializeOwned>(
     serde_json::from_value(record.data).ok()
 }
 
-/// Forgets what was written down.
+/// Removes the record.
 ///
 /// # Errors
 /// Code 105.
@@ -305,11 +314,12 @@ pub fn forget(index: &Index, key: &AttachmentKey, plugin: &str) -> Result<(), Er
     index.remove(key, plugin).map(drop).map_err(|error| file_error(&error))
 }
 
-/// Opens the namespace a record speaks of by its path: `None` when that leads nowhere, or to another one by now. That does not
-/// say that the namespace is gone: see [`may_live`]. Where the path cannot be followed, `census` says where else the namespace is.
+/// Opens the namespace that a record names by its path. `None` means that the path leads nowhere,
+/// or to another namespace by now; it does not mean that the namespace is gone: see [`may_live`].
+/// If the path cannot be followed, `census` tells where else the namespace is.
 ///
 /// # Errors
-/// Code 8 when the path cannot be followed and the namespace may be there.
+/// Code 8 when the path cannot be followed and the namespace may still exist.
 pub fn recorded_netns(record: &Record, census: &Census) -> Result<Option<Netns>, Error> {
     let Some(noted) = record.noted().filter(|noted| !noted.path.as_os_str().is_empty()) else {
         return Ok(None);
@@ -326,11 +336,12 @@ pub fn recorded_netns(record: &Record, census: &Census) -> Result<Option<Netns>,
     }
 }
 
-/// Opens the namespace a record speaks of, wherever `census` finds it: for what is in the container alone, and has addresses that would be
-/// given away. Who collects has looked for what is gone already ([`cni::GONE`]).
+/// Opens the namespace that a record names, wherever `census` finds it. Used for plugins whose
+/// state is only in the container, with addresses that would otherwise be given to others. GC has
+/// already checked for namespaces that are gone ([`cni::GONE`]).
 ///
 /// # Errors
-/// As [`recorded_netns`]; code 11 when it lives and nobody can go there.
+/// As [`recorded_netns`]; code 11 when the namespace exists and cannot be entered.
 pub fn find_recorded_netns(
     call: &Call<'_>,
     record: &Record,
@@ -355,15 +366,15 @@ pub fn find_recorded_netns(
     }
 }
 
-/// Says whether an attachment may still have what its record tells of: only one whose namespace is known to be gone has not. For
-/// conflicts; it may look at every process.
+/// Reports whether an attachment may still have what its record names: it may, unless its namespace
+/// is known to be gone. For conflicts; it may read every process.
 #[must_use]
 pub fn may_live(record: &Record, census: &Census) -> bool {
     record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
 }
 
-/// Returns the records a plugin wrote about attachments of this network that GC's list does not name. Damaged ones
-/// are passed over with a warning.
+/// Returns a plugin's records about attachments of this network that GC's list does not name.
+/// Damaged ones are skipped with a warning.
 #[must_use]
 pub fn stale_records(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record> {
     let records = index.of_network(call.network().as_str());
@@ -381,14 +392,14 @@ pub fn stale_records(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record
 /// What GC could not remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
-    /// Links of these attachments, or none.
+    /// Links of these attachments; no links if the list is empty.
     LinksOf(Vec<AttachmentKey>),
-    /// Nobody knows: the host's links could not be listed.
+    /// Unknown: the host's links could not be listed.
     Unknown,
 }
 
-/// Runs the address plugin's GC, the last step of GC. Addresses that a link may still carry stay reserved, and so do those of
-/// attachments that an ADD has written down since GC `looked`.
+/// Runs the IPAM plugin's GC, the last step of GC. Addresses that a link may still carry stay
+/// reserved, and so do those of attachments that an ADD has recorded since GC `looked`.
 pub fn collect_addresses(
     call: &Call<'_>,
     plugin: &str,
@@ -414,7 +425,8 @@ pub fn collect_addresses(
     }
 }
 
-/// Turns an error into STATUS's answer "cannot serve ADD" unless it is one already, or a mistake in the configuration.
+/// Turns an error into STATUS's answer "cannot serve ADD", unless it is one already or an error in
+/// the configuration.
 #[must_use]
 pub fn unavailable(error: Error) -> Error {
     let keeps = error.code < code::PLUGIN_NOT_AVAILABLE || error.code == code::INTERNAL;

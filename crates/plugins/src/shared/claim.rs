@@ -1,15 +1,16 @@
-//! Addresses that containers could not share: one of the host's own, and one that another living
-//! attachment has where both are met.
+//! Addresses that a container cannot have: one that is the host's own, and one that another living
+//! attachment has in a place where both are reachable.
 //!
-//! Where an attachment is met is a [`Place`]: a bridge, a parent or a device, by the link's number and VLAN, and the
-//! host's table of routes, or a VRF's, for those that the host routes to. Equal addresses in different places are fine.
-//! A link keeps its number whatever it is called; a bridge that is made again has another, so a repair claims
-//! anew ([`move_to`]).
+//! A [`Place`] is where an attachment is reachable: a bridge, a parent or a device, by the link's
+//! ifindex and VLAN, and the host's routing table, or a VRF's, for containers that the host routes
+//! to. Equal addresses in different places are fine. A link keeps its ifindex when it is renamed. A
+//! bridge that is created again has another one, so a repair claims the addresses anew
+//! ([`move_to`]).
 //!
-//! Who has an address in a place is one symbolic link below `/run/netwright/claims`
-//! ([`state::Index::claim`]), so that ADD pays one call, however many attachments there are. It counts as
-//! long as the attachment's records say that its namespace may live: an ADD that was killed, or a
-//! container that went without a DEL, is in nobody's way.
+//! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) records who has an
+//! address in a place, so ADD pays for one call, however many attachments there are. A claim counts
+//! as long as the attachment's records say that its namespace may live: an ADD that was killed, or
+//! a container that went without a DEL, does not block anyone.
 
 mod place;
 
@@ -34,10 +35,10 @@ use super::repair::Repair;
 use super::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use super::{drift, kernel_error as kernel};
 
-/// The key with which an address may be shared on purpose.
+/// The key that allows sharing an address on purpose.
 const KEY: &str = "allowAddressConflict";
 
-/// Says whether the configuration allows addresses that others have.
+/// Reports whether the configuration allows addresses that others have.
 ///
 /// # Errors
 /// Code 6 or 7 when it cannot be read.
@@ -50,7 +51,7 @@ pub fn may_conflict(call: &Call<'_>) -> Result<bool, Error> {
     call.read_config().map(|only: Only| only.allow_address_conflict)
 }
 
-/// Names what [`take`] will hold, for the attachment's record: DEL knows it from there.
+/// Names what [`take`] will claim, for the attachment's record: DEL reads it from there.
 #[must_use]
 pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
     let of =
@@ -58,12 +59,12 @@ pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
     places.iter().flat_map(of).collect()
 }
 
-/// Holds the addresses for the attachment in each place. Its record, with the namespace and
-/// [`objects`], is written already: by it others judge whether it lives.
+/// Claims the addresses for the attachment in each place. Its record, with the namespace and
+/// [`objects`], is already written: others decide by it whether the attachment lives.
 ///
 /// # Errors
-/// Code 108 naming the address and who has it, unless the configuration allows that; 105 and 11 for our
-/// own files.
+/// Code 108 naming the address and its holder, unless the configuration allows that; 105 and 11 for
+/// our own files.
 pub fn take(call: &Call<'_>, index: &Index, places: &[Place], ips: &[IpNet]) -> Result<(), Error> {
     for place in places {
         for ip in ips {
@@ -98,17 +99,17 @@ fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> R
     Err(changes_hands(format_args!("{address} {}", place.told())))
 }
 
-/// How often a claim is looked at again that others changed meanwhile.
+/// How often a claim is read again after others changed it meanwhile.
 const TRIES: u32 = 8;
 
-/// How long the holder of a claim may be busy before others are told to try again.
+/// How long the holder of a claim may be busy before the call fails with "try again".
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn changes_hands(object: impl Display) -> Error {
     Error::new(code::TRY_AGAIN_LATER, format!("address {object} changes hands"))
 }
 
-/// Puts an attachment among those of a claim's holders that live; `false` when somebody was faster.
+/// Adds an attachment to those holders of a claim that live; `false` when another call was faster.
 fn join(
     index: &Index,
     object: &str,
@@ -122,9 +123,9 @@ fn join(
 }
 
 fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<bool, Error> {
-    // Another call that finds the same waits here, and then finds what this one made of it.
+    // Another call that finds the same waits here, and then sees the result of this one.
     let lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    // Who has it alone lets go of it without that lock.
+    // A holder that is alone releases the claim without that lock.
     let alone = match from {
         [alone] => index.lock_hash(alone, HOLDER_TIMEOUT).map_err(|error| lock_error(&error)),
         _ => Ok(None),
@@ -135,8 +136,9 @@ fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<b
     passed
 }
 
-/// Says which of the addresses that an attachment's record says it holds another living attachment has by now, unless the
-/// configuration allows it (CHECK). What nobody holds is no fault: it is held again by a repair.
+/// Reports which of the addresses that an attachment's record claims another living attachment has
+/// by now, unless the configuration allows it (CHECK). A claim that is lost is not an error here: a
+/// repair takes it again.
 ///
 /// # Errors
 /// Code 104, naming both; code 105 when claims cannot be read.
@@ -156,8 +158,8 @@ pub fn check(call: &Call<'_>, index: &Index, objects: &[String]) -> Result<(), E
     Ok(())
 }
 
-/// Holds again what an attachment's record says that it holds, where that was lost. What another living attachment
-/// got meanwhile is told, unless the configuration allows it.
+/// Takes claims again that an attachment's record names and that were lost. Reports those that
+/// another living attachment got meanwhile, unless the configuration allows it.
 ///
 /// # Errors
 /// Code 105 and 11 for our own files.
@@ -193,7 +195,8 @@ pub fn put_back(
     Ok(())
 }
 
-/// Holds what an attachment holds where it is met by now, should that be another place than its record says.
+/// Moves an attachment's claims to the place where it is reachable now, if that is not the one in
+/// its record.
 ///
 /// # Errors
 /// As [`put_back`].
@@ -211,7 +214,7 @@ pub fn move_to(
     if gone.is_empty() && before.len() == objects.len() {
         return put_back(call, index, objects, repair);
     }
-    // Until the old ones are let go of DEL must know both.
+    // Until the old claims are released, DEL must know both.
     let mut write = |claims: Vec<&String>| {
         record.data[CLAIMS] = json!(claims);
         index.put(&record).map_err(|error| file_error(&error))
@@ -225,10 +228,10 @@ pub fn move_to(
     write(objects.iter().collect())
 }
 
-/// The key under which a record says what is held, beside the plugin's own facts.
+/// The key under which a record lists its claims, besides the plugin's own facts.
 pub const CLAIMS: &str = "claims";
 
-/// What an attachment's record says that it holds.
+/// Returns the claims that an attachment's record lists.
 #[must_use]
 pub fn recorded(facts: &Value) -> Vec<String> {
     Vec::deserialize(&facts[CLAIMS]).unwrap_or_default()
@@ -242,7 +245,7 @@ struct Living {
 
 /// Returns the holders of a claim that are not known to be gone.
 fn living(index: &Index, holders: &[String]) -> Vec<Living> {
-    // It looks at all processes once, and only if one must be judged by that.
+    // The census reads all processes once, and only if an attachment cannot be judged without it.
     let census = Census::new();
     let judge = |hash: &String| {
         Some(Living { hash: hash.clone(), name: living_name(index, hash, &census)? })
@@ -254,13 +257,13 @@ fn living(index: &Index, holders: &[String]) -> Vec<Living> {
 fn living_name(index: &Index, hash: &str, census: &Census) -> Option<String> {
     let records = index.of_hash(hash);
     let Some(first) = records.found.first() else {
-        // What cannot be read may be of somebody who lives.
+        // An unreadable record may belong to an attachment that lives.
         return records.damaged.first().map(|damaged| format!("the owner of {damaged}"));
     };
     let has_netns =
         |record: &&Record| record.netns.as_deref().is_some_and(|path| !path.as_os_str().is_empty());
     let mut with_netns = records.found.iter().filter(has_netns).peekable();
-    // One that cannot be judged may live.
+    // An attachment that cannot be judged may live.
     let lives = with_netns.peek().is_none() || with_netns.any(|record| may_live(record, census));
     lives.then(|| first.attachment.to_string())
 }
@@ -280,8 +283,8 @@ fn conflict(message: String) -> Error {
     ))
 }
 
-/// Lets go of what an attachment's record says that it holds; without a record, of all that it holds. What
-/// another has by now stays.
+/// Releases the claims that an attachment's record lists; without a record, all that it holds.
+/// Claims that another attachment has by now stay.
 pub fn release(
     index: &Index,
     key: &AttachmentKey,
@@ -322,11 +325,11 @@ fn let_go(index: &Index, object: &str, hash: &str) -> Result<(), Error> {
     Err(changes_hands(object))
 }
 
-/// Refuses addresses that the host has on the links by which the container is met.
+/// Refuses addresses that the host has on the links by which it reaches the container.
 ///
 /// # Errors
-/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does not
-/// answer.
+/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does
+/// not answer.
 pub fn refuse_addresses_of(
     call: &Call<'_>,
     host: &mut RouteSocket,
@@ -348,7 +351,7 @@ pub fn refuse_addresses_of(
     Ok(())
 }
 
-/// What ADD would refuse is for CHECK something that is not as ADD left it.
+/// Turns what ADD would refuse into what CHECK reports: something is not as ADD left it.
 #[must_use]
 pub fn as_drift(error: Error) -> Error {
     let is_conflict = error.code == codes::CONFLICT;
@@ -363,25 +366,25 @@ fn own(address: IpAddr, ifname: &str) -> Error {
     ))
 }
 
-/// By which of the host's tables containers are routed to, and by which links.
+/// By which of the host's routing tables and by which links the host routes to containers.
 #[derive(Debug, Clone, Default)]
 pub struct Routed {
-    /// The links that lead to them.
+    /// The links that lead to the containers.
     pub links: Vec<u32>,
     /// The VRF that these links belong to, and its table.
     pub vrf: Option<(u32, u32)>,
-    /// Each container has a route of its own, and the gateway's address comes without its subnet.
+    /// Each container has its own route, and the gateway's address comes without its subnet.
     pub one_by_one: bool,
 }
 
 impl Routed {
-    /// Each container by a link of its own.
+    /// Routes to each container by a link of its own.
     #[must_use]
     pub fn one_by_one(link: u32) -> Self {
         Routed { links: vec![link], vrf: None, one_by_one: true }
     }
 
-    /// Looks at the link that has the gateway's address, if it is there already.
+    /// Reads the link that has the gateway's address, if it exists already.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
@@ -395,21 +398,21 @@ impl Routed {
         Ok(Routed { links, vrf, one_by_one: false })
     }
 
-    /// Where the addresses of what is routed to must differ.
+    /// The place within which the addresses of routed containers must differ.
     #[must_use]
     pub fn place(&self) -> Place {
         Place::Routes(self.vrf.map(|(_, table)| table))
     }
 
-    /// The entry of the tables that leads to an address.
+    /// The entry of the routing tables that leads to an address.
     fn to(&self, host: &mut RouteSocket, address: IpAddr) -> Option<Route> {
         host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address).ok().flatten()
     }
 }
 
-/// Refuses addresses to which the host's routes cannot lead: the host's own, those of a subnet that the
-/// host itself is in by another link than those, where the gateway's address would be that of
-/// a router or a neighbour, and those of a network that the host reaches by a route.
+/// Refuses addresses to which the host cannot route: the host's own; those of a subnet that the
+/// host itself is in by another link than those, where the gateway's address would be that of a
+/// router or a neighbour; and those of a network that the host reaches by a route.
 ///
 /// # Errors
 /// Code 108 naming the address and the link, unless the configuration allows it; code 100 when the
@@ -440,11 +443,11 @@ pub fn refuse_unroutable(
     Ok(())
 }
 
-/// Tells of addresses that the host itself has by now, on any link whose routes count (CHECK).
+/// Reports addresses that the host itself has by now, on any link whose routes count (CHECK).
 ///
 /// # Errors
-/// Code 104 naming the address and the link, unless the configuration allows it; code 100 when the kernel does
-/// not answer.
+/// Code 104 naming the address and the link, unless the configuration allows it; code 100 when the
+/// kernel does not answer.
 pub fn check_own(
     call: &Call<'_>,
     host: &mut RouteSocket,
@@ -461,12 +464,13 @@ pub fn check_own(
     Ok(())
 }
 
-/// Refuses gateways that the host would take from somebody by having their addresses on a link of `routed`: from the container itself,
-/// from another living attachment in one of the places, or from a router that the host reaches by another link.
+/// Refuses gateway addresses that the host would take from someone else by having them on a link of
+/// `routed`: from the container itself, from another living attachment in one of the places, or
+/// from a router that the host reaches by another link.
 ///
 /// # Errors
-/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does not
-/// answer, 105 when it cannot be read who has the address.
+/// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does
+/// not answer, 105 when the claims on the address cannot be read.
 pub fn refuse_gateways(
     call: &Call<'_>,
     host: &mut RouteSocket,
@@ -502,7 +506,7 @@ fn both(address: IpAddr) -> Error {
         .with_details("the host has the gateway's address: leave it out of the container's pool")
 }
 
-/// Says whose a gateway's address is in a place.
+/// Returns who claims a gateway's address in a place.
 fn claimed(
     call: &Call<'_>,
     index: &Index,
@@ -515,7 +519,7 @@ fn claimed(
     Ok(living(index, &others).first().map(|other| taken(gateway, place, &other.name)))
 }
 
-/// Says what is wrong if a gateway's address is that of a router of the host's own.
+/// Returns the conflict if a gateway's address is that of one of the host's own routers.
 fn router(
     host: &mut RouteSocket,
     routed: &Routed,
@@ -526,7 +530,7 @@ fn router(
     let Some(oif) = route.oif.filter(|oif| direct && !routed.links.contains(oif)) else {
         return Ok(None);
     };
-    // Only where a pool and the subnet of another link overlap.
+    // Reached only if a pool and the subnet of another link overlap.
     let filter = RouteFilter { family: IpFamily::of(gateway), table: None, oif: Some(oif) };
     let leads = host.routes(filter).map_err(kernel)?;
     if leads.iter().all(|route| route.gateway != Some(gateway)) {
@@ -539,7 +543,7 @@ fn router(
     )))
 }
 
-/// Whether an address means another neighbour on each link.
+/// Returns whether an address means another neighbour on each link.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -556,7 +560,7 @@ fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Err
             && let Some(link) = host.link_by_index(one.ifindex).map_err(kernel)?
         {
             name = link.name;
-            // Another VRF may have it too.
+            // Another VRF may have the address too.
             if vrf.is_none_or(|vrf| link.master == Some(vrf)) {
                 break;
             }
@@ -565,8 +569,9 @@ fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Err
     Ok(own(address, &name))
 }
 
-/// Says what is wrong if a route of the host's leads to the container's subnet, or to a part of it in which the address is. A route to
-/// more than that is for what no network here has, as a default route is.
+/// Returns the conflict if one of the host's routes leads to the container's subnet, or to a part
+/// of it that contains the address. A broader route, such as a default route, is for addresses that
+/// no network here has.
 fn behind(
     host: &mut RouteSocket,
     route: &Route,
@@ -576,7 +581,7 @@ fn behind(
     let to = route.destination;
     let oif = route.oif.or_else(|| route.next_hops.first()?.oif);
     let Some(oif) = oif.filter(|oif| !routed.links.contains(oif)) else { return Ok(None) };
-    // Those of the host's own subnets are judged by its addresses.
+    // Routes of the host's own subnets are judged by its addresses.
     let is_own_subnet = route.protocol == Some(RouteProtocol::KERNEL);
     if is_own_subnet || to.prefix_len() < ip.address.prefix_len() || to.prefix_len() == 0 {
         return Ok(None);
@@ -596,7 +601,7 @@ fn behind(
     )))
 }
 
-/// Says what is wrong if the host is in the container's subnet by another link.
+/// Returns the conflict if the host is in the container's subnet by another link.
 fn elsewhere(
     host: &mut RouteSocket,
     route: &Route,
@@ -609,7 +614,8 @@ fn elsewhere(
     let address = ip.address.addr();
     let is_gateway = |own: &IpNet| ip.gateway == Some(own.addr());
     let own: Vec<IpNet> = present.iter().map(|own| own.address).collect();
-    // Meant so, and nothing is covered. A bridge would get that address with its subnet, beside the link that has both.
+    // This is intended, and hides nothing. A bridge would get that address with its subnet, next to
+    // the link that has both.
     if routed.one_by_one && own.iter().any(is_gateway) {
         return Ok(None);
     }
@@ -617,7 +623,7 @@ fn elsewhere(
     let subnet = own.iter().find(|own| own.contains(&address) && covers(own));
     let Some(subnet) = subnet else { return Ok(None) };
     let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
-    // Two networks of ours may have one subnet; equal addresses are refused by their places.
+    // Two of our networks may have one subnet; their places rule out equal addresses.
     if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
         return Ok(None);
     }

@@ -1,4 +1,5 @@
-//! The container's side of an interface: addresses, routes and switches, as IPAM asked for them.
+//! The container's side of an interface: addresses, routes and sysctls, as the IPAM plugin returned
+//! them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,36 +17,37 @@ use kernel::sysctl::{Folder, Sysctl, SysctlError};
 
 use super::{drift, kernel_error as kernel};
 
-/// How long duplicate address detection may take: one second of waiting for answers, up to one of random
-/// delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
+/// How long duplicate address detection may take: one second of waiting for answers, up to one
+/// second of random delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause between looks at an address under detection; detection takes a second or more.
+/// The pause between two checks of an address under detection; detection takes a second or more.
 const DAD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where an interface's switches are, below `/proc/sys`.
+/// The folder of an interface's sysctls, below `/proc/sys`.
 const OF_LINKS: &str = "net/ipv6/conf";
 
-/// A switch of the container's interface.
+/// A sysctl of the container's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SysctlSetting {
     /// The key below `/proc/sys`, parts separated by slashes.
     pub key: String,
     /// The value.
     pub value: &'static str,
-    /// Whether the interface is unusable without it: it is read first, since `/proc/sys` may be read-only where the value
-    /// is right. Others are done as well as the kernel can.
+    /// Whether the interface is unusable without it. A required sysctl is read first, since
+    /// `/proc/sys` may be read-only while the value is already right. The others are set as far as
+    /// the kernel allows.
     pub required: bool,
 }
 
 /// How to configure an interface in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// IPv6 addresses are usable at once; nobody else can hold them.
+    /// IPv6 addresses are usable at once; no one else can hold them.
     pub skip_dad: bool,
 }
 
-/// Returns the switches for an interface with these addresses.
+/// Returns the sysctls for an interface with these addresses.
 #[must_use]
 pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<SysctlSetting> {
     let best_effort = |key: String, value| SysctlSetting { key, value, required: false };
@@ -66,7 +68,7 @@ pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<Sysctl
     switches
 }
 
-/// Writes switches in a namespace.
+/// Writes sysctls in a namespace.
 ///
 /// # Errors
 /// Code 100 when a required one cannot be written.
@@ -95,10 +97,12 @@ fn write_switch(folder: &Folder, switch: &SysctlSetting) -> Result<(), SysctlErr
     Ok(())
 }
 
-/// Has an interface's IPv6 addresses usable at once or looked for elsewhere first, as the options say, before it is up.
+/// Makes an interface's IPv6 addresses usable at once, or only after duplicate address detection,
+/// as the options say. Runs before the interface is up.
 ///
-/// Of an interface that gets no IPv6 address only the link-local one is concerned, which the kernel makes. It is given here instead where it
-/// is known which one that is: parameters of the kernel cost the more the more namespaces there are.
+/// An interface without an IPv6 address of its own has only the link-local one, which the kernel
+/// creates. If that address is known, this function adds it instead: the more namespaces there are,
+/// the more a sysctl costs.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer, or when IPv6 is wanted and switched off.
@@ -117,24 +121,25 @@ pub fn prepare(
     write_switches(netns, &switches(ifname, ips, options))
 }
 
-/// Gives an end of a pair the link-local address that the kernel would give it, usable at once; says whether it could. Not other
-/// kinds of links: an ipvlan's is not made from its hardware address alone.
+/// Adds to an end of a pair the link-local address that the kernel would create, usable at once;
+/// returns whether this worked. It does not work for other kinds of links: an ipvlan's address is
+/// not derived from its hardware address alone.
 fn give_link_local(inside: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
     let link = inside.link_by_index(ifindex).map_err(kernel)?;
     let known = link.filter(|link| link.link_local_of_mac && link.is_kind("veth"));
     let Some(mac) = known.and_then(|link| link.mac) else { return Ok(false) };
     let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return Ok(false) };
     let options = AddressOptions { nodad: true, ..AddressOptions::default() };
-    // The kernel refuses where IPv6 is switched off in the container.
+    // The kernel refuses if IPv6 is switched off in the container.
     Ok(inside.apply_one(&Change::AddAddress { ifindex, address: net.into(), options }).is_ok())
 }
 
-/// Returns the changes that bring an interface up with its addresses and routes, in the order the kernel
-/// needs them.
+/// Returns the changes that bring an interface up with its addresses and routes, in the order that
+/// the kernel needs.
 #[must_use]
 pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Options) -> Vec<Change> {
     let mut changes = Vec::new();
-    // Before it is up, since that is what neighbours are told.
+    // Set before the interface is up: that is when the kernel notifies the neighbours.
     if !ips.is_empty() {
         let set = LinkSet { arp_notify: Some(true), ..LinkSet::default() };
         changes.push(Change::SetLink { ifindex, set });
@@ -149,7 +154,7 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
             planned.push(route);
         }
     }
-    // Appended: several next hops to one destination stand beside each other.
+    // Routes are appended, so several next hops to one destination coexist.
     changes.extend(planned.into_iter().map(Change::AppendRoute));
     changes
 }
@@ -166,7 +171,8 @@ pub fn address(ifindex: u32, address: IpNet, options: Options, noprefixroute: bo
     Change::AddAddress { ifindex, address, options }
 }
 
-/// Returns the broadcast address of a subnet that has one: programs ask an interface for it (SIOCGIFBRDADDR).
+/// Returns the broadcast address of a subnet, if it has one: programs ask an interface for it
+/// (SIOCGIFBRDADDR).
 #[must_use]
 pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
     match address {
@@ -175,9 +181,9 @@ pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
     }
 }
 
-/// Returns the route as the kernel takes it: without a next hop of its own it takes the family's gateway,
-/// unless its scope says that there is none; a next hop outside every subnet of the interface is declared
-/// reachable on it.
+/// Returns the route as the kernel accepts it. Without a next hop of its own the route gets the
+/// family's gateway, unless its scope excludes one. A next hop outside every subnet of the
+/// interface is declared reachable on it.
 #[must_use]
 pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
     let beyond_link = wanted.scope.is_none_or(|scope| scope < Scope::LINK.0);
@@ -211,8 +217,9 @@ fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
     ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4)
 }
 
-/// Waits until no address of an interface is under duplicate address detection any more. Without a carrier nobody
-/// can answer: the kernel detects once there is one, and that is not waited for.
+/// Waits until no address of an interface is under duplicate address detection. Without a carrier
+/// no host can answer: the kernel starts detection once there is a carrier, and this function does
+/// not wait for that.
 ///
 /// # Errors
 /// Code 108 when another host holds an address; code 11 when detection does not end.
@@ -249,8 +256,8 @@ fn has_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
     Ok(link.is_some_and(|link| link.lower_up()))
 }
 
-/// Brings an interface up with its addresses and routes. Where duplicate address detection is on, [`wait_for_dad`] comes
-/// next, once the link has a carrier.
+/// Brings an interface up with its addresses and routes. If duplicate address detection is on, the
+/// caller runs [`wait_for_dad`] next, once the link has a carrier.
 ///
 /// # Errors
 /// Code 100 with the kernel's words.
@@ -272,7 +279,7 @@ pub fn configure(
     })
 }
 
-/// Finds what ADD reported about the container's interface, in the namespace CHECK was given (CHECK).
+/// Finds what ADD reported about the container's interface, in the namespace that CHECK received.
 ///
 /// # Errors
 /// Code 104.
@@ -294,7 +301,8 @@ pub fn reported_interface<'r>(
     Ok(reported)
 }
 
-/// Finds the container's interface as ADD reported it: of one of these kinds, with its hardware address (CHECK).
+/// Finds the container's interface as ADD reported it: of one of these kinds, with its hardware
+/// address (CHECK).
 ///
 /// # Errors
 /// Code 104; code 100 when the kernel does not answer.
@@ -344,8 +352,9 @@ pub fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
     ))
 }
 
-/// Compares the MTU of a link on the host with the one ADD reported, if it did (CHECK). That of the container's is not for its
-/// maker to judge: the reference's `tuning` changes it without saying so in the result.
+/// Compares the MTU of a link on the host with the one ADD reported, if it reported one (CHECK).
+/// The MTU of the container's link is not compared: the reference's `tuning` changes it without
+/// saying so in the result.
 ///
 /// # Errors
 /// Code 104.
@@ -359,10 +368,11 @@ pub fn same_mtu(reported: &Interface, link: &Link) -> Result<(), Error> {
     ))
 }
 
-/// Checks that IPAM's answer can be configured on the interface with index `position` of the result.
+/// Checks that the IPAM plugin's result can be configured on the interface with index `position` of
+/// the result.
 ///
 /// # Errors
-/// Code 7, as the reference says it, when an address belongs to another interface or there is none.
+/// Code 7, in the reference's words, when an address belongs to another interface or there is none.
 pub fn check_ipam_result(result: &AddResult) -> Result<(), Error> {
     if result.ips.is_empty() {
         return Err(Error::new(code::INVALID_CONFIG, "IPAM plugin returned missing IP config"));
@@ -372,7 +382,8 @@ pub fn check_ipam_result(result: &AddResult) -> Result<(), Error> {
 
 /// Compares what an interface has with what ADD reported (CHECK).
 ///
-/// A route counts wherever it is found: plugins later in the chain move routes to tables of their own.
+/// A route counts in whatever table it is: plugins later in the chain move routes to tables of
+/// their own.
 ///
 /// # Errors
 /// Code 104 naming the first address or route that is missing.
@@ -401,7 +412,7 @@ pub fn check(
     }
 }
 
-/// A route's name in messages.
+/// A route as messages name it.
 #[derive(Debug)]
 pub struct RouteName<'r>(pub &'r Route);
 
@@ -412,7 +423,7 @@ impl fmt::Display for RouteName<'_> {
     }
 }
 
-/// Returns those routes that no table has.
+/// Returns the routes that are in no table.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -433,8 +444,9 @@ pub fn missing_routes(socket: &mut RouteSocket, routes: &[Route]) -> Result<Vec<
     Ok(missing)
 }
 
-/// A default route is satisfied by any default route: a later plugin may have replaced it. Of IPv6 routes to one
-/// destination the kernel makes a single one with several next hops.
+/// Reports whether a route that was found satisfies the wanted one. Any default route satisfies a
+/// default route: a later plugin may have replaced it. The kernel merges IPv6 routes to one
+/// destination into one route with several next hops.
 fn satisfies(found: &route::Route, wanted: &Route) -> bool {
     let destination: IpNet = wanted.dst.trunc();
     found.destination == destination

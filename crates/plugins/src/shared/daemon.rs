@@ -1,7 +1,9 @@
-//! Asking a daemon on this node: a line there, a line back, over a Unix socket.
+//! Requests to a daemon on this node over a Unix socket: one line out, one line back.
 //!
-//! The daemon may be away, silent, or say what makes no sense: every call ends by its deadline. What is only told, not asked, is left in a folder
-//! beside the socket when nobody hears it ([`Daemon::leave`]); the daemon reads it when it is back. What the lines mean is their sender's to know.
+//! The daemon may be absent or silent, or send an invalid answer: every call ends by its deadline.
+//! If the daemon is absent, a notification that needs no answer is left in a folder beside the
+//! socket ([`Daemon::leave`]); the daemon reads it when it is back. Only the sender knows what the
+//! lines mean.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,37 +16,38 @@ use state::{Durability, FileError};
 
 use super::{socket, wait};
 
-/// What of a call's time is kept for undoing what cannot be finished.
+/// The part of a call's time that is kept for undoing what cannot be finished.
 const RESERVE: Duration = Duration::from_secs(5);
 
-/// How long a daemon may be missing before STATUS says so. A daemon that is being replaced is back within seconds, with its
-/// image to be fetched perhaps; a node that is NotReady meanwhile would have its pods taken for lost by others.
+/// How long a daemon may be missing before STATUS reports it. A daemon that is being replaced is
+/// back within seconds, or later if its image must be fetched. If the node became NotReady
+/// meanwhile, others would consider its pods lost.
 const MISSING: Duration = Duration::from_secs(60);
 
-/// Says why no line came.
+/// The reason why no line was received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ExchangeError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("connect to {socket:?}")]
     Absent {
-        /// Where it should be.
+        /// Where the daemon should listen.
         socket: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// It keeps silent.
+    /// The daemon does not answer.
     #[error("no answer on {socket:?} within {timeout:?}")]
     Slow {
-        /// Where it is.
+        /// Where the daemon listens.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// How long the call waited.
         timeout: Duration,
     },
     /// The connection broke.
     #[error("no answer on {socket:?}")]
     Broken {
-        /// Where it is.
+        /// Where the daemon listens.
         socket: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -67,8 +70,9 @@ impl Daemon {
         Daemon { socket, deadline, longest }
     }
 
-    /// Sends a line and returns the line that comes back, or more than the longest one. A daemon that is not there is waited for as long as
-    /// `start`, an answer as long as `timeout`; both end some time before the call's deadline.
+    /// Sends a line and returns the line that comes back; of a line that is too long, more bytes
+    /// than the longest one has. The call waits for an absent daemon for `start`, and for an answer
+    /// for `timeout`; both end some time before the call's deadline.
     ///
     /// # Errors
     /// [`ExchangeError`].
@@ -135,12 +139,12 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Says whether it could do its work a moment ago ([`was_ready`]).
+    /// Reports whether the daemon was ready a moment ago ([`was_ready`]).
     pub(crate) fn was_ready(&self) -> bool {
         was_ready(&self.socket)
     }
 
-    /// Leaves a line in this folder, under this name, for a daemon that did not hear it.
+    /// Leaves a line in this folder, under this name, for a daemon that did not receive it.
     ///
     /// # Errors
     /// [`FileError`] when it cannot be written.
@@ -150,8 +154,8 @@ impl Daemon {
     }
 }
 
-/// Says whether the daemon of a socket could do its work a moment ago, as it said itself ([`cni::line::ready_file`]). What
-/// cannot be read says no.
+/// Reports whether the daemon of a socket was ready a moment ago, by its own account
+/// ([`cni::line::ready_file`]). An unreadable file counts as not ready.
 pub(crate) fn was_ready(socket: &Path) -> bool {
     let text = state::read_optional(&cni::line::ready_file(socket)).ok().flatten();
     let text = text.and_then(|text| String::from_utf8(text).ok());
@@ -161,7 +165,7 @@ pub(crate) fn was_ready(socket: &Path) -> bool {
     then.and_then(|then| now.checked_sub(then)).is_some_and(|missing| missing < MISSING)
 }
 
-/// Says whether nobody listens, now.
+/// Reports whether no process listens at present.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -169,7 +173,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Where a daemon listens whose socket is this by default, if its folder is that one.
+/// Returns where a daemon listens that has this socket by default, if its folder is `run`.
 pub(crate) fn socket_in(run: &Path, by_default: &str) -> PathBuf {
     run.join(Path::new(by_default).file_name().expect("it is a file"))
 }

@@ -12,36 +12,42 @@ use super::kernel_error as kernel;
 /// Where sysfs is.
 const SYSFS: &str = "/sys";
 
-/// Returns the folder of the device that a link is a function of, below `/sys/devices`; `None` if there is none.
+/// Returns the folder of the device that a link is a function of, below `/sys/devices`; `None` if
+/// there is none.
 ///
-/// A link's own folder in sysfs is found by its name, in the network namespace that sysfs was mounted from, which may be another
-/// one. Devices are the same in all, so the kernel is asked which it is.
+/// sysfs lists a link's own folder under its name in the network namespace that sysfs was mounted
+/// from, which may be another one. Devices are the same in all namespaces, so the kernel is asked
+/// for the device.
 pub(crate) fn folder(link: &Link) -> Option<PathBuf> {
     told(link).unwrap_or_else(|| {
-        // Kernels before 5.14 do not tell: the folder must say that it is this very link's.
+        // Kernels before 5.14 do not report the device: the folder must prove that it belongs to
+        // this very link.
         let own = Path::new(SYSFS).join("class/net").join(&link.name);
         is_of(&own, link).then(|| fs::canonicalize(own.join("device")).ok())?
     })
 }
 
-/// Returns the folder that the kernel tells of; `None` if it tells of none.
+/// Returns the folder that the kernel reports; `None` if it reports none.
 fn told(link: &Link) -> Option<Option<PathBuf>> {
     let (bus, device) = (link.parent_bus.as_ref()?, link.parent_device.as_ref()?);
     let path = Path::new(SYSFS).join("bus").join(bus).join("devices").join(device);
     Some(fs::canonicalize(path).ok())
 }
 
-/// Says whether a link's folder in sysfs is this link's, and not that of one of its name in another namespace.
+/// Reports whether a link's folder in sysfs belongs to this link, and not to a link of that name in
+/// another namespace.
 fn is_of(folder: &Path, link: &Link) -> bool {
     let says = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     says("ifindex").trim() == link.index.to_string()
         && link.mac.is_some_and(|mac| says("address").trim() == mac.to_string())
 }
 
-/// Finds the links that are functions of a device, or of a virtio device on it, given its folder in sysfs; sorted by their names.
+/// Finds the links that are functions of a device, or of a virtio device on it, given its folder in
+/// sysfs; sorted by name.
 ///
-/// The names there are those of the network namespace that sysfs was mounted from, as with [`folder`]: the kernel says whether a
-/// link is the device's, and its folder does where the kernel does not tell.
+/// The names there are those of the network namespace that sysfs was mounted from, as with
+/// [`folder`]. The kernel tells whether a link belongs to the device; if it does not report that,
+/// the link's folder tells.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -65,7 +71,7 @@ pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link
         }
     }
     if found.is_empty() {
-        // In the namespace of these names it may be called otherwise, or be nowhere.
+        // In the namespace of these names the link may have another name, or be absent.
         let links = host.links().map_err(kernel)?.into_iter();
         found.extend(links.filter(|link| told(link).flatten().as_deref().is_some_and(is_its)));
     }
@@ -74,7 +80,7 @@ pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link
     Ok(found)
 }
 
-/// A virtio device is a device on a PCI device.
+/// Returns whether a name is that of a virtio device, which is a device on a PCI device.
 fn is_virtio(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with("virtio"))
 }

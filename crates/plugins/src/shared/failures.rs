@@ -1,4 +1,4 @@
-//! DEL and GC go on after a failure and report all of them.
+//! Collects failures: DEL and GC go on after one, and report all of them.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ use cni_plugin::codes;
 pub struct Failures(Vec<Error>);
 
 impl Failures {
-    /// Starts without failures.
+    /// Creates a collection without failures.
     #[must_use]
     pub fn new() -> Self {
         Failures::default()
     }
 
-    /// Notes a step's failure, with words that say which step; returns what it produced.
+    /// Records a step's failure, with words that name the step; returns what the step produced.
     pub fn note<T>(&mut self, what: impl fmt::Display, step: Result<T, Error>) -> Option<T> {
         step.map_err(|error| self.0.push(error.context(what))).ok()
     }
 
-    /// Says whether no step has failed.
+    /// Returns whether no step has failed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the one failure as it is, or several as one.
+    /// Returns a single failure as it is, or several as one.
     ///
     /// # Errors
     /// When any step failed.

@@ -1,4 +1,4 @@
-//! What plugins that use the packet filter share: errors, keys, collection.
+//! What plugins that use the packet filter share: errors, keys, GC.
 
 use std::collections::HashSet;
 
@@ -42,7 +42,7 @@ pub fn firewalld_error(error: &FirewalldError) -> Error {
     Error::from_chain(code, error).with_details(error.hint().unwrap_or_default())
 }
 
-/// Returns the error object for a change of iptables' chains that was not made.
+/// Returns the error object for a change of iptables' chains that failed.
 #[must_use]
 pub fn change_error(error: &ChangeError) -> Error {
     let code = match error {
@@ -62,8 +62,8 @@ pub fn drift(differences: &[String]) -> Result<(), Error> {
     Err(if differences.len() == 1 { error } else { error.with_details(differences.join("; ")) })
 }
 
-/// Returns the keys of the attachments that GC must leave alone. Names that cannot be an attachment's are
-/// passed over: nothing of ours can carry them.
+/// Returns the keys of the attachments that GC must leave alone. Names that an attachment cannot
+/// have are skipped: nothing of ours can carry them.
 #[must_use]
 pub fn valid_keys(call: &Call<'_>) -> Vec<AttachmentKey> {
     let keys = call.valid_attachments().iter().filter_map(|valid| {
@@ -76,9 +76,9 @@ pub fn valid_keys(call: &Call<'_>) -> Vec<AttachmentKey> {
     keys.collect()
 }
 
-/// What GC's sweep of the packet filter leaves alone: what GC's list names, and what an ADD has written down since GC looked. An
-/// ADD writes its record before it touches the packet filter, so whoever lists the filter first and asks this then takes
-/// nothing from an ADD that is under way.
+/// What GC's sweep of the packet filter leaves alone: what GC's list names, and what an ADD has
+/// recorded since GC read it. An ADD writes its record before it changes the packet filter. GC
+/// lists the filter first and then asks this, so it removes nothing of an ADD that is running.
 #[derive(Debug)]
 pub struct Spared<'c> {
     index: &'c Index,
@@ -90,7 +90,7 @@ pub struct Spared<'c> {
 }
 
 impl<'c> Spared<'c> {
-    /// Takes GC's list. `plugin` is the one whose records count.
+    /// Starts from GC's list. Only the records of `plugin` count.
     #[must_use]
     pub fn new(call: &'c Call<'_>, index: &'c Index, plugin: &'c str) -> Self {
         let valid = valid_keys(call);
@@ -99,14 +99,15 @@ impl<'c> Spared<'c> {
         Spared { index, plugin, network, valid, valid_hashes, collected: HashSet::new() }
     }
 
-    /// Notes what became of an attachment that is not on the list. One that somebody is at is spared.
+    /// Records the result for an attachment that is not on the list. One that another call is
+    /// working on is spared.
     pub fn note(&mut self, key: &AttachmentKey, collected: &Result<(), Error>) {
         if collected.as_ref().err().is_none_or(|error| error.code != code::TRY_AGAIN_LATER) {
             self.collected.insert(key.hash());
         }
     }
 
-    /// Says whether the attachment with this [`AttachmentKey::hash`] is spared.
+    /// Reports whether the attachment with this [`AttachmentKey::hash`] is spared.
     #[must_use]
     pub fn contains(&self, hash: &str) -> bool {
         let is_recorded = || {
@@ -116,7 +117,7 @@ impl<'c> Spared<'c> {
         self.valid_hashes.contains(hash) || (!self.collected.contains(hash) && is_recorded())
     }
 
-    /// Lists what is spared now.
+    /// Lists what is spared at present.
     #[must_use]
     pub fn keys(&self) -> Vec<AttachmentKey> {
         let records = self.index.of_network(self.network).found;
@@ -127,12 +128,13 @@ impl<'c> Spared<'c> {
     }
 }
 
-/// GC of a plugin that uses the packet filter: takes down each attachment that it has a record of and that is not
-/// valid, under its lock, then removes what nobody has a record of, of ours (`concerns`) and of others (`foreign`,
-/// described by `what`).
+/// Runs GC of a plugin that uses the packet filter. It removes each attachment that has a record of
+/// this plugin and is not valid, under its lock. Then it removes what has no record, of ours
+/// (`concerns`) and of others (`foreign`, described by `what`).
 ///
 /// # Errors
-/// Every failure; the rest was tried all the same. Code 11 for an attachment that an ADD or a DEL is at.
+/// Every failure; the rest was tried all the same. Code 11 for an attachment that an ADD or a DEL
+/// is working on.
 pub fn collect(
     call: &Call<'_>,
     plugin: &str,

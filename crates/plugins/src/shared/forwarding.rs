@@ -1,6 +1,7 @@
-//! The host's forwarding, for containers whose packets go through it: held while one of a family is
-//! attached. It stays on behind the last: Docker, libvirt or a VPN may have found it on and rely on it,
-//! and nothing tells. A network with `restoreForwarding` asks for it to be switched off.
+//! The host's forwarding, for containers whose packets go through the host: held while a container
+//! of the family is attached. It stays on after the last one leaves. Docker, libvirt or a VPN may
+//! have found it on and rely on it, and nothing shows that they do. A network with
+//! `restoreForwarding` asks for it to be switched off.
 
 use cni::{AttachmentKey, Error, IpConfig};
 use state::Index;
@@ -18,7 +19,7 @@ fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (SharedSysctl, &'static str)
     switches.map(|(switch, _, family)| (switch, family))
 }
 
-/// Switches it on for each family of the addresses, and holds it for the attachment.
+/// Switches forwarding on for each family of the addresses, and holds it for the attachment.
 ///
 /// # Errors
 /// As [`SharedSysctl::hold`].
@@ -37,7 +38,7 @@ pub fn at_the_end(restore: bool) -> AtTheEnd {
     if restore { AtTheEnd::PutBack } else { AtTheEnd::StaysOn }
 }
 
-/// Verifies that the host forwards what comes from the addresses and goes to them.
+/// Verifies that the host forwards packets from and to the addresses.
 ///
 /// # Errors
 /// Code 104 when it does not; as [`SharedSysctl::is_on`].
@@ -50,16 +51,16 @@ pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets go of it for an attachment; what becomes of it then says [`SharedSysctl::release`]. An ADD that is undone has changed nothing
-/// in the end, unless others have come to hold it meanwhile.
+/// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An
+/// ADD that is undone leaves everything as it was, unless others have come to hold it meanwhile.
 pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     for (switch, ..) in SWITCHES {
         failures.note("let go of forwarding", switch.release(index, key, leaving));
     }
 }
 
-/// Says which switches are on because of attachments that are gone, a sentence each, and how to switch
-/// them off.
+/// Lists the sysctls that are on because of attachments that are gone, with one sentence each, and
+/// how to switch them off.
 #[must_use]
 pub fn left_on(index: &Index) -> Vec<String> {
     let left = index.left();
@@ -76,7 +77,7 @@ pub fn left_on(index: &Index) -> Vec<String> {
     .collect()
 }
 
-/// Settles what nobody holds any more.
+/// Settles the sysctls that no attachment holds.
 pub fn collect(index: &Index, failures: &mut Failures) {
     for (switch, ..) in SWITCHES {
         failures.note("put back forwarding", switch.collect(index));

@@ -1,7 +1,8 @@
-//! What the link with the gateways' addresses needs besides them for traffic to pass: IPv6 with a link-local address, from which the
-//! kernel asks for its neighbours, and routes to the containers.
+//! What the link with the gateways' addresses needs besides them for traffic to pass: IPv6 with a
+//! link-local address, from which the kernel solicits its neighbours, and routes to the containers.
 //!
-//! NetworkManager takes these from a link that it disconnects or has a connection for, and others may.
+//! NetworkManager removes these from a link that it disconnects or has a connection for, and other
+//! programs may.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -18,30 +19,32 @@ use kernel::sysctl::{Sysctl, SysctlError};
 use super::repair::Repair;
 use super::{drift, kernel_error as kernel};
 
-/// How long the kernel may take to give a link that got its carrier a link-local address: it does so at once, on a machine that has time.
+/// How long the kernel may take to give a link-local address to a link that got its carrier: it
+/// does so at once, unless the machine is busy.
 const LINK_LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause between looks.
+/// The pause between two checks.
 const LINK_LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where the switches are, below `/proc/sys`.
+/// The folder of the sysctls, below `/proc/sys`.
 const SWITCHES: &str = "net/ipv6/conf";
 
-/// Value of the switch `addr_gen_mode` with which the kernel makes no link-local address, and the usual one.
+/// The value of the sysctl `addr_gen_mode` with which the kernel creates no link-local address, and
+/// the usual one.
 const NO_ADDRESS: &str = "1";
 const OF_HARDWARE: &str = "0";
 
-/// The metric of the routes that the kernel makes for IPv6 addresses.
+/// The metric of the routes that the kernel creates for IPv6 addresses.
 const PREFIX_ROUTE_V6: u32 = 256;
 
-/// What a link lacks of IPv6.
+/// What a link is missing for IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingIpv6 {
-    /// All of it.
+    /// All of it: IPv6 is switched off.
     Switched,
-    /// A link-local address, which is its own affair again once it makes one.
+    /// A link-local address; once the kernel creates one again, it stays the link's own affair.
     LinkLocal,
-    /// A link-local address, which it was about to make a moment ago.
+    /// A link-local address that the kernel was about to create a moment ago.
     LinkLocalYet,
 }
 
@@ -56,7 +59,7 @@ impl MissingIpv6 {
     }
 }
 
-/// Finds what a link of ours lacks for containers with IPv6 addresses.
+/// Finds what a link of ours is missing for containers with IPv6 addresses.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -90,12 +93,12 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Erro
     Ok(if is(&link.name, "disable_ipv6", "1") {
         Some(MissingIpv6::Switched)
     } else if is("default", "addr_gen_mode", NO_ADDRESS) {
-        // It never made one.
+        // The kernel never created one.
         None
     } else if link.no_own_ipv6 {
         Some(MissingIpv6::LinkLocal)
     } else {
-        // Without a carrier it makes none.
+        // Without a carrier the kernel creates none.
         matches!(link.oper_state, OperState::Up | OperState::Unknown)
             .then_some(MissingIpv6::LinkLocalYet)
     })
@@ -105,15 +108,16 @@ fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
     Sysctl::of_link(SWITCHES, ifname, name)
 }
 
-/// Says what is lacking as CHECK does.
+/// Reports what is missing, as CHECK does.
 ///
 /// # Errors
-/// Code 104 if something is.
+/// Code 104 if anything is missing.
 pub fn require_ipv6(lack: Option<MissingIpv6>, ifname: &str) -> Result<(), Error> {
     lack.map_or(Ok(()), |lack| Err(drift(lack.told(ifname))))
 }
 
-/// Puts back what a link of ours lacks. Where all of IPv6 was off, what it lacks then comes next.
+/// Restores what a link of ours is missing. If all of IPv6 was off, the caller then restores what
+/// is missing after that.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -135,8 +139,9 @@ pub fn put_ipv6_back(
     Ok(())
 }
 
-/// The kernel makes the address when the switch changes. One of the hardware address is given before, usable at once: the link had it,
-/// and looking for duplicates takes a second or two.
+/// Makes the kernel create the address, which it does when the sysctl changes. An address derived
+/// from the hardware address is added before that, usable at once: the link had it, and duplicate
+/// address detection takes a second or two.
 fn have_link_local_made(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
     let link = host.link_by_name(ifname).map_err(kernel)?;
     let had = link.and_then(|link| Some((link.index, link.mac?)));
@@ -154,7 +159,7 @@ fn switch_on(ifname: &str, give: impl FnOnce(&str)) -> Result<(), SysctlError> {
     let own = switch(ifname, "addr_gen_mode")?;
     own.write_if_different(NO_ADDRESS)?;
     give(&mode);
-    // One that is made of a secret takes a secret.
+    // A mode that derives the address from a secret needs that secret.
     own.write(&mode).or_else(|_| own.write(OF_HARDWARE))
 }
 
@@ -162,7 +167,7 @@ fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {
     done.map_err(|error| Error::from_chain(codes::KERNEL, &error))
 }
 
-/// A subnet that is to be behind a link of ours, with the gateway's address there.
+/// A subnet that must be reachable by a link of ours, with the gateway's address there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubnetRoute {
     /// The gateway's address with the subnet's prefix length.
@@ -171,35 +176,37 @@ pub struct SubnetRoute {
     pub to: IpAddr,
 }
 
-/// What is not so with the host's ways to containers.
+/// What is wrong with the host's routes to containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Astray {
-    /// No route by the link leads there.
+    /// Addresses to which no route leads by the link.
     pub missing: Vec<SubnetRoute>,
-    /// A route by the link does, and another covers it.
+    /// Addresses to which a route leads by the link while another route covers it.
     pub covered: Vec<Covered>,
 }
 
-/// An address that a route of somebody else's covers.
+/// An address that a foreign route covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Covered {
     to: IpAddr,
-    /// The interface that packets leave by instead; `None` where they are dropped.
+    /// The interface by which packets leave instead; `None` if they are dropped.
     by: Option<String>,
 }
 
-/// What to do about a route that covers a way: repair never follows it, and another ADD would be covered too.
+/// What to do about a route that covers another: repair never changes it, and another ADD would be
+/// covered too.
 pub const COVERED_REMEDY: &str = "remove or narrow that route (`ip route`, `ip -6 route`), or give the network another subnet: \
                                   repair leaves the routes of others alone";
 
 impl Covered {
-    /// Returns the error for it, with what helps. The interface is that by which the way is.
+    /// Returns the error for it, with a remedy. `ifname` is the interface that the route should
+    /// use.
     #[must_use]
     pub fn drift(&self, ifname: &str) -> Error {
         super::drift(self.told(ifname)).with_details(COVERED_REMEDY)
     }
 
-    /// Says so, with the interface by which the way is.
+    /// Describes it, with the interface that the route should use.
     #[must_use]
     pub fn told(&self, ifname: &str) -> String {
         let to = self.to;
@@ -212,8 +219,9 @@ impl Covered {
     }
 }
 
-/// Finds the interface by which the host is to reach an address, among those that plugins made for a container: the one with the
-/// narrowest direct route of the main table. A route of somebody else's that covers it does not count.
+/// Finds the interface by which the host should reach an address, among those that plugins created
+/// for a container: the one with the narrowest direct route in the main table. A foreign route that
+/// covers it does not count.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -238,7 +246,7 @@ pub fn way_among(
     Ok(best.map(|(_, link)| link))
 }
 
-/// Whether a route leads to an address without a gateway, and is no default route.
+/// Returns whether a route leads to an address without a gateway, and is not a default route.
 fn leads_directly(route: &Route, to: IpAddr) -> bool {
     route.kind == RouteKind::Unicast
         && route.gateway.is_none()
@@ -246,8 +254,8 @@ fn leads_directly(route: &Route, to: IpAddr) -> bool {
         && route.destination.contains(&to)
 }
 
-/// Finds the route of the main table that covers the one by which an address is reached, which is in the main table too. What rules
-/// of the host's lead elsewhere is their affair.
+/// Finds the route in the main table that covers the route by which an address is reached, which is
+/// in the main table too. Rules of the host that lead elsewhere are the host's own affair.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -259,7 +267,7 @@ pub fn covering(
 ) -> Result<Option<Covered>, Error> {
     match host.route_to(to) {
         Ok(Some(route)) => by_another(host, link, to, &route),
-        // The kernel does not say which route it is that drops.
+        // The kernel does not report which route drops the packets.
         _ => {
             let filter = RouteFilter::main(IpFamily::of(to));
             let drops = |route: &Route| {
@@ -287,19 +295,20 @@ fn by_another(
     Ok(other.map(|other| Covered { to, by: Some(other.name) }))
 }
 
-/// Finds those to which no route leads by the link, and those to which one does that another's covers. Whatever route leads there
-/// is good enough.
+/// Finds the addresses to which no route leads by the link, and those whose route by the link is
+/// covered by another route. Any route that leads there counts.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
 pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[SubnetRoute]) -> Result<Astray, Error> {
     let mut found = Astray::default();
     for v4 in [true, false] {
-        // The addresses' own subnets: an address alone has no route of its own.
+        // The subnets of the addresses themselves: an address alone has no route of its own.
         let wanted = ways.iter().filter(|way| way.to.is_ipv4() == v4);
         let mut wanted: Vec<SubnetRoute> =
             wanted.filter(|way| way.gateway.contains(&way.to)).copied().collect();
-        // One question, whatever the number of routes. Rules of the host's may lead elsewhere what it sends itself.
+        // One query, however many routes there are. The host's rules may send its own packets
+        // elsewhere.
         wanted.retain(|way| {
             let taken = host.route_to(way.to).ok().flatten();
             taken.is_none_or(|route| route.oif != Some(link.index) || route.gateway.is_some())
@@ -332,7 +341,7 @@ pub fn route_name(way: &SubnetRoute, ifname: &str) -> String {
     format!("the host's route to {} by {ifname:?}", way.gateway.trunc())
 }
 
-/// Returns the route to a subnet, as the kernel makes it with the gateway's address.
+/// Returns the route to a subnet that the kernel creates with the gateway's address.
 #[must_use]
 pub fn restore_route(way: &SubnetRoute, ifindex: u32) -> Change {
     let v4 = way.to.is_ipv4();

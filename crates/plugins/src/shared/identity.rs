@@ -1,9 +1,10 @@
-//! Which link in a container is an attachment's, whatever the container has done to it.
+//! Which link in a container belongs to an attachment, whatever the container has done to it.
 //!
-//! A container may rename its link, take the mark (alias) from it, and give both to a link that it made. It cannot
-//! change the link's number, nor which link of which namespace is behind it. ADD writes those down ([`Identity`]),
-//! and DEL goes by them. The mark is what is left where the record is lost, and where the link has been in another
-//! namespace and came back under another number, as beneath Docker.
+//! A container may rename its link, remove the mark (alias), and give both to a link that it
+//! created. It cannot change the link's ifindex, nor which link of which namespace is behind it.
+//! ADD records those ([`Identity`]), and DEL relies on them. The mark remains where the record is
+//! lost, and where the link has been in another namespace and returned with another ifindex, as
+//! beneath Docker.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
@@ -15,18 +16,18 @@ use state::Index;
 use super::shared_object::file_error;
 use super::{drift, kernel_error as kernel, owner};
 
-/// The key under which a record says it, beside the plugin's own facts.
+/// The key under which a record holds it, besides the plugin's own facts.
 pub const KEY: &str = "inside";
 
-/// What a link has in its container's namespace, and no container can change.
+/// The properties that a link has in its container's namespace and that a container cannot change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Its number.
+    /// Its ifindex.
     index: u32,
-    /// The number of its peer or parent.
+    /// The ifindex of its peer or parent.
     peer_index: Option<u32>,
-    /// The namespace of that one, as the container's numbers it.
+    /// The namespace of the peer or parent, as the container's namespace numbers it.
     link_netnsid: Option<i32>,
 }
 
@@ -37,13 +38,13 @@ impl Identity {
         Identity { index: link.index, peer_index: link.peer_index, link_netnsid: link.link_netnsid }
     }
 
-    /// Reads what an attachment's record says.
+    /// Reads it from an attachment's record.
     #[must_use]
     pub fn recorded(facts: &Value) -> Option<Self> {
         Self::deserialize(&facts[KEY]).ok()
     }
 
-    /// Says whether a link of the container's namespace is this one.
+    /// Reports whether a link of the container's namespace is this one.
     #[must_use]
     pub fn is(&self, link: &Link) -> bool {
         *self == Identity::of(link)
@@ -59,7 +60,7 @@ impl Identity {
     }
 }
 
-/// Notes in an attachment's record which link it has by now.
+/// Records which link an attachment has by now.
 ///
 /// # Errors
 /// Code 105.
@@ -75,14 +76,15 @@ pub fn write_down(
     index.put(&record).map_err(|error| file_error(&error))
 }
 
-/// The key under which the record of a plugin that changes an interface says its number.
+/// The key under which the record of a plugin that changes an interface holds its ifindex.
 pub const NUMBER_KEY: &str = "ifindex";
 
-/// Refuses an interface that is another link by now than the one a plugin's record speaks of: what was noted of that one
-/// would be put on this one. In another namespace a link may have another number, so there it is not judged.
+/// Refuses an interface that is by now a different link from the one in a plugin's record: values
+/// noted for the old link would be applied to the new one. In another namespace a link may have
+/// another ifindex, so there it is not judged.
 ///
 /// # Errors
-/// Code 104 when it is another; 100 when the kernel does not answer.
+/// Code 104 when it is a different link; 100 when the kernel does not answer.
 pub fn refuse_another(call: &Call<'_>, plugin: &str) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let Some(record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
@@ -99,7 +101,7 @@ pub fn refuse_another(call: &Call<'_>, plugin: &str) -> Result<(), Error> {
     let ifname = call.ifname().as_str();
     let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };
     let same = number == Some(link.index.into()) || recorded.is_some_and(|known| known.is(&link));
-    // The plugin that made it may have made it again.
+    // The plugin that created it may have created it again.
     if same || record_of_link(&index, call.attachment(), &link) {
         return Ok(());
     }
@@ -112,17 +114,18 @@ fn record_of_link(index: &Index, key: &AttachmentKey, link: &Link) -> bool {
     records.iter().filter_map(|record| Identity::recorded(&record.data)).any(|known| known.is(link))
 }
 
-/// What there is in a container.
+/// The result of the search in a container.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The attachment's links: the one that was written down, and what has its mark under its name; where there is
-    /// neither, what has its mark under any name.
+    /// The attachment's links: the recorded one, and the one with its mark and its name; if neither
+    /// exists, those with its mark under any name.
     pub ours: Vec<Link>,
-    /// Another link that has the attachment's name.
+    /// Another link with the attachment's name.
     pub other: Option<Link>,
 }
 
-/// Looks for an attachment's links in its container. Only where there are none it reads all that the container has.
+/// Searches for an attachment's links in its container. It reads all links of the container only if
+/// these are not found.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -132,7 +135,8 @@ pub fn find(
     recorded: Option<Identity>,
 ) -> Result<Found, Error> {
     let mark = owner::alias(key);
-    // Loopback and hardware, which nobody can delete, have no kind, and are not what a plugin makes.
+    // Loopback and hardware links have no kind. They cannot be deleted, and plugins do not create
+    // them.
     let marked = |link: &Link| link.kind.is_some() && link.alias.as_ref() == Some(&mark);
     let mut found = Found::default();
     match inside.link_by_name(key.ifname.as_str()).map_err(kernel)? {

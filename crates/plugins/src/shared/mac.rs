@@ -3,11 +3,11 @@
 use cni::{Error, code};
 use kernel::mac::MacAddr;
 
-/// Reads a hardware address in any of the forms configurations use.
+/// Reads a hardware address in any of the forms that configurations use.
 ///
 /// # Errors
-/// Code 7, in the words of Go's parser, for text that is none, and for addresses a container cannot have:
-/// multicast and all zero.
+/// Code 7, in the words of Go's parser, for text that is not a hardware address, and for addresses
+/// that a container cannot have: multicast and all zero.
 pub fn parse_mac(text: &str) -> Result<MacAddr, Error> {
     let invalid = |why: &str| {
         Error::new(code::INVALID_CONFIG, format!("address {text}: invalid MAC address"))

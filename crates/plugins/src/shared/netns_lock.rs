@@ -1,4 +1,4 @@
-//! A container's namespace held by one call at a time.
+//! A lock that only one call at a time holds on a container's namespace.
 
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use cni::{Error, code};
 use cni_plugin::codes;
 use kernel::netns::Netns;
 
-/// How long the lock may be waited for. It is held for milliseconds; whoever holds it longer is stuck.
+/// How long a call waits for the lock. It is held for milliseconds; a longer holder is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause between looks.
+/// The pause between two attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The lock of a namespace, held until it is dropped.
 ///
-/// It is on the namespace itself (`man 2 flock`), as the reference's `sbr` has it: nothing is left on the disk, and the
-/// two keep out of each other's way.
+/// The lock is on the namespace itself (`man 2 flock`), as that of the reference's `sbr`: nothing
+/// is left on the disk, and the two exclude each other.
 #[derive(Debug)]
 pub struct NetnsLock(File);
 
 /// Takes the lock of a namespace.
 ///
 /// # Errors
-/// Code 11 when it is held too long, code 105 when it cannot be asked for.
+/// Code 11 when another holds it too long, code 105 when the lock call fails.
 pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
     let failed = |error: &std::io::Error| {
         Error::from_chain(codes::STATE, error).context(format_args!("lock netns {netns}"))
@@ -47,7 +47,8 @@ pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
 
 impl Drop for NetnsLock {
     fn drop(&mut self) {
-        // The namespace's own descriptor is the same open file: closing this one alone would not unlock.
+        // The namespace's own descriptor refers to the same open file: closing this one alone would
+        // not unlock it.
         let _ = self.0.unlock();
     }
 }

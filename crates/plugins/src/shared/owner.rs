@@ -1,4 +1,4 @@
-//! How links say whose they are.
+//! How links are marked with their owner.
 
 use cni::AttachmentKey;
 use kernel::mac::MacAddr;
@@ -6,18 +6,18 @@ use kernel::mac::MacAddr;
 /// The longest alias a link can have (linux/if.h `IFALIASZ`, less the closing NUL).
 const ALIAS_MAX: usize = 255;
 
-/// What every alias of ours begins with.
+/// The prefix of every alias of ours.
 pub const PREFIX: &str = "netwright:";
 
-/// Returns the alias that marks a link as made for an attachment: `netwright:<network>/<container>/<ifname>`, or
-/// the key's hash after a `#` where that is too long.
+/// Returns the alias that marks a link as created for an attachment:
+/// `netwright:<network>/<container>/<ifname>`, or the key's hash after a `#` if that is too long.
 #[must_use]
 pub fn alias(key: &AttachmentKey) -> String {
     let plain = format!("{PREFIX}{key}");
     if plain.len() <= ALIAS_MAX { plain } else { format!("{PREFIX}#{}", key.hash()) }
 }
 
-/// Says whether an alias is that of an attachment, not of something that attachments share.
+/// Reports whether an alias is that of an attachment, not of an object that attachments share.
 #[must_use]
 pub fn is_of_attachment(alias: &str) -> bool {
     alias.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(['/', '#']))
@@ -32,8 +32,9 @@ pub fn host_ifname(key: &AttachmentKey, attempt: usize) -> String {
     format!("veth{}", &hash[at..at + 8])
 }
 
-/// Returns the hardware address of an attachment's link on the host: locally administered, of the key's hash. The kernel takes a link's
-/// alias only once the link is there; an ADD that is killed in between leaves a link that this alone shows to be ours.
+/// Returns the hardware address of an attachment's link on the host: locally administered, derived
+/// from the key's hash. The kernel sets a link's alias only once the link exists. If an ADD is
+/// killed in between, only this address shows that the link is ours.
 #[must_use]
 pub fn host_mac(key: &AttachmentKey) -> MacAddr {
     let hash = u64::from_str_radix(&key.hash()[..12], 16).expect("a hash is hexadecimal digits");

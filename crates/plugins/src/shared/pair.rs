@@ -1,8 +1,8 @@
-//! The pair of links between host and container, which `bridge` and `ptp` make.
+//! The pair of links between host and container that `bridge` and `ptp` create.
 //!
-//! It is made by one message: the container's end appears in its namespace with its final name and address. The
-//! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
-//! else is lost.
+//! One message creates it: the container's end appears in its namespace with its final name and
+//! address. The host's end is named after the attachment and carries its owner in its alias, so DEL
+//! finds it whatever else is lost.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,17 @@ use super::filter::Spared;
 use super::kernel_error as kernel;
 use super::{advertisements, container, drift, owner, rules, shared_object};
 
-/// How many queues each end has: the one the kernel would use, without the others it would make and give up.
+/// How many queues each end has: the one that the kernel would use, without the others that it
+/// would create and not use.
 const VETH_QUEUES: u32 = 1;
 
-/// How long the kernel may take to notice a carrier: it looks once a second, and may be busy.
+/// How long the kernel may take to detect a carrier: it checks once a second, and may be busy.
 const CARRIER_TIMEOUT: Duration = Duration::from_millis(2550);
 
-/// The pause between looks; noticing takes a fraction of a millisecond.
+/// The pause between two checks; detection takes a fraction of a millisecond.
 const CARRIER_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// What may differ between pairs.
+/// The properties that may differ between pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewPair {
     /// The hardware address of the container's end.
@@ -39,16 +40,16 @@ pub struct NewPair {
     pub master: Option<u32>,
 }
 
-/// A pair that was made. Both ends are down.
+/// A pair that was created. Both ends are down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     /// Name of the host's end.
     pub host_ifname: String,
-    /// Number of the host's end.
+    /// Ifindex of the host's end.
     pub host_index: u32,
     /// Hardware address of the host's end.
     pub host_mac: MacAddr,
-    /// Number of the container's end, in its namespace.
+    /// Ifindex of the container's end, in its namespace.
     pub container_index: u32,
     /// The MTU of both ends.
     pub mtu: u32,
@@ -67,8 +68,9 @@ pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Erro
     })
 }
 
-/// Makes both ends at once. Both stay down: an end that is up while the other is down makes the kernel wait for a
-/// grace period. A host name taken by somebody else is passed over; one that is our own leftover is cleared away.
+/// Creates both ends at once. Both stay down: if one end is up while the other is down, the kernel
+/// waits for a grace period. A host name that belongs to another is skipped; a leftover of our own
+/// is deleted.
 ///
 /// # Errors
 /// Code 100 with the kernel's words; 106 when every name is taken.
@@ -97,7 +99,8 @@ pub fn make(
             master: wanted.master,
             queues: Some(VETH_QUEUES),
             alias: Some(alias.clone()),
-            // What a bridge's port receives is the bridge's, but for frames to 01:80:c2:00:00:0X.
+            // Frames that a bridge port receives go to the bridge, except those to
+            // 01:80:c2:00:00:0X.
             no_own_ipv6: wanted.master.is_some(),
             ..NewLink::new(&host_ifname, LinkKind::Veth(peer))
         };
@@ -124,13 +127,13 @@ pub fn make(
             return Err(kernel(error));
         }
         match host.link_by_name(&host_ifname).map_err(kernel)? {
-            // Its name is free then, and is the one by which the attachment is known.
+            // Its name is then free, and is the one by which the attachment is known.
             Some(link) if is_of(&link, key) && !cleared => {
                 host.delete_link(link.index).map_err(kernel)?;
                 cleared = true;
             }
             Some(_) => attempt += 1,
-            // Not the host's name, then: the container's.
+            // The host's name is free, so the container's is taken.
             None => return Err(kernel(error)),
         }
     }
@@ -138,9 +141,10 @@ pub fn make(
         .with_details("links veth… with this attachment's names belong to others"))
 }
 
-/// Waits until the kernel has noticed that an end has its carrier: only then does it use IPv6 addresses there. Newer
-/// kernels notice when they are asked, older ones soon, or within a second when both ends have the same number. An end
-/// that stays without is not an error here.
+/// Waits until the kernel has detected that an end has its carrier: only then does it use IPv6
+/// addresses there. Newer kernels detect it when they are asked; older ones soon, or within a
+/// second if both ends have the same ifindex. An end that stays without a carrier is not an error
+/// here.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -156,13 +160,13 @@ pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Er
     Ok(())
 }
 
-/// Finds the host's end of an attachment's pair by its names, `known` as written down first.
+/// Finds the host's end of an attachment's pair by its names, the recorded one (`known`) first.
 fn host_end(
     host: &mut RouteSocket,
     key: &AttachmentKey,
     known: Option<&str>,
 ) -> Result<Option<Link>, Error> {
-    // What is written down may be of an earlier ADD, while a later one has made its pair and failed.
+    // The record may be that of an earlier ADD, while a later one has created its pair and failed.
     let derived = (0..owner::HOST_IFNAME_ATTEMPTS).map(|attempt| owner::host_ifname(key, attempt));
     let known = known.filter(|name| !name.is_empty()).map(str::to_owned);
     let others = derived.filter(|name| known.as_ref() != Some(name));
@@ -189,8 +193,8 @@ pub fn container_end(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Op
     Ok(found.filter(|link| link.is_kind("veth") && link.peer_index == Some(end.index)))
 }
 
-/// Deletes the pair: from the host's end, which carries the owner's mark, or from the container's end when
-/// somebody else's plugin made it. `known` is the host's end as written down.
+/// Deletes the pair: by the host's end, which carries the owner's mark, or by the container's end
+/// if another project's plugin created it. `known` is the recorded host's end.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
@@ -223,10 +227,12 @@ pub fn remove(
     inside.delete_link(link.index).map(drop).map_err(kernel)
 }
 
-/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK): up, with its MTU.
+/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK): up,
+/// with its MTU.
 ///
 /// # Errors
-/// Code 104, with what `missing` says when it is not found; code 100 when the kernel does not answer.
+/// Code 104, with the text of `missing` when it is not found; code 100 when the kernel does not
+/// answer.
 pub fn reported_host_end<'r>(
     host: &mut RouteSocket,
     result: &'r AddResult,
@@ -246,7 +252,8 @@ pub fn reported_host_end<'r>(
     Ok((end, reported))
 }
 
-/// Says whether a link on the host is the attachment's: by its mark, or, without one, by its address ([`owner::host_mac`]).
+/// Reports whether a link on the host is the attachment's: by its mark, or, without one, by its
+/// address ([`owner::host_mac`]).
 fn is_of(link: &Link, key: &AttachmentKey) -> bool {
     match &link.alias {
         Some(alias) => *alias == owner::alias(key),
@@ -254,7 +261,7 @@ fn is_of(link: &Link, key: &AttachmentKey) -> bool {
     }
 }
 
-/// Returns the owner of the host's end of a pair, if it is marked and not with `alias`.
+/// Returns the owner of the host's end of a pair, if it has a mark other than `alias`.
 fn foreign_owner(
     host: &mut RouteSocket,
     link: &Link,
@@ -268,7 +275,7 @@ fn foreign_owner(
         .map(|mark| mark.trim_start_matches(owner::PREFIX).to_owned()))
 }
 
-/// Lists the attachments of this network that links on the host are marked with.
+/// Lists the attachments of this network whose marks are on links of the host.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -288,8 +295,8 @@ pub fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     Ok(keys.collect())
 }
 
-/// Runs GC: removes every attachment of this network that is not among the valid ones, found by our records
-/// and by the marks on links, then forwards the verb to the address plugin.
+/// Runs GC: removes every attachment of this network that is not valid, found by our records and by
+/// the marks on links, then forwards the verb to the IPAM plugin.
 ///
 /// # Errors
 /// Every failure; independent steps go on.
@@ -324,15 +331,15 @@ pub fn gc(
     failures.into_result()
 }
 
-/// Returns the attachments of this network that are written down for `plugin`, that links on the host are marked
-/// with, or that hold something shared, and that GC's list does not name.
+/// Returns the attachments of this network that GC's list does not name and that have a record of
+/// `plugin`, a mark on a link of the host, or a hold on a shared object.
 fn stale(call: &Call<'_>, index: &Index, plugin: &str, failures: &mut Failures) -> Vec<Stale> {
     let records = attachment::stale_records(call, index, plugin);
     let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();
     if let Some(marked) = failures.note("list links", marked(call)) {
         stale.extend(marked);
     }
-    // An ADD that was killed early holds what it has written down nothing of.
+    // An ADD that was killed early holds objects without having a record.
     stale.extend(shared_object::holders_of_network(index, call.network().as_str()));
     stale.sort();
     stale.dedup();

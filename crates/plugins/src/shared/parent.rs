@@ -1,4 +1,5 @@
-//! The link that a container's link stands on: `master` by name, as the reference has it, or chosen by what it is.
+//! The parent link of a container's link: chosen by its name in `master`, as in the reference, or
+//! by another property.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -15,7 +16,7 @@ use super::device;
 use super::kernel_error as kernel;
 use super::mac::parse_mac;
 
-/// Where the kernel shows devices and drivers.
+/// The folder where the kernel shows devices and drivers.
 const SYSFS: &str = "/sys";
 
 /// The key `parent` as written: exactly one of its keys.
@@ -27,9 +28,9 @@ pub struct RawParent {
     /// A PCI address, `0000:3b:00.1`.
     #[serde(rename = "pciBusID")]
     pub pci_bus_id: String,
-    /// A driver's name, when one link alone has it.
+    /// A driver's name, if only one link has it.
     pub driver: String,
-    /// An address: the link by which packets to it leave.
+    /// An address: selects the link by which packets to it leave.
     pub route_to: String,
 }
 
@@ -51,10 +52,12 @@ pub enum Selector {
 }
 
 impl Selector {
-    /// Reads the keys `master` and `parent`; neither means the default route's link.
+    /// Reads the keys `master` and `parent`; if both are absent, the parent is the default route's
+    /// link.
     ///
     /// # Errors
-    /// Code 7 for both at once, for a `parent` that does not say one thing, and for texts that are not what they should.
+    /// Code 7 for both at once, for a `parent` that does not have exactly one key, and for
+    /// malformed values.
     pub fn parse(master: &str, parent: Option<&RawParent>) -> Result<Self, Error> {
         let Some(parent) = parent.filter(|parent| **parent != RawParent::default()) else {
             return Ok(if master.is_empty() {
@@ -91,7 +94,8 @@ impl Selector {
     /// Finds the parent.
     ///
     /// # Errors
-    /// Code 7 naming the key when there is no such link, or several; code 100 when the kernel does not answer.
+    /// Code 7 naming the key when no link matches, or several do; code 100 when the kernel does not
+    /// answer.
     pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
         match self {
             Selector::Name(name) => by_name(socket, name)?.ok_or_else(|| {
@@ -168,11 +172,12 @@ pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Error> {
     }
 }
 
-/// What the kernel takes as the MTU of a pair, a macvlan or an ipvlan (linux include/uapi/linux/if_ether.h ETH_MIN_MTU,
-/// ETH_MAX_MTU).
+/// The MTU range that the kernel accepts for a pair, a macvlan or an ipvlan (linux
+/// include/uapi/linux/if_ether.h ETH_MIN_MTU, ETH_MAX_MTU).
 pub const ETHERNET_MTU: RangeInclusive<u32> = 68..=65_535;
 
-/// Reads the key `mtu` of a link for which the kernel takes what is in `range` alone: 0 leaves it to the kernel.
+/// Reads the key `mtu` of a link for which the kernel accepts only values in `range`: 0 leaves it
+/// to the kernel.
 ///
 /// # Errors
 /// Code 7.
@@ -194,7 +199,7 @@ fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
     Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }
 
-/// A name that becomes part of a path.
+/// Checks a name that becomes part of a path.
 fn plain_name(key: &str, text: &str) -> Result<String, Error> {
     if text.starts_with('.') || text.contains('/') || text.contains('\0') {
         return Err(invalid(format!("invalid {key} {text:?}"), "it is not the name of a device"));
@@ -220,12 +225,13 @@ fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
     }
 }
 
-/// A macvlan or VLAN may carry its parent's hardware address; it is not what is meant by it.
+/// Returns whether a link is a child of another. A macvlan or VLAN may carry its parent's hardware
+/// address, but is not the link that the address selects.
 fn is_child(link: &Link) -> bool {
     ["macvlan", "ipvlan", "vlan", "macvtap", "ipvtap"].iter().any(|kind| link.is_kind(kind))
 }
 
-/// A name that is too long to be one is nobody's.
+/// Finds a link by name. A name that is too long belongs to no link.
 fn by_name(socket: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
     match socket.link_by_name(name) {
         Err(error) if error.errno() == Some(Errno::RANGE) => Ok(None),
@@ -244,7 +250,7 @@ fn out_link(route: &Route) -> Option<u32> {
     route.oif.or_else(|| route.next_hops.iter().find_map(|hop| hop.oif))
 }
 
-/// Returns the link of the default route with the least metric, IPv4 before IPv6.
+/// Returns the link of the default route with the lowest metric, IPv4 before IPv6.
 fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Error> {
     for family in [IpFamily::V4, IpFamily::V6] {
         let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };

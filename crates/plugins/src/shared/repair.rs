@@ -1,8 +1,8 @@
-//! Putting back what ADD made and somebody changed, under a running container.
+//! Restores what ADD created and someone changed, under a running container.
 //!
-//! A plugin repairs only what it has a record of: what another's plugin made is that one's to judge. While it does, it holds
-//! the attachment's lock, which DEL takes too, so that nothing is put back behind a DEL's back. What is put back is
-//! what CHECK would miss; whatever is as it should be is not touched.
+//! A plugin repairs only what it has a record of: another plugin judges its own work. A repair
+//! holds the attachment's lock, which DEL takes too, so nothing is restored after a DEL. It
+//! restores what CHECK would report as missing, and leaves everything else untouched.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,13 +22,13 @@ use super::failures::Failures;
 use super::shared_object::lock_error;
 use super::{kernel_error as kernel, owner};
 
-/// How long a DEL waits for a repair, which takes milliseconds. Then it goes on: it must come to its end.
+/// How long DEL waits for a repair, which takes milliseconds. Then DEL goes on: it must finish.
 pub const DEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a repair waits for a DEL. Later there is nothing to repair.
+/// How long a repair waits for a DEL. After that there is nothing to repair.
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What has been put back, and what could not be.
+/// What has been restored, and what could not be.
 #[derive(Debug, Default)]
 pub struct Repair {
     lines: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Notes what was put back, or why it was not.
+    /// Records what was restored, or why it was not.
     pub fn note(&mut self, what: impl fmt::Display, done: Result<(), Error>) {
         let what = what.to_string();
         if self.failures.note(format_args!("put back {what}"), done).is_some() {
@@ -44,22 +44,23 @@ impl Repair {
         }
     }
 
-    /// Has the address plugin put back what it holds, and says whether the addresses are the container's to have.
+    /// Makes the IPAM plugin restore what it holds, and reports whether the container may have the
+    /// addresses.
     pub fn addresses(&mut self, call: &Call<'_>) -> bool {
         let Some(ipam) = call.ipam() else { return true };
         let lines = self.look("addresses", ipam.repair());
         lines.map(|lines| self.lines.extend(lines)).is_some()
     }
 
-    /// Notes a failure of looking.
+    /// Records a failed observation.
     pub fn look<T>(&mut self, what: &str, found: Result<T, Error>) -> Option<T> {
         self.failures.note(what, found)
     }
 
-    /// Applies a change and notes it.
+    /// Applies a change and records it.
     pub fn apply(&mut self, socket: &mut RouteSocket, what: impl fmt::Display, change: &Change) {
         let done = match socket.apply_one(change) {
-            // Somebody was faster.
+            // Another call was faster.
             Err(error) if error.is_exists() => Ok(()),
             done => done.map_err(kernel),
         };
@@ -71,7 +72,7 @@ impl Repair {
     }
 }
 
-/// Says what CHECK found, once: where there are several things, the details list them all.
+/// Describes what CHECK found, once: if there are several differences, the details list them all.
 #[must_use]
 pub fn told(drift: &Error) -> String {
     match drift.details.strip_prefix(drift.msg.as_str()) {
@@ -86,8 +87,8 @@ pub fn told(drift: &Error) -> String {
     }
 }
 
-/// Keeps ADD, repairs and other DELs off while an attachment is removed. A lock that is not to be had does not stop DEL, unless it
-/// is for a container that was gone and may have come back.
+/// Excludes ADD, repairs and other DELs while an attachment is removed. If the lock cannot be
+/// taken, DEL goes on, unless it is for a container that was gone and may have come back.
 ///
 /// # Errors
 /// Code 11 when it has come back ([`cni::GONE`]).
@@ -96,7 +97,7 @@ pub fn lock_out_repair(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error>
     let key = call.attachment();
     let begun = index.begin_attachment(key, DEL_TIMEOUT).map(Some);
     let lock = match begun {
-        // Where the folder cannot be made no ADD can make it either.
+        // If the folder cannot be created, no ADD can create it either.
         Err(error) if !error.is_busy() => index.lock_attachment(key, DEL_TIMEOUT),
         begun => begun,
     };
@@ -115,7 +116,7 @@ pub fn lock_out_repair(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error>
 /// Repairs an attachment that `plugin` has a record of, under its lock.
 ///
 /// # Errors
-/// Code 11 when it is being removed; else what `work` could not put back.
+/// Code 11 when it is being removed; else what `work` could not restore.
 pub fn of_record(
     call: &Call<'_>,
     plugin: &str,
@@ -133,8 +134,9 @@ pub fn of_record(
     repair.end()
 }
 
-/// Repairs what a plugin whose ADD can be repeated has made: CHECK says whether something is missing, ADD makes it again
-/// and leaves the rest. Where `is_same` says that what ADD saw is something else by now, that is told and nothing is done.
+/// Repairs what a plugin with a repeatable ADD has created: CHECK reports whether something is
+/// missing, and ADD creates it again and leaves the rest. If `is_same` finds that what ADD saw has
+/// changed since, the repair reports that and does nothing.
 ///
 /// # Errors
 /// As [`of_record`].
@@ -157,24 +159,25 @@ pub fn by_adding_again(
     })
 }
 
-/// What of a container's interface is to be as ADD left it.
+/// What must be as ADD left it on a container's interface.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside<'a> {
-    /// What the kernel calls such links; empty for any.
+    /// The kernel's kinds of such links; empty for any.
     pub kinds: &'a [&'a str],
-    /// How addresses were given.
+    /// The options with which addresses were added.
     pub options: Options,
-    /// Whether the addresses are the container's to have: the address plugin has said so.
+    /// Whether the container may have the addresses, as the IPAM plugin reported.
     pub addresses: bool,
     /// Routes that come before those of the result.
     pub ways: &'a [route::Route],
-    /// Addresses come without the routes to their subnets.
+    /// Addresses are added without the routes to their subnets.
     pub no_prefix_routes: bool,
 }
 
-/// Puts back what of the container's interface differs from the result: hardware address, up, addresses, routes. The MTU is not
-/// compared: the reference's `tuning` changes it without saying so in the result.
-/// Returns the link as it was found; `None` when it is gone or another kind's, which nobody can put back.
+/// Restores what differs from the result on the container's interface: hardware address, up,
+/// addresses, routes. The MTU is not compared: the reference's `tuning` changes it without saying
+/// so in the result. Returns the link as it was found; `None` if it is gone or is of another kind,
+/// which cannot be restored.
 ///
 /// # Errors
 /// When the kernel does not answer.
@@ -263,8 +266,8 @@ fn put_ways_back(
     Ok(())
 }
 
-/// Finds entries of a link's neighbour table that lead to another than they should: an address's former holder's, or
-/// somebody's forgery that stays.
+/// Finds entries of a link's neighbour table that lead to the wrong hardware address: that of the
+/// IP address's former holder, or a permanent forged one.
 ///
 /// # Errors
 /// When the kernel does not answer.
@@ -298,7 +301,7 @@ pub fn neighbour_name(entry: &Neighbour, ifname: &str) -> String {
     format!("neighbour entry of {} on {ifname:?} that leads to {mac}", entry.address)
 }
 
-/// Removes entries of the neighbour table, so that the kernel asks again.
+/// Removes entries of the neighbour table, so that the kernel solicits the neighbours again.
 pub fn forget_neighbours(
     socket: &mut RouteSocket,
     ifname: &str,

@@ -1,5 +1,6 @@
-//! An attachment's part of the packet filter, for the plugins whose containers are routed by the host: `bridge` and
-//! `ptp`. What it wants is a [`Plan`]; where the configuration asks for iptables, the reference's rules.
+//! An attachment's part of the packet filter, for the plugins whose containers the host routes:
+//! `bridge` and `ptp`. A [`Plan`] says what it needs; if the configuration asks for iptables, these
+//! are the reference's rules.
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::Call;
@@ -10,15 +11,15 @@ use state::Index;
 use super::failures::Failures;
 use super::filter::{Spared, drift, filter_error, iptables_error};
 
-/// What these plugins look after.
+/// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
 
-/// How masquerading was asked for.
+/// The backend that masquerading was configured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MasqueradeBackend {
-    /// nftables, by our choice or the configuration's.
+    /// nftables, by our choice or by the configuration.
     Nftables,
-    /// iptables, by the configuration's.
+    /// iptables, by the configuration.
     Iptables,
 }
 
@@ -40,7 +41,8 @@ impl MasqueradeBackend {
     }
 }
 
-/// Decides what masquerading wants of our tables, for packets that enter the host's routing by `host_ifname`.
+/// Decides which entries of our tables masquerading needs, for packets that enter the host's
+/// routing by `host_ifname`.
 #[must_use]
 pub fn masquerade(
     backend: Option<MasqueradeBackend>,
@@ -57,11 +59,11 @@ pub fn masquerade(
     plan
 }
 
-/// Puts the plan in place, in one transaction; and the reference's rules where the configuration asks for
+/// Applies the plan in one transaction, and the reference's rules if the configuration asks for
 /// iptables.
 ///
 /// # Errors
-/// Code 101, 11 when the lock is not to be had.
+/// Code 101, 11 when the lock cannot be taken in time.
 pub fn add(
     index: &Index,
     key: &AttachmentKey,
@@ -80,8 +82,8 @@ pub fn add(
     Ok(())
 }
 
-/// Removes what the plugin, or the reference's in its place, put into the packet filter; `recorded` is the plan and
-/// the addresses as written down.
+/// Removes what the plugin, or the reference's in its place, put into the packet filter; `recorded`
+/// is the recorded plan and addresses.
 ///
 /// # Errors
 /// As [`add`]; everything else goes on.
@@ -96,7 +98,7 @@ pub fn remove(
         Some((plan, _)) => {
             Firewall::open(index).and_then(|mut firewall| firewall.remove(key, plan))
         }
-        // Without a record: by the marks on the elements.
+        // Without a record, the marks on the elements decide.
         None => {
             Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
         }

@@ -1,5 +1,5 @@
-//! Objects of the host that several attachments share: held by each, changed by the first that needs it,
-//! put back by the last.
+//! Objects of the host that several attachments share. Each attachment holds the object, the first
+//! that needs it changes it, and the last restores it.
 
 use std::time::Duration;
 
@@ -13,24 +13,25 @@ use state::{FileError, Index, LockError, Release};
 
 use super::kernel_error;
 
-/// How long a shared object's lock may be waited for. It is held for a few milliseconds at a time; whoever
-/// holds it longer is stuck, and is named in the error.
+/// How long a call waits for a shared object's lock. It is held for a few milliseconds at a time; a
+/// longer holder is stuck, and the error names it.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the error object for a file of ours that failed.
+/// Returns the error object for a failure on a file of ours.
 #[must_use]
 pub fn file_error(error: &FileError) -> Error {
     Error::from_chain(codes::STATE, error)
 }
 
-/// Returns the error object for a lock that was not to be had.
+/// Returns the error object for a lock that could not be taken.
 #[must_use]
 pub fn lock_error(error: &LockError) -> Error {
     let code = if error.is_busy() { code::TRY_AGAIN_LATER } else { codes::STATE };
     Error::from_chain(code, error)
 }
 
-/// Lists the attachments of a network that hold something that is not the firewall's, which collects its own.
+/// Lists the attachments of a network that hold an object. Those of the firewall are left out: it
+/// collects its own.
 #[must_use]
 pub fn holders_of_network(index: &Index, network: &str) -> Vec<AttachmentKey> {
     let objects = index.objects().found;
@@ -39,50 +40,52 @@ pub fn holders_of_network(index: &Index, network: &str) -> Vec<AttachmentKey> {
     holders.filter(|key| key.network.as_str() == network).collect()
 }
 
-/// How the names of what [`holders_of_network`] looks at begin.
+/// The prefixes of the names that [`holders_of_network`] considers.
 const HELD: [&str; 2] = ["bridge ", "sysctl "];
 
-/// What becomes of a switch of ours when the last attachment leaves.
+/// What becomes of a sysctl of ours when the last attachment leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtTheEnd {
-    /// It stays on: another program may have come to rely on it.
+    /// It stays on: another program may rely on it by now.
     StaysOn,
     /// It is switched off again.
     PutBack,
 }
 
-/// Why an attachment lets go of a switch.
+/// Why an attachment releases a sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// Its container has lived, or nobody knows.
+    /// Its container has lived, or that is unknown.
     Ended,
-    /// Its ADD failed: nobody has relied on it.
+    /// Its ADD failed: no one has relied on it.
     Undone,
 }
 
 impl Leaving {
-    /// Says why one lets go that a call removes.
+    /// Returns why an attachment that a call removes releases it.
     #[must_use]
     pub fn of(call: &Call<'_>) -> Self {
         if call.is_undo() { Leaving::Undone } else { Leaving::Ended }
     }
 }
 
-/// In a switch's note: which attachment switched it on, by its hash.
+/// In a sysctl's note: the hash of the attachment that switched it on.
 const BY: &str = "by";
 
-/// In a switch's note: the first other attachment that held it, an [`Other`]. `true` says that some did.
+/// In a sysctl's note: the first other attachment that held it, an [`Other`]. `true` says that some
+/// did.
 const OTHER: &str = "other";
 
-/// In a switch's note: the interfaces that forwarded by themselves while the switch was off. Whoever writes it sets every
-/// interface's own (linux net/ipv4/devinet.c `inet_forward_change`, net/ipv6/addrconf.c `addrconf_forward_change`).
+/// In a sysctl's note: the interfaces that forwarded by themselves while the sysctl was off.
+/// Writing it sets every interface's own (linux net/ipv4/devinet.c `inet_forward_change`,
+/// net/ipv6/addrconf.c `addrconf_forward_change`).
 const ALONE: &str = "alone";
 
-/// In a switch's note: whether all that held it asked for [`AtTheEnd::PutBack`].
+/// In a sysctl's note: whether all that held it asked for [`AtTheEnd::PutBack`].
 const PUT_BACK: &str = "putBack";
 
-/// The first attachment that held a switch beside the one that switched it on, and what its hold changed in the note: if its ADD
-/// is undone, the note is as it was.
+/// The first attachment that held a sysctl besides the one that switched it on, and what its hold
+/// changed in the note. An ADD that is undone restores the note from this.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Other {
@@ -96,15 +99,15 @@ impl Other {
     }
 }
 
-/// A switch of the host that attachments need on.
+/// A sysctl of the host that attachments need on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedSysctl {
     key: &'static str,
-    /// Where interfaces have theirs.
+    /// The folder of the interfaces' own values.
     each: &'static str,
 }
 
-/// The name of what new interfaces begin with, beside those of interfaces.
+/// The name of the defaults for new interfaces, among the names of interfaces.
 const NEW: &str = "default";
 
 /// IPv4 forwarding.
@@ -115,25 +118,25 @@ pub const FORWARD_V6: SharedSysctl =
     SharedSysctl { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };
 
 impl SharedSysctl {
-    /// How the index names it.
+    /// Returns its name in the index.
     #[must_use]
     pub fn object(self) -> String {
         format!("sysctl {}", self.key)
     }
 
-    /// Its name as `sysctl` has it.
+    /// Returns its name as `sysctl` spells it.
     #[must_use]
     pub fn name(self) -> String {
         self.key.replace('/', ".")
     }
 
-    /// Switches it on and holds it for the attachment. A switch that was on before any of ours came
-    /// is not ours to put back, and costs one read.
+    /// Switches it on and holds it for the attachment. If it was on before any of ours needed it,
+    /// we do not restore it, and it costs one read.
     ///
-    /// It is put back at the end only if all that held it since say [`AtTheEnd::PutBack`].
+    /// It is restored at the end only if all that held it since ask for [`AtTheEnd::PutBack`].
     ///
     /// # Errors
-    /// Code 100 when the kernel refuses, 105 or 11 when our own files do.
+    /// Code 100 when the kernel refuses, 105 or 11 when our own files fail.
     pub fn hold(
         self,
         index: &Index,
@@ -148,10 +151,10 @@ impl SharedSysctl {
         let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         let on = self.is_on()?;
         let note = index.known_note(&object).map_err(|error| file_error(&error))?;
-        // A garbled one says too that it was ours.
+        // A damaged note also means that the sysctl was ours.
         let ours = note.is_some() || noted()?;
         if on && !ours {
-            // Somebody else switched it on just now.
+            // Another program switched it on just now.
             return Ok(());
         }
         let put_back = at_the_end == AtTheEnd::PutBack;
@@ -178,11 +181,11 @@ impl SharedSysctl {
         Ok(())
     }
 
-    /// Lists the interfaces that forward by themselves, while the switch is off.
+    /// Lists the interfaces that forward by themselves while the sysctl is off.
     fn forward_alone(self) -> Result<Vec<String>, Error> {
         let links = RouteSocket::open().and_then(|mut host| host.links()).map_err(kernel_error)?;
         let names = links.into_iter().map(|link| link.name).chain([NEW.to_owned()]);
-        // One that is gone by now, or has no IPv6, forwards nothing.
+        // An interface that is gone by now, or has no IPv6, forwards nothing.
         let forwards = |name: &String| {
             let own = Sysctl::of_link(self.each, name, "forwarding").and_then(|own| own.read());
             own.is_ok_and(|value| value != "0")
@@ -190,7 +193,7 @@ impl SharedSysctl {
         Ok(names.filter(forwards).collect())
     }
 
-    /// Switches it off, and interfaces on again that forwarded by themselves before.
+    /// Switches it off, and switches those interfaces on again that forwarded by themselves before.
     fn put_back(self, note: Option<&Value>) -> Result<(), Error> {
         self.sysctl()?.write_if_different("0").map_err(refused)?;
         let alone = note.and_then(|note| note[ALONE].as_array()).into_iter().flatten();
@@ -204,9 +207,10 @@ impl SharedSysctl {
         Ok(())
     }
 
-    /// Lets go of it. The last attachment switches it off if the first switched it on and all asked
-    /// for that; otherwise it stays on, since others may rely on it by now, and that it was ours is
-    /// remembered. One whose ADD is undone switches it off if it switched it on and no other has held it.
+    /// Releases it. The last attachment switches it off if the first switched it on and all asked
+    /// for that. Otherwise it stays on, since others may rely on it by now, and the index remembers
+    /// that it was ours. An attachment whose ADD is undone switches it off if it switched it on and
+    /// no other has held it.
     ///
     /// # Errors
     /// As [`SharedSysctl::hold`].
@@ -217,7 +221,8 @@ impl SharedSysctl {
         leaving: Leaving,
     ) -> Result<(), Error> {
         let object = self.object();
-        // Who holds it, or held it, holds what was switched, whatever became of the note.
+        // An attachment that holds it, or held it, holds what was switched, whatever became of the
+        // note.
         let noted = index.has_note(&object).map_err(|error| file_error(&error))?;
         if !noted && !index.holds(&object, key) {
             return Ok(());
@@ -227,7 +232,7 @@ impl SharedSysctl {
         if leaving == Leaving::Undone {
             self.forget_other(index, key)?;
         }
-        // Held by nobody, and yet with a note: an ADD was killed between the two.
+        // No attachment holds it, but it has a note: an ADD was killed between the two.
         if released == Release::Held {
             return Ok(());
         }
@@ -235,7 +240,7 @@ impl SharedSysctl {
         self.settle(index, &|note| leaving == Leaving::Undone && is_own(note))
     }
 
-    /// Takes out of the note what the hold of an attachment changed there whose ADD is undone.
+    /// Removes from the note what the hold of an attachment changed there, after its ADD is undone.
     fn forget_other(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
         let object = self.object();
         let note = index.known_note(&object).map_err(|error| file_error(&error))?;
@@ -256,7 +261,8 @@ impl SharedSysctl {
         index.note(&object, &note).map_err(|error| file_error(&error))
     }
 
-    /// Settles it if nobody holds it: an ADD was killed between switching it on and its hold on it.
+    /// Settles it if no attachment holds it: an ADD was killed between switching it on and holding
+    /// it.
     ///
     /// # Errors
     /// As [`SharedSysctl::hold`].
@@ -272,8 +278,8 @@ impl SharedSysctl {
         }
     }
 
-    /// Puts it back or leaves it on, as the note says, and `is_undone` of the note. Nobody holds it any more. A note of an earlier
-    /// release, or a garbled one, asks for nothing.
+    /// Restores it or leaves it on, as the note says and as `is_undone` says of the note. No
+    /// attachment holds it. A note of an earlier release, or a damaged one, asks for nothing.
     fn settle(self, index: &Index, is_undone: &dyn Fn(&Value) -> bool) -> Result<(), Error> {
         let object = self.object();
         let note = index.known_note(&object).map_err(|error| file_error(&error))?;
@@ -287,10 +293,10 @@ impl SharedSysctl {
         index.take_note(&object).map(drop).map_err(|error| file_error(&error))
     }
 
-    /// Says whether it is on.
+    /// Returns whether it is on.
     ///
     /// # Errors
-    /// Code 100 when the kernel refuses to tell.
+    /// Code 100 when the kernel refuses to report it.
     pub fn is_on(self) -> Result<bool, Error> {
         self.sysctl()?.read().map(|value| value != "0").map_err(refused)
     }

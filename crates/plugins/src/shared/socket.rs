@@ -1,4 +1,4 @@
-//! Talking to a program on this host without ever waiting for it longer than is agreed.
+//! Connections to a program on this host, with a bound on every wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use cni::{Error, code};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// The shortest wait there is: none at all would mean for ever.
+/// The shortest wait that can be set: zero would mean waiting forever.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// The longest path of a Unix socket (linux/un.h `UNIX_PATH_MAX`, less the closing NUL).
@@ -37,7 +37,7 @@ pub fn checked_path(key: &str, text: &str) -> Result<PathBuf, Error> {
     Ok(path.to_owned())
 }
 
-/// Lets the next act on a socket take no longer than to the deadline.
+/// Limits the next operation on a socket to the deadline.
 ///
 /// # Errors
 /// The kernel's.
@@ -46,7 +46,8 @@ pub fn limit(socket: &OwnedFd, what: Timeout, deadline: Instant) -> io::Result<(
     Ok(sockopt::set_socket_timeout(socket, what, Some(left))?)
 }
 
-/// Makes a socket for a stream whose connecting takes no longer than to the deadline: that of one whose queue is full.
+/// Creates a stream socket whose connect ends by the deadline: it would wait if the listener's
+/// queue is full.
 ///
 /// # Errors
 /// The kernel's.

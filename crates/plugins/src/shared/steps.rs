@@ -1,4 +1,4 @@
-//! Changes of links, routes and rules that know how to be undone.
+//! Changes of links, routes and rules that carry their undo.
 
 use cni::Error;
 use kernel::route::{Change, RouteSocket};
@@ -10,31 +10,32 @@ use super::kernel_error;
 pub struct Step {
     /// The change.
     pub change: Change,
-    /// What brings back what was before, in order; nothing where an earlier step's undoing takes it along.
+    /// The changes that restore the previous state, in order; empty if an earlier step's undo
+    /// covers it.
     pub back: Vec<Change>,
-    /// Something the kernel may lack: done without if it does.
+    /// Whether the kernel may lack support for it: it is then skipped.
     pub optional: bool,
 }
 
 impl Step {
-    /// A change that must succeed, undone by one other.
+    /// Creates a change that must succeed and that one other change undoes.
     #[must_use]
     pub fn new(change: Change, back: Change) -> Self {
         Self { change, back: vec![back], optional: false }
     }
 
-    /// A change that must succeed and is not undone by itself.
+    /// Creates a change that must succeed and has no undo of its own.
     #[must_use]
     pub fn one_way(change: Change) -> Self {
         Self { change, back: Vec::new(), optional: false }
     }
 }
 
-/// Makes all changes, in order. On failure those that were made are undone, last first. Tells whether some optional step
-/// was done.
+/// Makes all changes, in order. On failure it undoes those that were made, last first. Returns
+/// whether some optional step was done.
 ///
 /// # Errors
-/// The kernel's refusal, with everything that could not be undone in the details.
+/// The kernel's refusal; the details list everything that could not be undone.
 pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Error> {
     let mut optional_done = false;
     for (number, step) in steps.iter().enumerate() {

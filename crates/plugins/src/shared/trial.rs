@@ -1,4 +1,4 @@
-//! Trying whether the kernel can do something, where nobody is disturbed.
+//! Tests whether the kernel supports something, without disturbing anything.
 
 use std::thread;
 
@@ -9,7 +9,8 @@ use kernel::route::RouteSocket;
 
 use super::kernel_error;
 
-/// Runs `work` with a socket of a namespace of its own, which goes afterwards with everything in it. For STATUS.
+/// Runs `work` with a socket in a namespace of its own, which is deleted afterwards with everything
+/// in it. For STATUS.
 ///
 /// # Errors
 /// Any failure, as "cannot serve ADD" (code 50).

@@ -1,4 +1,4 @@
-//! ADD is a transaction: every step that was done knows how to be undone.
+//! Makes ADD a transaction: every step that was done has an undo.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl<'a> Undo<'a> {
         self.steps.push((what.to_string(), Box::new(step)));
     }
 
-    /// Records how to undo what was just done, to be done after everything recorded so far.
+    /// Records how to undo what was just done, to be undone after everything recorded so far.
     pub fn record_as_first(
         &mut self,
         what: impl fmt::Display,

@@ -1,4 +1,4 @@
-//! Waiting for a file to be there, told by the kernel rather than by looking again and again.
+//! Waits for a file to appear, notified by the kernel instead of polling in short intervals.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-/// How long nothing need be heard before it is looked again: what listens on a socket comes into being after its file, unheard.
+/// How long to wait without a notification before checking again: a process listens on a socket
+/// only after the file exists, and the kernel does not report that.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Waits until `look` has found something, or the deadline. It looks at once, whenever something changes in the path's folder, and now and then.
+/// Waits until `look` has found something, or until the deadline. It checks at once, whenever
+/// something changes in the path's folder, and at intervals.
 pub(crate) fn until<T>(
     path: &Path,
     deadline: Instant,
     mut look: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     loop {
-        // Before the look: what happens in between is heard.
+        // Set up before the check, so that no change in between is missed.
         let heard = watch(path);
         if let Some(found) = look() {
             return Some(found);
@@ -28,12 +30,12 @@ pub(crate) fn until<T>(
         let timeout = Timespec::try_from(left.min(LOOK_AGAIN)).ok()?;
         let mut fds: Vec<PollFd<'_>> =
             heard.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        // A signal or a failure only has it look earlier.
+        // A signal or a failure only makes the check run earlier.
         let _ = poll(&mut fds, Some(&timeout));
     }
 }
 
-/// Listens to the nearest folder that is there.
+/// Watches the nearest folder that exists.
 fn watch(path: &Path) -> Option<std::os::fd::OwnedFd> {
     let heard = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
     let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ATTRIB;

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Places that are remembered: a call looks at a few, a search through a crowded range at many.
+/// How many places are cached: a call reads a few, a search through a crowded range many.
 const MOST_SEEN: usize = 8;
 
-/// Where the bytes are.
+/// The storage of the bytes.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// In the file, and what was read of it: a search and the change that follows it look at the same places.
+    /// In the file, with a cache of what was read: a search and the change that follows it read the
+    /// same places.
     File(File, RefCell<Vec<(u64, Vec<u8>)>>),
     Memory(Vec<u8>),
 }
@@ -45,7 +46,7 @@ impl Bytes {
         match self {
             Bytes::File(file, seen) => {
                 let end = at + u64::try_from(buffer.len()).expect("a place is small");
-                // What is written lies in one of them, beside them all, or makes them worthless.
+                // A write lies within a cached part, outside of all, or invalidates it.
                 seen.get_mut().retain_mut(|(from, bytes)| {
                     let to = *from + u64::try_from(bytes.len()).expect("a place is small");
                     if *from <= at && end <= to {

@@ -8,7 +8,7 @@ pub(super) const MAGIC: [u8; 8] = *b"nwtaddr1";
 pub(super) const HEAD: usize = 256;
 /// Room for the boot's identity, 36 characters.
 const BOOT: usize = 40;
-/// The most slots that are believed in: sixteen million containers are on no node.
+/// The highest accepted number of slots: no node has sixteen million containers.
 const MOST_SLOTS: u64 = 1 << 24;
 
 /// The head of the file.
@@ -16,14 +16,15 @@ const MOST_SLOTS: u64 = 1 << 24;
 pub(crate) struct Head {
     /// The boot in which it was written.
     pub(crate) boot: String,
-    /// The folder as it was left.
+    /// The folder's state when it was last sealed.
     pub(crate) stamp: Stamp,
-    /// There is something in the folder that the table cannot tell of: a sub-folder, a file not named by an address.
+    /// Whether the folder contains something that the table does not cover: a sub-folder, or a file
+    /// whose name is not an address.
     pub(crate) strays: bool,
     pub(super) slots: u64,
     pub(super) blocks: u64,
     pub(super) live: u64,
-    /// Slots that are or were filled, and blocks.
+    /// How many slots are or were filled, and how many blocks.
     pub(super) used: u64,
     pub(super) used_blocks: u64,
 }

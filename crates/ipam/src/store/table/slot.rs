@@ -38,7 +38,7 @@ impl Slot {
         }
     }
 
-    /// A key's lowest byte is zero, and that of the kind here.
+    /// Encodes the slot. A key's lowest byte is zero; the kind is stored there.
     pub(super) fn to_bytes(self) -> [u8; SLOT] {
         let mut bytes = [0; SLOT];
         bytes[..16].copy_from_slice(&(self.key | u128::from(self.kind)).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The table against a set, in memory and in a file.
+//! Compares the table with a set, in memory and in a file.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use super::head::MAGIC;
 use super::*;
 use crate::range::{RangeSet, RangeSpec};
 
-/// A key with few values, so that they meet.
+/// Returns a key with few values, so that keys collide.
 fn key(number: u8) -> Key {
     // Neighbours in the table, and the last slot's home before them.
     Key::from(number).wrapping_sub(2) << 8
@@ -28,7 +28,7 @@ fn set(subnet: &str) -> RangeSet {
     RangeSet::new(&[RangeSpec { subnet: subnet.parse().ok(), ..RangeSpec::default() }]).unwrap()
 }
 
-/// Puts a table into a file, as it is kept.
+/// Writes a table into a file, as it is stored.
 fn written(mut table: Table) -> Table {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(table.seal("boot", Stamp::from_numbers([1, 2, 3, 4, 5, 6])).unwrap()).unwrap();

@@ -1,14 +1,14 @@
-//! What an administrator and a runtime may ask of `bandwidth`, checked.
+//! The configuration of `bandwidth`, by an administrator and a runtime, read and checked.
 
 use cni::{Error, code};
 use cni_plugin::Call;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What runtimes write for a burst that nobody gave: kubelet and CRI-O the largest number of 32 bits with a sign,
-/// containerd the largest without.
+/// What runtimes write for a burst that was not given: kubelet and CRI-O the largest signed 32-bit
+/// number, containerd the largest unsigned one.
 const NO_BURST_GIVEN: [u64; 2] = [2_147_483_647, 4_294_967_295];
-/// What the kernel's field for sizes holds, in bytes.
+/// The maximum of the kernel's field for sizes, in bytes.
 const BURST_MAX_BYTES: u64 = 0xffff_ffff;
 
 /// The keys as written.
@@ -50,27 +50,27 @@ struct Subnets {
     shaped_subnets: Option<IgnoredAny>,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Config {
-    /// For what goes to the container.
+    /// For traffic to the container.
     pub(super) ingress: Option<Limit>,
-    /// For what comes from the container.
+    /// For traffic from the container.
     pub(super) egress: Option<Limit>,
 }
 
-/// A rate to be held.
+/// A rate to enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
-    /// In bits a second, as asked.
+    /// In bits per second, as configured.
     pub(super) rate: BitsPerSec,
-    /// What may be owed to an idle container, as somebody chose it; `None`: nobody did.
+    /// How many bytes an idle container may send at once, if configured; `None` if not.
     pub(super) burst: Option<Bytes>,
 }
 
 impl Limit {
-    /// Says for how many seconds the rate is owed at once, by a burst that somebody chose and that is more than a second's
-    /// worth.
+    /// Returns how many seconds' worth of traffic a configured burst lets through at once, if it is
+    /// more than one second's worth.
     fn seconds_at_once(&self) -> Option<u64> {
         let burst = u64::from(self.burst?.0);
         let rate = self.rate.bytes_per_sec();
@@ -78,7 +78,7 @@ impl Limit {
     }
 }
 
-/// What is tried where nothing is asked for.
+/// The limit that is tried if none is configured.
 pub(super) const EXAMPLE: Limit = Limit { rate: BitsPerSec(8_000_000), burst: None };
 
 /// A rate as the configuration has it.
@@ -90,7 +90,7 @@ pub(super) struct BitsPerSec(pub(super) u64);
 pub(super) struct Bytes(pub(super) u32);
 
 impl BitsPerSec {
-    /// The rate as the kernel has it: bytes a second.
+    /// Returns the rate as the kernel has it: bytes per second.
     pub(super) fn bytes_per_sec(self) -> u64 {
         self.0 / 8
     }
@@ -132,7 +132,7 @@ impl Config {
     }
 }
 
-/// Refuses what ADD would refuse, and says nothing about what it would take.
+/// Refuses what ADD would refuse; does not report what ADD would accept.
 pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
     call.read_config::<Raw>()?.check().map(drop)
 }
@@ -140,7 +140,7 @@ pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
 impl Raw {
     fn check(&self) -> Result<Config, Error> {
         let fixed = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
-        // One key in the configuration is enough to pass over what the runtime asks for.
+        // If the configuration has one of the keys, the runtime's values are ignored.
         let asked = if fixed.iter().any(Option::is_some) {
             let [ingress_rate, ingress_burst, egress_rate, egress_burst] =
                 fixed.map(Option::unwrap_or_default);

@@ -1,4 +1,4 @@
-//! The host's links and what stands on them.
+//! The host's links and their qdiscs.
 
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
@@ -13,7 +13,7 @@ use super::plan::{self, Hook, QUEUE_PLACE, Shape};
 use crate::shared::steps::{self, Step};
 use crate::shared::{kernel_error as kernel, owner};
 
-/// What the reference's names for the link of what comes in begin with, and how many digits follow.
+/// The prefix of the reference's names for the ifb link, and how many digits follow.
 const IFB_PREFIX: &str = "bwp";
 const IFB_DIGITS: usize = 12;
 
@@ -26,32 +26,32 @@ pub(super) struct Node {
     pub(super) root: Standing,
     hook: Hook,
     filters: Vec<FilterInfo>,
-    /// The link for what comes from the container, if it is there.
+    /// The link for traffic from the container, if it exists.
     pub(super) ifb: Option<Link>,
     pub(super) ifb_root: Standing,
-    /// What such a link would be called.
+    /// The name that such a link would get.
     free_name: Option<String>,
 }
 
-/// What stands at the root of a link.
+/// The qdiscs of a link.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     pub(super) root: Option<Qdisc>,
-    /// What is inside it.
+    /// The qdisc inside it.
     pub(super) inside: Option<Qdisc>,
 }
 
-/// What [`Node::shape`] made.
+/// What [`Node::shape`] created.
 #[derive(Debug, Default)]
 pub(super) struct Shaped {
-    /// The link for what comes from the container.
+    /// The link for traffic from the container.
     pub(super) ifb: Option<Link>,
     /// Whether packets queue fairly.
     pub(super) fair: bool,
 }
 
-/// Finds the host's end of the container's interface, by the reference's rule: the peer of a pair that `prevResult` lists
-/// on the host.
+/// Finds the host's end of the container's interface by the reference's rule: the peer of a pair
+/// that `prevResult` lists on the host.
 ///
 /// # Errors
 /// Code 7 in the reference's words.
@@ -79,7 +79,7 @@ pub(super) fn find_host(
         (kind, _) => return Err(no_peer(format!("it is a {} link", kind.unwrap_or("physical")))),
     };
     let host = socket.link_by_index(peer).map_err(kernel)?;
-    // A number counts in its own namespace: here it may be another link's.
+    // An ifindex counts in its own namespace: here it may be another link's.
     let host = host
         .filter(|host| host.is_kind("veth") && host.peer_index == Some(link.index))
         .ok_or_else(|| unusable(format!("veth peer with index {peer} is not in host ns")))?;
@@ -95,8 +95,9 @@ fn unusable(message: String) -> Error {
     Error::new(code::INVALID_CONFIG, message)
 }
 
-/// The names that an attachment's link for what comes from the container may have: the reference's, and one for a
-/// further interface of the same container in the same network, for which the reference has the same name.
+/// Returns the names that an attachment's ifb link may have: the reference's, and another for a
+/// further interface of the same container in the same network, for which the reference uses the
+/// same name.
 pub(super) fn ifb_names(key: &AttachmentKey) -> [String; 2] {
     let by_container = format!("{}{}", key.network, key.container_id);
     let theirs = cni::owner::sha512_hex(&by_container, IFB_DIGITS);
@@ -104,8 +105,8 @@ pub(super) fn ifb_names(key: &AttachmentKey) -> [String; 2] {
     [format!("{IFB_PREFIX}{theirs}"), format!("{IFB_PREFIX}{ours}")]
 }
 
-/// Finds an attachment's link for what comes from the container: one with its mark, or one without any mark and the
-/// reference's name. Also tells a name that is free, if there is one.
+/// Finds an attachment's ifb link: the one with its mark, or one that has the reference's name and
+/// no mark. Also returns a free name, if there is one.
 pub(super) fn find_ifb(
     socket: &mut RouteSocket,
     key: &AttachmentKey,
@@ -127,7 +128,7 @@ pub(super) fn find_ifb(
 }
 
 impl Node {
-    /// Looks at everything.
+    /// Reads everything.
     pub(super) fn observe(
         mut socket: RouteSocket,
         key: &AttachmentKey,
@@ -149,22 +150,22 @@ impl Node {
         Ok(Self { socket, alias, host, root, hook, filters, ifb, ifb_root, free_name })
     }
 
-    /// Takes over what an earlier ADD has written down about this link. Returns whether the place for filters is ours, or
-    /// will be when it is made.
+    /// Takes over what an earlier ADD has recorded about this link. Returns whether the hook for
+    /// filters is ours, or will be once it is created.
     pub(super) fn recall(&mut self, facts: Option<&Facts>) -> bool {
         let noted = facts.filter(|facts| facts.host_index == self.host.index);
         self.hook.ours = self.hook.qdisc.is_none() || noted.is_some_and(|facts| facts.own_hook);
         self.hook.ours
     }
 
-    /// Says whether what comes from the container is led to its link.
+    /// Reports whether traffic from the container is redirected to its link.
     pub(super) fn is_redirected(&self) -> bool {
         let to = self.ifb.as_ref().map(|ifb| ifb.index);
         to.is_some() && self.filters.iter().any(|filter| filter.redirects_to == to)
     }
 
-    /// Brings everything into the shape that is asked for: what is missing is made, what is different changed, what is
-    /// not wanted any more removed. On failure everything is as before.
+    /// Brings everything to the configured state: creates what is missing, changes what differs,
+    /// removes what is no longer wanted. On failure everything is as before.
     pub(super) fn shape(&mut self, config: &Config) -> Result<Shaped, Error> {
         let mtu = self.host.mtu;
         let shape = |limit: &Option<_>| limit.as_ref().map(|limit| Shape::of(limit, mtu));
@@ -178,7 +179,7 @@ impl Node {
         let ifb = made.as_ref().or(self.ifb.as_ref()).cloned();
         let wanted = egress.is_some();
         if let (Some(ifb), true) = (&ifb, wanted) {
-            // The bucket first, then what leads to it. Later it goes with its link.
+            // The bucket comes before the redirection to it. Later it is deleted with its link.
             steps.extend(self.ifb_root.steps((ifb.index, &ifb.name), egress.as_ref())?);
             steps.extend(made.is_none().then(|| self.renew(ifb)).flatten());
         }
@@ -215,7 +216,7 @@ impl Node {
         self.socket.create_link(&link).map_err(|error| kernel(error).context("adding link"))
     }
 
-    /// Brings the link that an earlier ADD, or the reference, has made up to date.
+    /// Updates the link that an earlier ADD, or the reference, has created.
     fn renew(&self, ifb: &Link) -> Option<Step> {
         let mark = ifb.alias.as_deref() != Some(&self.alias);
         let set = LinkSet {
@@ -235,7 +236,7 @@ impl Node {
         }
     }
 
-    /// Does all steps, or undoes those that were done. Tells whether packets queue fairly.
+    /// Does all steps, or undoes those that were done. Returns whether packets queue fairly.
     fn apply(&mut self, steps: &[Step]) -> Result<bool, Error> {
         let queued =
             steps::apply(&mut self.socket, steps).map_err(|error| error.with_details(HINT))?;
@@ -243,7 +244,7 @@ impl Node {
     }
 }
 
-/// What a kernel must have.
+/// What the kernel must support.
 pub(super) const HINT: &str = "the kernel needs CONFIG_NET_SCH_TBF, and for egress CONFIG_IFB, CONFIG_NET_SCH_INGRESS, \
                     CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED";
 
@@ -257,7 +258,7 @@ impl Standing {
         Ok(Self { root: root.map(|found| found.qdisc), inside: inside.map(|found| found.qdisc) })
     }
 
-    /// Says whether packets queue fairly inside the bucket.
+    /// Reports whether packets queue fairly inside the bucket.
     pub(super) fn is_fair(&self) -> bool {
         self.inside.as_ref().is_some_and(|inside| inside.kind.name() == "fq_codel")
     }

@@ -1,12 +1,13 @@
-//! Buckets and queues for a rate, and what to change. Looks at nothing, changes nothing.
+//! Buckets and queues for a rate, and the changes to make. Reads nothing, changes nothing.
 //!
-//! A token bucket lets through, in any second, at most its rate and once its burst. A burst that somebody chose is what it
-//! is, and passes in a hundredth of a second where the link is as quick. Where nobody chose one it is a twentieth of what the
-//! rate carries in a second, so that the rate holds in every second.
+//! In any second a token bucket lets through at most its rate, and once its burst. A configured
+//! burst is used as it is, and passes in a hundredth of a second if the link is fast enough.
+//! Without one the burst is a twentieth of what the rate carries in a second, so the rate holds in
+//! every second.
 //!
-//! Beside this there is always a second, small bucket, of ten milliseconds. What does not fit into it is cut into packets: a
-//! bundle of 64 KiB, as the kernel makes them between links of one host, would keep everybody behind it
-//! waiting for 26 ms at 20 Mbit/s.
+//! There is always a second, small bucket of ten milliseconds. What does not fit into it is cut
+//! into packets. The kernel builds bundles of 64 KiB between links of one host; at 20 Mbit/s one of
+//! them would keep everything behind it waiting for 26 ms.
 
 use cni::Error;
 use cni_plugin::codes;
@@ -15,36 +16,38 @@ use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirec
 use super::config::Limit;
 use crate::shared::steps::Step;
 
-/// A burst that nobody chose is what the rate carries in a second, divided by this.
+/// A burst that was not configured is what the rate carries in a second, divided by this.
 const HARMLESS: u64 = 20;
-/// How many times quicker than the rate a burst leaves at least.
+/// A burst leaves at least this many times faster than the rate.
 const PEAK: u64 = 2;
-/// A burst that somebody chose leaves within a second, divided by this.
+/// A configured burst leaves within a second divided by this.
 const AT_ONCE: u64 = 100;
-/// The small bucket is what its rate carries in a second, divided by this: ten milliseconds, so that what a late timer
-/// missed is not lost.
+/// The small bucket is what its rate carries in a second, divided by this: ten milliseconds, so
+/// that no time is lost when a timer is late.
 const SMALL: u64 = 100;
-/// How long packets may wait without fair queueing, as a part of a second: 25 ms, as the reference.
+/// How long packets may wait without fair queueing, as a fraction of a second: 25 ms, as with the
+/// reference.
 const WAIT: u64 = 40;
-/// What a packet has beside its MTU: Ethernet's header with two VLAN tags.
+/// What a packet has besides its MTU: an Ethernet header with two VLAN tags.
 const HEADER: u32 = 22;
-/// How many packets fit at least into a bucket: one that leaves and one that waits for it.
+/// How many packets must fit into a bucket: one that leaves and one that waits for it.
 const LEAST_PACKETS: u32 = 2;
-/// How many packets can wait at least, so that slow rates do not starve TCP.
+/// How many packets must be able to wait, so that slow rates do not starve TCP.
 const LEAST_WAITING: u32 = 10;
 /// fq_codel's own defaults, in microseconds (RFC 8290 §5.2.3, §5.2.4).
 const CODEL_TARGET_US: u64 = 5_000;
 const CODEL_INTERVAL_US: u64 = 100_000;
-/// How much memory packets may take that wait: what the rate carries in 100 ms, between these.
+/// How much memory waiting packets may take: what the rate carries in 100 ms, within these bounds.
 const MEMORY: std::ops::RangeInclusive<u64> = 256 * 1024..=32 * 1024 * 1024;
-/// The numbers of our disciplines; that of the bucket is the reference's.
+/// The handles of our qdiscs; that of the bucket is the reference's.
 const BUCKET: TcHandle = TcHandle::new(1, 0);
 const INSIDE_BUCKET: TcHandle = TcHandle::new(1, 1);
 const QUEUE: TcHandle = TcHandle::new(2, 0);
-/// The largest Ethernet MTU a link may claim; loopback's and ifb's can be larger, but not their packets.
+/// The largest Ethernet MTU that a link may claim. The MTU of loopback and ifb can be larger, but
+/// their packets cannot.
 const MTU_MAX: u32 = 65_535;
 
-/// What stands on a link for a limit.
+/// The qdiscs of a link for a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     /// The bucket.
@@ -54,7 +57,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Decides on buckets and queue for packets of up to an MTU.
+    /// Decides on bucket and queue for packets of up to an MTU.
     pub(super) fn of(limit: &Limit, mtu: u32) -> Self {
         let rate = limit.rate.bytes_per_sec();
         let packet = mtu.min(MTU_MAX) + HEADER;
@@ -70,7 +73,7 @@ impl Shape {
     }
 }
 
-/// Settles fq_codel: a packet may always wait for one and a half others.
+/// Chooses fq_codel's parameters: a packet may always wait for one and a half others.
 fn queue(rate: u64, packet: u32) -> FqCodel {
     let packet_us = u64::from(packet) * 1_000_000 / rate.max(1);
     let target = CODEL_TARGET_US.max(packet_us + packet_us / 2);
@@ -88,24 +91,25 @@ fn size(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Says whether a bucket that was read is the one for a limit.
+/// Reports whether a bucket that was read is the one for a limit.
 pub(super) fn is_for(limit: &Limit, mtu: u32, read: &Tbf) -> bool {
     Shape::of(limit, mtu).bucket.is_as(read)
 }
 
-/// Says whether a bucket that was read is the one the reference makes for a limit.
+/// Reports whether a bucket that was read is the one that the reference creates for a limit.
 ///
-/// It has no small bucket, and its burst is what was asked for, which we only know where we were asked the same.
+/// That bucket has no small bucket, and its burst is the configured one, which we only know if our
+/// configuration has it too.
 pub(super) fn is_references(limit: &Limit, read: &Tbf) -> bool {
     let rate = limit.rate.bytes_per_sec();
     let burst = limit.burst.map_or(read.burst, |burst| burst.0);
     Tbf { rate, burst, limit: read.limit, peak: None }.is_as(read)
 }
 
-/// Plans a link's bucket: set, replaced or taken away. `found` is what stands at its root.
+/// Plans a link's bucket: set, replaced or removed. `found` is what is at its root.
 ///
 /// # Errors
-/// Code 108 if somebody else's discipline stands there.
+/// Code 108 if the root has a foreign qdisc.
 pub(super) fn bucket(
     link: (u32, &str),
     found: Option<&Qdisc>,
@@ -153,30 +157,31 @@ pub(super) fn bucket(
             parent: INSIDE_BUCKET,
             kind: QdiscKind::FqCodel(wanted.queue),
         };
-        // It goes with the bucket.
+        // It is deleted with the bucket.
         let change = Change::ReplaceQdisc(queue);
         steps.push(Step { change, back: Vec::new(), optional: true });
     }
     Ok(steps)
 }
 
-/// The place where a bucket's queue is.
+/// The parent of a bucket's queue.
 pub(super) const QUEUE_PLACE: TcHandle = INSIDE_BUCKET;
 
-/// Where a filter leads whose link is gone: it drops everything.
+/// The target of a filter whose link is gone: the filter drops everything.
 pub(super) const NOWHERE: u32 = 0;
 
-/// Where filters for what comes in by a link stand.
+/// The hook for filters of a link's incoming traffic.
 #[derive(Debug, Default)]
 pub(super) struct Hook {
-    /// The discipline that holds them, if there is one.
+    /// The qdisc that holds them, if there is one.
     pub(super) qdisc: Option<Qdisc>,
-    /// Whether we have made it, by our record.
+    /// Whether we have created it, by our record.
     pub(super) ours: bool,
 }
 
-/// Plans what leads everything that comes in by a link to another, `to`: `wanted` or taken away. What leads nowhere, as
-/// the reference's DEL leaves it, is taken away in any case.
+/// Plans the redirection of everything that a link receives to another, `to`: present if `wanted`,
+/// else removed. A redirection to a link that is gone, as the reference's DEL leaves behind, is
+/// removed in any case.
 pub(super) fn redirection(
     ifindex: u32,
     hook: &Hook,
@@ -205,7 +210,7 @@ pub(super) fn redirection(
         if hook.qdisc.is_none() {
             steps.push(Step::new(Change::AddQdisc(own_hook), remove_hook));
         }
-        // The reference's, or the next that is free.
+        // The reference's preference, or the next free one.
         let taken = |preference| alive.iter().any(|found| found.preference == preference);
         let preference = (1..u16::MAX).find(|&at| !taken(at)).unwrap_or(u16::MAX);
         let redirect = redirect(preference);
@@ -220,7 +225,8 @@ pub(super) fn redirection(
         steps.push(Step::new(Change::DelRedirect(redirect), Change::AddRedirect(redirect)));
     }
     let others = alive.iter().any(|filter| filter.redirects_to != Some(to));
-    // A clsact is somebody else's, and so is a hook that nothing of ours was in, unless we know better.
+    // A clsact qdisc is not ours. Neither is a hook without a filter of ours, unless the record
+    // says that it is.
     let is_ingress = hook.qdisc.as_ref().is_some_and(|hook| hook.kind == QdiscKind::Ingress);
     if !others && is_ingress && (hook.ours || !steps.is_empty()) {
         steps.push(Step::new(remove_hook, Change::AddQdisc(own_hook)));
@@ -262,7 +268,7 @@ mod tests {
             None,
             expect!["rate 2500000 burst 125000 limit 62500 peak 5000000/25000 target 5000 us"],
         );
-        // What somebody chose, however long that lasts.
+        // A configured burst is used, however long it lasts.
         check(
             20_000_000,
             Some(2_500_000),
@@ -282,7 +288,7 @@ mod tests {
                 "rate 5000000000 burst 10000 limit 125000000 peak 10000000000/50000000 target 5000 us"
             ],
         );
-        // Less than a packet would let nothing through.
+        // With less than a packet nothing would pass.
         check(
             1_000_000,
             Some(100),
@@ -298,7 +304,8 @@ mod tests {
         );
     }
 
-    /// A bucket lets through in a second its rate, and once its burst. The kernel refuses a peak that is no quicker than the rate.
+    /// In one second a bucket lets through its rate, and once its burst. The kernel refuses a peak
+    /// that is not faster than the rate.
     #[test]
     fn no_second_has_a_tenth_too_much_unless_somebody_chose_it() {
         for rate in [2_000_000, 20_000_000, 1_000_000_000, 40_000_000_000] {

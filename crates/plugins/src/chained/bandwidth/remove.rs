@@ -12,12 +12,13 @@ use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
 
-/// Runs DEL. Needs nothing but the attachment's key.
+/// Runs DEL. Needs only the attachment's key.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let key = call.attachment();
     let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
-    // Without a note: what an ADD that was killed, or the reference, has made is found as ADD finds it.
+    // Without a record, DEL finds what a killed ADD or the reference has created in the same way as
+    // ADD does.
     let unknown = |socket: &mut RouteSocket| match facts {
         Some(_) => None,
         None => {
@@ -29,7 +30,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     take_down(&index, key, facts.as_ref(), unknown)
 }
 
-/// Removes what ADD made, and forgets it.
+/// Removes what ADD created, and its record.
 fn take_down(
     index: &Index,
     key: &AttachmentKey,
@@ -53,7 +54,7 @@ fn take_down(
                 if socket.link_by_index(number).map_err(kernel)?.is_some() {
                     return Err(error);
                 }
-                // It went while it was looked at.
+                // The link disappeared in the meantime.
                 remove_ifb(&mut socket, key)?;
             }
         }
@@ -62,7 +63,7 @@ fn take_down(
     attachment::forget(index, key, NAME)
 }
 
-/// Removes what is left where the host's end has gone, and what stood on it with it.
+/// Removes what remains when the host's end is gone, and its qdiscs with it.
 fn remove_ifb(socket: &mut RouteSocket, key: &AttachmentKey) -> Result<(), Error> {
     if let (Some(ifb), _) = node::find_ifb(socket, key)? {
         socket.delete_link(ifb.index).map_err(kernel)?;
@@ -70,13 +71,14 @@ fn remove_ifb(socket: &mut RouteSocket, key: &AttachmentKey) -> Result<(), Error
     Ok(())
 }
 
-/// Finds the host's end that ADD noted; a later link may have its name or its number.
+/// Finds the host's end that ADD recorded; a later link may have its name or its ifindex.
 fn noted_host(socket: &mut RouteSocket, facts: &Facts) -> Result<Option<Link>, Error> {
     let found = socket.link_by_index(facts.host_index).map_err(kernel)?;
     Ok(found.filter(|link| link.name == facts.host_ifname))
 }
 
-/// Runs GC: attachments of this network that are not valid, found by our records and by the marks on links.
+/// Runs GC on attachments of this network that are not valid, found by our records and by the marks
+/// on links.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
@@ -98,7 +100,8 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     failures.into_result()
 }
 
-/// Lists the attachments of this network whose mark is on an ifb link and that GC's list does not name.
+/// Lists the attachments of this network whose mark is on an ifb link and that GC's list does not
+/// name.
 fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     let mut socket = RouteSocket::open().map_err(kernel)?;
     let mark = format!("{}{}/", owner::PREFIX, call.network());

@@ -12,7 +12,7 @@ use super::{Facts, NAME};
 use crate::shared::steps::{self, Step};
 use crate::shared::{attachment, drift, kernel_error as kernel, trial};
 
-/// Runs CHECK: buckets, queues, and what leads to them.
+/// Runs CHECK: buckets, queues, and the redirection to them.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     if config.is_empty() {
@@ -46,10 +46,11 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a host's end that is another link by now than the one that ADD shaped. What is not there is for CHECK to tell.
+/// Refuses a host's end that is by now a different link from the one that ADD shaped. If it is
+/// missing, CHECK reports that.
 ///
 /// # Errors
-/// Code 104 when it is another; 100 when the kernel does not answer.
+/// Code 104 when it is a different link; 100 when the kernel does not answer.
 pub(super) fn refuse_another(call: &Call<'_>) -> Result<(), Error> {
     let facts: Option<Facts> =
         attachment::read_facts(&Index::new(call.roots()), call.attachment(), NAME);
@@ -94,7 +95,7 @@ fn check_link(
             read.rate
         )));
     }
-    // What the reference made before us may stay until DEL.
+    // A bucket that the reference created before us may stay until DEL.
     let theirs = facts.is_none() && plan::is_references(limit, read);
     if !theirs && !plan::is_for(limit, mtu, read) {
         let wanted = Shape::of(limit, mtu).bucket;
@@ -108,8 +109,8 @@ fn check_link(
     Ok(())
 }
 
-/// Runs STATUS: whether the configuration makes sense, and whether the kernel can do all of it. That is tried in a
-/// namespace of its own, which goes at once.
+/// Runs STATUS: whether the configuration is valid, and whether the kernel supports all of it.
+/// STATUS tries that in a namespace of its own, which is deleted at once.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let limit = config.ingress.or(config.egress).unwrap_or(super::config::EXAMPLE);

@@ -1,4 +1,4 @@
-//! What an administrator may ask of `firewall`, checked.
+//! The configuration of `firewall`, read and checked.
 
 use cni::{Error, code};
 use cni_plugin::Call;
@@ -8,9 +8,10 @@ use firewall::policy::IngressPolicy;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The chain for administrators' own rules, unless told otherwise.
+/// The chain for administrators' own rules, by default.
 const ADMIN_CHAIN: &str = "CNI-ADMIN";
-/// The longest name of a chain (linux/netfilter/x_tables.h `XT_FUNCTION_MAXNAMELEN`, less the closing NUL).
+/// The longest name of a chain (linux/netfilter/x_tables.h `XT_FUNCTION_MAXNAMELEN`, less the
+/// closing NUL).
 const CHAIN_MAX: usize = 28;
 
 /// The keys as written.
@@ -29,10 +30,10 @@ pub(super) struct Raw {
     ingress_policy: String,
 }
 
-/// Who lets the containers' packets through.
+/// What lets the containers' packets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backend {
-    /// Nobody needs to, unless a foreign rule would drop them.
+    /// Nothing, unless a foreign rule would drop them.
     Auto,
     /// The reference's chains.
     Iptables,
@@ -40,14 +41,14 @@ pub(super) enum Backend {
     Firewalld,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) backend: Backend,
-    /// What is written there, where it is none.
+    /// The configured text, if it does not name a backend.
     unknown_backend: Option<String>,
     pub(super) admin_chain: String,
-    /// The zone of firewalld.
+    /// The firewalld zone.
     pub(super) zone: String,
     pub(super) policy: IngressPolicy,
 }
@@ -56,7 +57,8 @@ impl Config {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is asked of a build without it.
+    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is configured in a build
+    /// without it.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         raw.check()
@@ -64,7 +66,7 @@ impl Config {
 }
 
 impl Config {
-    /// Says what is passed over of the configuration.
+    /// Returns a warning about the part of the configuration that is ignored.
     pub(super) fn warning(&self) -> Option<String> {
         let text = self.unknown_backend.as_ref()?;
         Some(format!(
@@ -89,7 +91,7 @@ impl Raw {
                 )
                 .with_details(ZONE_BY_HAND));
             }
-            // The reference takes every other text for "choose", typing errors included.
+            // The reference reads any other text as "choose", typing errors included.
             _ => Backend::Auto,
         };
         let known = ["", "iptables", "firewalld", "nftables"].contains(&self.backend.as_str());

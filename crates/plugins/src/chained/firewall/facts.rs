@@ -1,4 +1,4 @@
-//! What an attachment has of the plugin: noted by ADD, read by DEL.
+//! What an attachment has of the plugin: recorded by ADD, read by DEL.
 
 use std::net::IpAddr;
 
@@ -12,22 +12,22 @@ use state::{FileError, Index, Record};
 
 use super::NAME;
 
-/// What ADD notes about an attachment, and DEL reads.
+/// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
-    /// What is wanted of nftables.
+    /// What nftables must contain.
     pub(super) plan: Plan,
-    /// The addresses that are let through.
+    /// The addresses that are accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) addresses: Vec<IpAddr>,
-    /// Whether the reference's chains let them through.
+    /// Whether the reference's chains accept them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) iptables: bool,
-    /// What the reference's chains keep apart.
+    /// What the reference's chains isolate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) isolation: Vec<Isolation>,
-    /// Where somebody else's chain had to be told to let them through.
+    /// The foreign chains that had to be made to accept them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) accepted: Vec<Accepted>,
     /// The addresses in firewalld's zones.
@@ -35,17 +35,17 @@ pub(super) struct Facts {
     pub(super) sources: Vec<Source>,
 }
 
-/// A chain `FORWARD` of iptables, or Docker's beside it, that lets an attachment's addresses through.
+/// A chain `FORWARD` of iptables, or Docker's next to it, that accepts an attachment's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Accepted {
-    /// Whether IPv4 or IPv6 is meant.
+    /// Whether it is for IPv4 and not IPv6.
     pub(super) ipv4: bool,
     /// Whether it is in legacy iptables.
     pub(super) legacy: bool,
 }
 
 impl Facts {
-    /// Reads the note of an attachment. One that cannot be read is none.
+    /// Reads an attachment's record. An unreadable one counts as missing.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
         index.get(key, NAME).found.as_ref().and_then(Facts::of)
     }
@@ -54,7 +54,7 @@ impl Facts {
         serde_json::from_value(record.data.clone()).ok()
     }
 
-    /// Writes the note, before anything is changed.
+    /// Writes the record, before anything is changed.
     pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
         let data = serde_json::to_value(self).expect("notes have string keys only");
         let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
@@ -66,12 +66,12 @@ impl Facts {
         })
     }
 
-    /// Returns the addresses that a chain lets through.
+    /// Returns the addresses that a chain accepts.
     pub(super) fn addresses_of(&self, accepted: Accepted) -> Vec<IpAddr> {
         self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
     }
 
-    /// Returns these facts and what is in `before` beside them.
+    /// Returns these facts and what `before` has in addition.
     pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
         let mut all = self.clone();
         if let Some(before) = before {
@@ -84,7 +84,7 @@ impl Facts {
         all
     }
 
-    /// Returns what these facts keep apart beside `others`.
+    /// Returns what these facts isolate and `others` do not.
     pub(super) fn isolation_but(&self, others: &[Isolation]) -> Vec<Isolation> {
         self.isolation.iter().filter(|one| !others.contains(one)).cloned().collect()
     }

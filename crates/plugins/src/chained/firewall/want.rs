@@ -22,7 +22,8 @@ pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.addr()).collect()
 }
 
-/// Decides what the attachment wants. Looks, changes nothing. `before` is what an earlier ADD of it noted.
+/// Decides what the attachment needs. Reads, changes nothing. `before` is what an earlier ADD
+/// recorded for it.
 pub(super) fn want(
     call: &Call<'_>,
     config: &Config,
@@ -54,11 +55,12 @@ pub(super) fn want(
                 let ipv4 = *family == iptables::Family::V4;
                 if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
                     facts.accepted.push(Accepted { ipv4, legacy: *legacy });
-                    // Old firewalld keeps its rules in iptables, and takes ours along when it reloads.
+                    // Old firewalld versions keep their rules in iptables, and remove ours when
+                    // they reload.
                     zone_accepts = zone_accepts || is_running(call)?;
                 }
             }
-            // The reference's chains are jumped to from FORWARD.
+            // FORWARD jumps to the reference's chains.
             Blocker::Iptables { .. } if config.backend == Backend::Iptables => {}
             Blocker::Firewalld if config.backend == Backend::Firewalld => {}
             Blocker::Firewalld if config.backend == Backend::Auto && is_running(call)? => {
@@ -83,7 +85,7 @@ pub(super) fn want(
     Ok(facts)
 }
 
-/// Returns firewalld, by way of the bus that the caller named.
+/// Returns firewalld, by the bus that the caller named.
 pub(super) fn firewalld(call: &Call<'_>) -> Firewalld {
     let timeout = match call.context().deadline {
         Some(deadline) => TIMEOUT.min(deadline.saturating_duration_since(Instant::now())),
@@ -104,7 +106,7 @@ pub(super) fn hint(blocker: &Blocker) -> &'static str {
     }
 }
 
-/// Finds the bridge and the container's port of it in what the plugin before returned.
+/// Finds the bridge and the container's port on it in the previous plugin's result.
 fn bridge_and_port<'r>(
     call: &Call<'_>,
     policy: IngressPolicy,
@@ -137,7 +139,7 @@ fn bridge_and_port<'r>(
     }
 }
 
-/// Lists who drops what is forwarded.
+/// Lists what drops forwarded packets.
 pub(super) fn blockers(call: &Call<'_>) -> Result<Vec<Blocker>, Error> {
     forward::blockers(&Index::new(call.roots())).map_err(|error| filter_error(&error))
 }

@@ -1,4 +1,4 @@
-//! What an administrator and a runtime may ask of `portmap`, checked.
+//! The configuration of `portmap`, by an administrator and a runtime, read and checked.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use firewall::hostport::{Forward, Snat};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The bit that marks what must be masqueraded, unless told otherwise (iptables only).
+/// The bit that marks packets to masquerade, by default (iptables only).
 const MARK_BIT: u8 = 13;
 
 /// The keys as written.
@@ -56,7 +56,7 @@ pub(super) enum Backend {
     Iptables(Iptables),
 }
 
-/// What only the iptables backend has.
+/// The options that only the iptables backend has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Iptables {
     pub(super) mark_bit: u8,
@@ -76,7 +76,7 @@ impl Default for Iptables {
     }
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) backend: Backend,
@@ -88,7 +88,8 @@ impl Config {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 2 when a key asks for what we do not do.
+    /// Code 6 when a type is wrong, 7 when a value is, 2 when a key asks for something we do not
+    /// support.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         let mappings = raw.runtime_config.port_mappings.as_deref().unwrap_or_default();
@@ -203,12 +204,12 @@ impl RawMapping {
     }
 }
 
-/// Reads an address; one that is IPv4 in IPv6's clothes is IPv4.
+/// Reads an address; an IPv4-mapped IPv6 address becomes IPv4.
 fn host_ip(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Says whose syntax words are in, as the reference does.
+/// Reports whether words are in iptables syntax, by the reference's rule.
 fn is_iptables(words: &[String]) -> bool {
     words.first().is_some_and(|word| word.starts_with('-') || word.starts_with('!'))
 }

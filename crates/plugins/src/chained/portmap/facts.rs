@@ -1,4 +1,4 @@
-//! What ADD notes about an attachment, and DEL reads.
+//! What ADD records about an attachment for DEL.
 
 use std::net::IpAddr;
 
@@ -16,22 +16,22 @@ use super::NAME;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
-    /// What is wanted of nftables.
+    /// What nftables must contain.
     pub(super) plan: Plan,
     /// Whether the reference's chains are used.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) iptables: bool,
-    /// The UDP ports, whose flows are forgotten when the translation changes.
+    /// The UDP ports whose flows are deleted when the translation changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) udp: Vec<UdpPort>,
 }
 
-/// A UDP port of the host that leads to the container.
+/// A UDP port of the host that is forwarded to the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UdpPort {
     /// The port.
     pub(super) port: u16,
-    /// The host's address, when it is one of them only.
+    /// The host's address, if only one of them is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) at: Option<IpAddr>,
     /// The container's address.
@@ -39,7 +39,7 @@ pub(super) struct UdpPort {
 }
 
 impl Facts {
-    /// Reads the note of an attachment. One that cannot be read is none.
+    /// Reads an attachment's note. An unreadable one counts as missing.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
         index.get(key, NAME).found.as_ref().and_then(Facts::of)
     }
@@ -49,13 +49,14 @@ impl Facts {
         serde_json::from_value(record.data.clone()).ok()
     }
 
-    /// Lists the ports that lead to the container; `None` where the reference's chains have them, and not this note.
+    /// Lists the ports that are forwarded to the container; `None` if the reference's chains have
+    /// them, and not this note.
     pub(super) fn forwards(&self) -> Option<Vec<Forward>> {
         (!self.iptables).then(|| hostport::forwards(&self.plan))
     }
 
-    /// Writes the note, before anything is changed: a crash then leaves a note too many, never a port that nobody
-    /// knows of. What an earlier ADD made stays noted until it is removed.
+    /// Writes the note, before anything is changed: a crash then leaves a superfluous note, never a
+    /// port without one. What an earlier ADD created stays in the note until it is removed.
     pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
         let data = serde_json::to_value(self).expect("notes have string keys only");
         let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
@@ -67,7 +68,7 @@ impl Facts {
         })
     }
 
-    /// Returns the interface by which the host reached an address of the container when ADD looked.
+    /// Returns the interface by which the host reached an address of the container during ADD.
     pub(super) fn way_to(&self, address: IpAddr) -> Option<String> {
         let of_element = |element: &Element| match (element.set, element.key.as_slice()) {
             (Set::LocalSnat4 | Set::LocalSnat6, [Field::Ifname(out), Field::Address(to)])
@@ -77,7 +78,8 @@ impl Facts {
             }
             _ => None,
         };
-        // With the reference's chains there are no elements of ours, and no more than this is asked of a way.
+        // With the reference's chains there are no elements of ours, and these sysctls are all that
+        // depends on the interface.
         let of_switch = |shared: &Shared| match shared {
             Shared::Localnet(out) if address.is_ipv4() => Some(out.clone()),
             Shared::Loopback6(out) if address.is_ipv6() => Some(out.clone()),
@@ -87,7 +89,7 @@ impl Facts {
         found.or_else(|| self.plan.shared.iter().find_map(of_switch))
     }
 
-    /// Returns these facts and what is in `before` beside them.
+    /// Returns these facts and what `before` has in addition.
     pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
         let mut all = self.clone();
         if let Some(before) = before {

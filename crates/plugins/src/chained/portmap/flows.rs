@@ -1,8 +1,9 @@
-//! Forgetting UDP flows whose translation has changed.
+//! Deletes UDP flows whose translation has changed.
 //!
-//! A flow keeps the translation it began with, and a UDP flow lives as long as packets come: without this, a resolver
-//! that restarts stays unreachable for those who ask it most (k8s#59033, plugins#123, plugins#1190). Flows that pass
-//! through the node on the same port are left alone: forgetting them would give them new source ports.
+//! A flow keeps the translation it began with, and a UDP flow lives as long as packets arrive.
+//! Without this, a resolver that restarts stays unreachable for the clients that query it most
+//! (k8s#59033, plugins#123, plugins#1190). Flows that only pass through the node on the same port
+//! are left alone: deleting them would give them new source ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,8 +27,8 @@ pub(super) enum When {
     Removed,
 }
 
-/// Forgets the flows to these ports that are out of date. A failure is no reason to fail: it is told, and the flows end by
-/// themselves some day.
+/// Deletes the outdated flows to these ports. A failure is only a warning: the flows end by
+/// themselves eventually.
 pub(super) fn forget(call: &Call<'_>, ports: &[UdpPort], when: When) {
     for family in [IpFamily::V4, IpFamily::V6] {
         let own: Vec<&UdpPort> =

@@ -1,8 +1,9 @@
 //! Networks of one container that ask for the same ports.
 //!
-//! Podman passes a container's published ports to each of its networks. The first that is attached publishes them;
-//! the others wait, and when the first goes (`podman network disconnect`) one of them takes over. With the reference
-//! each makes its rules and the first in the chain wins, which comes to the same.
+//! Podman passes a container's published ports to each of its networks. The first network that is
+//! attached publishes them; the others wait, and when the first is detached (`podman network
+//! disconnect`) one of them takes over. With the reference each network adds its rules and the
+//! first in the chain wins, which has the same effect.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
@@ -15,17 +16,17 @@ use super::facts::Facts;
 use crate::shared::filter::filter_error;
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
-/// Notes that an attachment would have its container's ports if they were free.
+/// Records that an attachment waits for its container's ports to become free.
 pub(super) fn wait(index: &Index, key: &AttachmentKey) -> Result<(), Error> {
     let object = object(key);
     let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
     index.hold(&object, key).map(drop).map_err(|error| file_error(&error))
 }
 
-/// Gives what an attachment has left to those of its container that wait.
+/// Gives the ports that an attachment released to those attachments of its container that wait.
 pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) -> Result<(), Error> {
     let object = object(gone);
-    // Nearly always: then there is no lock to take.
+    // The usual case: no lock is needed.
     if index.holders(&object).found.is_empty() {
         return Ok(());
     }
@@ -41,7 +42,8 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
                 match firewall.add(&key, &facts.plan) {
                     Ok(()) => firewall.passed_over(),
                     Err(error) => {
-                        // Somebody else was quicker: that is no failure of the one who goes.
+                        // Another attachment was faster: that is not a failure of the attachment
+                        // that leaves.
                         call.warn(format_args!("{key} does not get its host ports: {error}"));
                         true
                     }

@@ -1,4 +1,4 @@
-//! What an administrator may ask of `sbr`, checked.
+//! The configuration of `sbr`, read and checked.
 
 use std::net::IpAddr;
 
@@ -23,14 +23,14 @@ pub(super) struct Raw {
     add_source_hints: bool,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Config {
-    /// The table that rules lead to; `None`: tables of our own.
+    /// The table of the rules; `None` means tables of our own.
     pub(super) table: Option<u32>,
-    /// Gateways in place of those in the previous result, at most one of each family.
+    /// Gateways that replace those in the previous result, at most one of each family.
     pub(super) gateways: Vec<IpAddr>,
-    /// Whether the main table keeps the subnets, with the address to send from.
+    /// Whether the main table keeps the routes to the subnets, with the source address.
     pub(super) source_hints: bool,
 }
 
@@ -43,7 +43,7 @@ impl Config {
         call.read_config::<Raw>()?.check()
     }
 
-    /// Returns the gateway given for a family.
+    /// Returns the configured gateway of a family.
     pub(super) fn gateway(&self, family: IpFamily) -> Option<IpAddr> {
         self.gateways.iter().copied().find(|&gateway| IpFamily::of(gateway) == family)
     }
@@ -53,7 +53,7 @@ impl Raw {
     fn check(&self) -> Result<Config, Error> {
         let table = self.table.map(table).transpose()?;
         let given = match table {
-            // The reference does not look at them then.
+            // The reference ignores them in this case.
             Some(_) => &[][..],
             None => self.gateways.as_deref().unwrap_or_default(),
         };
@@ -61,7 +61,8 @@ impl Raw {
     }
 }
 
-/// Zero would have the kernel choose a table, and that of local addresses is not for this.
+/// Reads a table number. With zero the kernel would choose a table, and the table of local
+/// addresses is not allowed.
 fn table(number: i64) -> Result<u32, Error> {
     let valid = u32::try_from(number).ok().filter(|&table| !matches!(table, 0 | 255));
     valid.ok_or_else(|| {
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(config.gateway(IpFamily::V4), Some("10.0.0.1".parse().unwrap()));
         assert_eq!(config.gateway(IpFamily::V6), Some("fd00::1".parse().unwrap()));
         assert!(config.source_hints);
-        // Not looked at beside a table.
+        // Ignored if a table is configured.
         assert_eq!(
             check(r#"{"table": 5, "gateways": ["x"]}"#).unwrap().gateways,
             [] as [IpAddr; 0]

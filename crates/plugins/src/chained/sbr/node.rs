@@ -1,4 +1,4 @@
-//! What is in the container's namespace.
+//! The rules and routes of the container's namespace.
 
 use cni::{Error, code};
 use kernel::netns::Netns;
@@ -26,7 +26,7 @@ pub(super) struct State {
 }
 
 impl Node {
-    /// Looks at everything.
+    /// Reads everything.
     ///
     /// # Errors
     /// Code 7 in the reference's words if there is no such interface.
@@ -45,7 +45,7 @@ impl Node {
 }
 
 impl State {
-    /// Reads the rules and routes of a namespace. A family that is not there has none.
+    /// Reads the rules and routes of a namespace. A family that the kernel lacks has none.
     pub(super) fn read(socket: &mut RouteSocket) -> Result<Self, Error> {
         let mut state = Self::default();
         for family in FAMILIES {

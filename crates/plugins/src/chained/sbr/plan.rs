@@ -1,4 +1,4 @@
-//! Which tables, rules and routes. Looks at nothing, changes nothing.
+//! Plans tables, rules and routes. Reads nothing, changes nothing.
 
 use std::net::IpAddr;
 
@@ -13,9 +13,9 @@ use super::config::Config;
 use super::node::State;
 use crate::shared::steps::Step;
 
-/// The first table of ours, as the reference's.
+/// Our first table, the same as the reference's.
 pub(super) const FIRST_TABLE: u32 = 100;
-/// What the kernel keeps for itself: compat, default, main, local.
+/// The tables that the kernel reserves: compat, default, main, local.
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
 
 /// What ADD does.
@@ -60,8 +60,8 @@ pub(super) fn add(
     Plan { sources, steps }
 }
 
-/// Chooses the table of each address: the one given, the one that a rule already leads to, the one an earlier ADD chose,
-/// or the first that nobody uses.
+/// Chooses the table of each address: the configured one, the one that a rule already uses, the one
+/// that an earlier ADD chose, or the first unused one.
 fn sources(config: &Config, ips: &[IpConfig], state: &State, noted: &[Source]) -> Vec<Source> {
     let mut used: Vec<u32> = state.routes.iter().map(|route| route.table).collect();
     used.extend(state.rules.iter().filter_map(table_of));
@@ -80,7 +80,8 @@ fn sources(config: &Config, ips: &[IpConfig], state: &State, noted: &[Source]) -
     sources
 }
 
-/// Finds the table of an earlier ADD: a rule leads there, or the record says so and no other rule leads there now.
+/// Finds the table of an earlier ADD: a rule uses it, or the record names it and no other rule uses
+/// it now.
 fn earlier_table(address: IpAddr, state: &State, noted: &[Source]) -> Option<u32> {
     let ours = |rule: &&Rule| is_plain(rule) && rule.source == Some(IpNet::from(address));
     let tables = state.rules.iter().filter(ours).filter_map(table_of);
@@ -98,7 +99,7 @@ pub(super) fn table_of(rule: &Rule) -> Option<u32> {
     }
 }
 
-/// The rule for a source.
+/// Returns the rule for a source.
 pub(super) fn rule(source: &Source) -> Rule {
     Rule {
         source: Some(IpNet::from(source.address)),
@@ -106,18 +107,19 @@ pub(super) fn rule(source: &Source) -> Rule {
     }
 }
 
-/// Whether a rule looks at nothing but the source.
+/// Returns whether a rule matches only on the source.
 fn is_plain(rule: &Rule) -> bool {
     let Rule { destination, iifname, oifname, mark, invert, .. } = rule;
     destination.is_none() && iifname.is_none() && oifname.is_none() && mark.is_none() && !invert
 }
 
-/// Whether a rule that was found is this one; the kernel gives it a priority.
+/// Returns whether a rule that was found is this one; the kernel gives it a priority.
 pub(super) fn is_same_rule(found: &Rule, rule: &Rule) -> bool {
     is_plain(found) && found.source == rule.source && found.action == rule.action
 }
 
-/// Whether an earlier ADD put a route into its table. A hint may have changed its source since then.
+/// Returns whether an earlier ADD put a route into its table. A hint may have changed its source
+/// since then.
 fn is_there(route: &Route, state: &State) -> bool {
     let way =
         |route: &Route| (route.destination, route.gateway, route.oif, route.next_hops.clone());
@@ -127,7 +129,7 @@ fn is_there(route: &Route, state: &State) -> bool {
     })
 }
 
-/// The main table's routes by the interface alone.
+/// Returns the main table's routes that use only this interface.
 fn movable(oif: u32, state: &State) -> Vec<Route> {
     let by_link = |route: &&Route| {
         route.table == TABLE_MAIN
@@ -137,13 +139,13 @@ fn movable(oif: u32, state: &State) -> Vec<Route> {
     state.routes.iter().filter(by_link).cloned().collect()
 }
 
-/// Whether a route leads by this link and by no other.
+/// Returns whether a route uses this link and no other.
 pub(super) fn leaves_by(route: &Route, oif: u32) -> bool {
     route.oif == Some(oif)
         || !route.next_hops.is_empty() && route.next_hops.iter().all(|hop| hop.oif == Some(oif))
 }
 
-/// Plans what is in an address's table, and marks the routes of the main table that are there then.
+/// Plans the routes of an address's table, and marks the main table's routes that it then contains.
 fn table_routes(
     config: &Config,
     ips: &[IpConfig],
@@ -161,7 +163,7 @@ fn table_routes(
             continue;
         }
         if given.is_some() && route.is_default() {
-            // The gateway that was given stands in its place.
+            // The configured gateway replaces it.
             *moved = true;
         } else if belongs(route, ip) || is_nobodys(route, ip, ips) {
             *moved |= !is_link_local(route);
@@ -174,12 +176,13 @@ fn table_routes(
     {
         routes.push(default(gateway, ip, table, oif));
     }
-    // Gateways are looked for in the table itself.
+    // The kernel looks up gateways in the table itself.
     routes.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
     routes
 }
 
-/// A default route by a gateway. One outside the subnet is declared reachable on the link.
+/// Returns a default route by a gateway. A gateway outside the subnet is declared reachable on the
+/// link.
 pub(super) fn default(gateway: IpAddr, ip: &IpConfig, table: u32, oif: u32) -> Route {
     let anywhere = match gateway {
         IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
@@ -189,7 +192,8 @@ pub(super) fn default(gateway: IpAddr, ip: &IpConfig, table: u32, oif: u32) -> R
     Route { gateway: Some(gateway), oif: Some(oif), table, onlink: !near, ..Route::new(anywhere) }
 }
 
-/// Whether a route is an address's: its source or gateway is in the address's subnet, or it has neither.
+/// Returns whether a route belongs to an address: its source or gateway is in the address's subnet,
+/// or it has neither.
 fn belongs(route: &Route, ip: &IpConfig) -> bool {
     let near = |address: IpAddr| ip.address.contains(&address) || is_link_local_v6(address);
     let hops = route.next_hops.iter().filter_map(|hop| hop.gateway);
@@ -201,7 +205,8 @@ fn belongs(route: &Route, ip: &IpConfig) -> bool {
     }
 }
 
-/// Whether a route is no address's, and this is the first address of its family: it must be somewhere.
+/// Returns whether a route belongs to no address and this is the first address of its family: the
+/// route must go somewhere.
 fn is_nobodys(route: &Route, ip: &IpConfig, ips: &[IpConfig]) -> bool {
     let v4 = ip.address.addr().is_ipv4();
     let mut family = ips.iter().filter(|other| other.address.addr().is_ipv4() == v4);
@@ -209,12 +214,12 @@ fn is_nobodys(route: &Route, ip: &IpConfig, ips: &[IpConfig]) -> bool {
     first && !family.any(|other| belongs(route, other))
 }
 
-/// The link's own prefix is needed for neighbour discovery, whoever asks.
+/// Returns whether a route is the link's own prefix, which neighbour discovery always needs.
 fn is_link_local(route: &Route) -> bool {
     is_link_local_v6(route.destination.addr())
 }
 
-/// Puts a route into a table of ours.
+/// Adds a route to a table of ours.
 fn put(route: Route) -> Step {
     let back = Change::DelRoute(route.clone());
     let one_default = route.is_default() && route.next_hops.is_empty();
@@ -222,7 +227,7 @@ fn put(route: Route) -> Step {
     Step::new(change, back)
 }
 
-/// Takes a route that has moved from the main table. With hints those without a gateway stay.
+/// Removes a route that was moved from the main table. With hints, routes without a gateway stay.
 fn leave_main(config: &Config, route: Route) -> Option<Step> {
     let to_subnet = route.gateway.is_none() && route.next_hops.is_empty();
     if config.source_hints && to_subnet {
@@ -231,7 +236,7 @@ fn leave_main(config: &Config, route: Route) -> Option<Step> {
     Some(Step::new(Change::DelRoute(route.clone()), Change::AppendRoute(route)))
 }
 
-/// The main table's route to an address's subnet, with that address to send from.
+/// Returns the main table's route to an address's subnet, with that address as the source.
 pub(super) fn hint(ip: &IpConfig, oif: u32) -> Route {
     let v4 = ip.address.addr().is_ipv4();
     Route {
@@ -242,7 +247,7 @@ pub(super) fn hint(ip: &IpConfig, oif: u32) -> Route {
     }
 }
 
-/// Whether a route that was found is a hint.
+/// Returns whether a route that was found is a hint.
 pub(super) fn is_hint(found: &Route, hint: &Route) -> bool {
     found.table == TABLE_MAIN
         && found.destination == hint.destination
@@ -250,7 +255,7 @@ pub(super) fn is_hint(found: &Route, hint: &Route) -> bool {
         && found.source == hint.source
 }
 
-/// Puts a hint in the place of the route to the same subnet, if there is one.
+/// Replaces the route to the same subnet, if there is one, by a hint.
 fn replace(hint: Route, state: &State) -> Step {
     let before = state.routes.iter().find(|found| {
         found.table == TABLE_MAIN && found.destination == hint.destination && found.oif == hint.oif
@@ -325,7 +330,7 @@ mod tests {
                 delete route 172.16.0.0/12 via 192.0.2.1 on link 7
                 delete route fd00::/64 on link 7"#]],
         );
-        // Of a family without address nothing moves.
+        // Nothing moves in a family without an address.
         check(
             &Config { source_hints: true, ..Config::default() },
             &ips[1..],
@@ -359,7 +364,7 @@ mod tests {
         check(&Config { table: Some(150), ..Config::default() }, &ips, &state, expect![""]);
     }
 
-    /// Undone in reverse, the plan leaves what was.
+    /// Undone in reverse, the plan restores the previous state.
     #[test]
     fn every_step_can_be_undone() {
         let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", None)];

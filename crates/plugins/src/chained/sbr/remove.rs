@@ -15,7 +15,8 @@ use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, netns_lock};
 
-/// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
+/// Runs DEL. Needs only the attachment's key: if the namespace is gone, everything in it is gone
+/// too.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let key = call.attachment();
@@ -40,8 +41,8 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::forget(&index, key, NAME)
 }
 
-/// Finds out what ADD of the reference, or one whose record is lost, has made: by the addresses on the interface and
-/// those in the result.
+/// Finds what the reference's ADD, or one whose record is lost, has created: by the addresses on
+/// the interface and those in the result.
 fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error> {
     let ifname = call.ifname().as_str();
     let mut addresses: Vec<_> = match call.prev_result().ok().flatten() {
@@ -71,7 +72,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error>
     Ok(facts)
 }
 
-/// Removes our rules, then what the interface has in our tables.
+/// Removes our rules, then the interface's routes in our tables.
 fn take_down(socket: &mut RouteSocket, ifname: &IfName, facts: &Facts) -> Result<(), Error> {
     let mut failures = Failures::new();
     for source in &facts.sources {
@@ -94,7 +95,7 @@ fn empty(socket: &mut RouteSocket, source: &Source, oif: u32) -> Result<(), Erro
     let table = RouteFilter { family, table: Some(source.table), oif: None };
     let mut routes = socket.routes(table).map_err(kernel)?;
     routes.retain(|route| plan::leaves_by(route, oif));
-    // Those by a gateway first: they need the others.
+    // Routes with a gateway come first: they depend on the others.
     routes.sort_by_key(|route: &Route| route.gateway.is_none());
     routes.into_iter().try_for_each(|route| remove(socket, Change::DelRoute(route)))
 }
@@ -106,8 +107,8 @@ fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Error> {
     }
 }
 
-/// Runs GC: attachments of this network that are not valid, by their records. What is in a namespace that is gone has
-/// gone with it.
+/// Runs GC on attachments of this network that are not valid, by their records. If a namespace is
+/// gone, everything in it is gone too.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let (mut failures, census) = (Failures::new(), Census::new());

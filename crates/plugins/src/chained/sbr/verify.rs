@@ -11,8 +11,8 @@ use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, NO_PREVIOUS, Source, addresses};
 use crate::shared::{attachment, drift, identity, kernel_error as kernel};
 
-/// Runs CHECK: every address has its rule, and in the table it leads to its subnet and its gateway; nothing that was
-/// moved is in the main table.
+/// Runs CHECK: every address has its rule, and its table has the routes to its subnet and its
+/// gateway; the main table has none of the moved routes.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let result = call.require_prev_result(NO_PREVIOUS)?;
@@ -45,7 +45,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-/// Finds the table that packets from an address are sent to.
+/// Finds the table that packets from an address use.
 fn rule_of(
     config: &Config,
     node: &Node,
@@ -86,7 +86,7 @@ fn check_table(config: &Config, node: &Node, ip: &IpConfig, table: u32) -> Resul
     if let Some(gateway) = gateway.filter(|gateway| IpFamily::of(*gateway) == family) {
         let by_given = config.gateway(family).is_some();
         let default = own.iter().find(|route| route.is_default());
-        // A default route that the interface had before may lead elsewhere than the result's gateway.
+        // A default route that the interface had before may use another gateway than the result's.
         let good = default.is_some_and(|route| !by_given || route.gateway == Some(gateway));
         if !good {
             return Err(drift(format!(
@@ -110,7 +110,7 @@ fn check_table(config: &Config, node: &Node, ip: &IpConfig, table: u32) -> Resul
     Ok(())
 }
 
-/// Runs STATUS: whether the configuration makes sense and the kernel has rules.
+/// Runs STATUS: whether the configuration is valid and the kernel has rules.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     Config::of(call)?;
     let rules = RouteSocket::open().and_then(|mut socket| socket.rules(IpFamily::V4));

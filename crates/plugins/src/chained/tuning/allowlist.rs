@@ -7,20 +7,20 @@ use regex_lite::Regex;
 
 use crate::shared::shared_object::file_error;
 
-/// Patterns, one per line; a key that any of them matches anywhere may be set.
+/// Patterns, one per line; a key may be set if a pattern matches anywhere in it.
 ///
-/// They are written in Go's regular expressions. What Go has and this reader does not (`\pL`, `\Q…\E`) is
-/// an error, never a pattern that silently matches something else.
+/// They are Go regular expressions. Syntax that Go supports and this parser does not (`\pL`,
+/// `\Q…\E`) is an error, so no pattern silently matches something else.
 #[derive(Debug)]
 pub(super) struct Allowlist {
     patterns: Vec<Regex>,
 }
 
 impl Allowlist {
-    /// Reads the file; `None` when there is none, which allows everything.
+    /// Reads the file; `None` if there is none, which allows everything.
     ///
     /// # Errors
-    /// Code 105 when it cannot be read, code 7 when a line is no pattern.
+    /// Code 105 when it cannot be read, code 7 when a line is not a pattern.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, Error> {
         let bytes = state::read_optional(path).map_err(|error| file_error(&error))?;
         let Some(bytes) = bytes else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! What the link was before: the reference's file, so that either implementation's DEL can bring it back.
+//! The link's original values, in the reference's file: either implementation's DEL can restore
+//! them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::shared::shared_object::file_error;
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// The keys of the file, in the reference's order. Only what was changed is there.
+/// The keys of the file, in the reference's order. It has only the values that were changed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Raw {
@@ -29,12 +30,12 @@ struct Raw {
     tx_queue_length: Option<u32>,
 }
 
-/// Returns the file's place: `<dataDir>/<container ID>_<interface>.json`.
+/// Returns the file's path: `<dataDir>/<container ID>_<interface>.json`.
 pub(super) fn path(data_dir: &Path, key: &AttachmentKey) -> PathBuf {
     data_dir.join(format!("{}_{}.json", key.container_id, key.ifname))
 }
 
-/// Reads a backup; `None` when there is none. One that makes no sense is passed over with a warning.
+/// Reads a backup; `None` if there is none. An invalid one is skipped with a warning.
 pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues> {
     let parsed = match state::read_optional(path) {
         Ok(None) => return None,
@@ -62,7 +63,7 @@ pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Error> {
     written.map_err(|error| file_error(&error))
 }
 
-/// Removes a backup; one that is not there is fine.
+/// Removes a backup; a missing one is not an error.
 ///
 /// # Errors
 /// Code 105.

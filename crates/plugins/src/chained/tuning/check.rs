@@ -1,11 +1,11 @@
-//! What CHECK compares.
+//! Compares the present state with the configuration, for CHECK.
 
 use super::config::{Config, LinkValues};
 use super::plan::{LinkState, Saved, SysctlState};
 use super::sysctl::same_value;
 
-/// Names everything that is not as configured. What the configuration does not name is not looked at, and
-/// neither are sysctls that can only be written.
+/// Lists everything that is not as configured. Values that the configuration does not name are not
+/// compared, and neither are sysctls that can only be written.
 pub(super) fn drift(
     config: &Config,
     ifname: &str,

@@ -1,4 +1,4 @@
-//! What an administrator may ask of tuning, checked.
+//! The configuration of `tuning`, read and checked.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use super::sysctl::SysctlKey;
 use crate::shared::mac::parse_mac;
 
-/// Where the reference keeps its backups.
+/// The folder in which the reference keeps its backups.
 const DATA_DIR: &str = "/run/cni/tuning";
 
 /// The keys as written.
@@ -29,7 +29,8 @@ pub(super) struct Raw {
     tx_queue_length: Option<i64>,
     runtime_config: RawRuntime,
     args: RawArgs,
-    // Read by everyone, by nobody here: for the list of unknown keys.
+    // Every plugin has these keys. They are not used here, but are needed for the list of unknown
+    // keys.
     #[serde(rename = "cniVersion")]
     _cni_version: IgnoredAny,
     #[serde(rename = "name")]
@@ -54,7 +55,7 @@ struct RawArgs {
     cni: RawOverrides,
 }
 
-/// `args.cni`, where a key counts when it is there at all.
+/// `args.cni`, in which the mere presence of a key counts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RawOverrides {
@@ -67,8 +68,8 @@ struct RawOverrides {
     tx_queue_length: Option<i64>,
 }
 
-/// An object of sysctls in the order it was written. A key that is there twice is an error: the reference
-/// refuses it too, because which one would win is nobody's guess.
+/// An object of sysctls in the order in which it was written. A key that appears twice is an error,
+/// as with the reference: there is no rule for which value wins.
 #[derive(Debug, Default)]
 struct RawSysctls(Vec<(String, String)>);
 
@@ -97,14 +98,14 @@ impl<'de> Deserialize<'de> for RawSysctls {
 
 const DUPLICATE: &str = "duplicated sysctl keys are not allowed";
 
-/// A sysctl and the value it is to have.
+/// A sysctl and its wanted value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sysctl {
     pub(super) key: SysctlKey,
     pub(super) value: String,
 }
 
-/// What can be set on a link; `None` is left alone.
+/// The settable values of a link; `None` leaves a value alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LinkValues {
     pub(super) mac: Option<MacAddr>,
@@ -138,16 +139,16 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// What runtimes call a container's interface.
+/// The name that runtimes usually give a container's interface.
 const USUAL_IFNAME: &str = "eth0";
 
-/// What tuning is to do to one attachment.
+/// What `tuning` must do for one attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) data_dir: PathBuf,
-    /// In the order written: those of the configuration, then those that only `args.cni` has.
+    /// In the order written: those of the configuration, then those that are only in `args.cni`.
     pub(super) sysctls: Vec<Sysctl>,
-    /// `promisc` is on or nothing: the configuration's `false` is its default, too.
+    /// `promisc` is on or absent: `false` in the configuration is also its default.
     pub(super) link: LinkValues,
 }
 
@@ -157,14 +158,14 @@ impl Config {
     /// Precedence, last wins: configuration, `CNI_ARGS` `MAC`, `runtimeConfig.mac`, `args.cni`.
     ///
     /// # Errors
-    /// Code 4 for `CNI_ARGS`, code 6 for the document, code 7 for values that cannot be.
+    /// Code 4 for `CNI_ARGS`, code 6 for the document, code 7 for impossible values.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         let args = call.args(&["MAC"])?;
         Config::check(raw, args.get("MAC").unwrap_or_default(), call.ifname())
     }
 
-    /// Reads and checks it where there is no container: the interface has the name that most have.
+    /// Reads and checks the configuration without a container: the interface has the usual name.
     ///
     /// # Errors
     /// As [`Config::of`].
@@ -177,7 +178,7 @@ impl Config {
         let mac = [over.mac.as_deref(), Some(&runtime.mac), Some(mac_of_args), Some(&raw.mac)]
             .into_iter()
             .enumerate()
-            // An empty `args.cni.mac` counts: it takes the address back.
+            // An empty `args.cni.mac` counts: it cancels the address.
             .find_map(|(index, mac)| mac.filter(|mac| index == 0 || !mac.is_empty()))
             .filter(|mac| !mac.is_empty());
         let mtu = over.mtu.unwrap_or(raw.mtu);
@@ -201,8 +202,7 @@ impl Config {
     }
 }
 
-/// Reads where the backups are and nothing else, so that DEL works with a configuration that ADD would
-/// refuse.
+/// Reads only where the backups are, so that DEL works with a configuration that ADD would refuse.
 pub(super) fn read_data_dir(document: &[u8]) -> PathBuf {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]

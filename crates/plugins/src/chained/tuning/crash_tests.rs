@@ -1,4 +1,5 @@
-//! Every plan stopped at every step: undone it leaves nothing, and left as it is, DEL leaves nothing.
+//! Stops every plan at every step: the undo leaves nothing behind, and without the undo DEL leaves
+//! nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ struct World {
     record: Option<Saved>,
 }
 
-/// Takes steps on a world, failing at some.
+/// Applies steps to a world, and fails at some.
 struct Flaky<'w> {
     world: &'w mut World,
     taken: usize,
@@ -114,7 +115,7 @@ impl Apply for Flaky<'_> {
         let fails = self.fail_at == Some(self.taken);
         self.taken += 1;
         if fails {
-            // The kernel sets a link's values one after the other: a part of them may be set.
+            // The kernel sets a link's values one after the other: some of them may be set.
             if let Step::SetLink { ifindex, to } = step {
                 let to = LinkValues { mac: to.mac, mtu: to.mtu, ..LinkValues::default() };
                 self.world.take(&Step::SetLink { ifindex: *ifindex, to });
@@ -208,7 +209,7 @@ fn a_stop_at_any_step_is_cleaned_up_by_del() {
         take_down(&mut world);
         assert_eq!(world, World::fresh(), "stopped before step {stop} of DEL");
     }
-    // Stopped in ADD, and ADD called again: the originals are still known.
+    // Stopped in ADD, and ADD called again: the original values are still known.
     for stop in 0..=plan.forward.len() {
         let mut world = World::fresh();
         plan.forward[..stop].iter().for_each(|step| world.take(step));
@@ -243,7 +244,7 @@ fn a_backup_that_cannot_be_removed_stays_remembered() {
     let mut target = Flaky { world: &mut world, taken: 0, fail_at: Some(backup) };
     let failures = run_all(&steps, &mut target);
     assert!(matches!(failures[..], [(Step::SaveBackup { .. }, _)]), "{failures:?}");
-    // GC learns of it from the record alone.
+    // GC learns of it only from the record.
     assert!(world.backup.is_some() && world.record.is_some());
     take_down(&mut world);
     assert_eq!(world, World::fresh());

@@ -1,4 +1,4 @@
-//! The kernel and the files: what is there, and steps taken on it.
+//! The kernel and the files: reads them and applies steps.
 
 use std::path::PathBuf;
 
@@ -18,11 +18,12 @@ use crate::shared::shared_object::file_error;
 /// The plugin's name in the index.
 pub(super) const PLUGIN: &str = "tuning";
 
-/// What the names of a container's sysctls in the index begin with: this, its ID, a colon and the path.
+/// The prefix of the names of a container's sysctls in the index. The container's ID, a colon and
+/// the path follow.
 const CLAIM: &str = "sysctl:";
 
-/// One attachment's part of the node. Sysctls are those of the calling thread's namespace, the link is that of
-/// the namespace the socket was opened in.
+/// One attachment's part of the node. Sysctls are those of the calling thread's namespace; the link
+/// is in the namespace that the socket was opened in.
 pub(super) struct Node<'a> {
     call: &'a Call<'a>,
     index: Index,
@@ -30,12 +31,12 @@ pub(super) struct Node<'a> {
     boot_id: String,
     netns: Option<(PathBuf, Netns)>,
     netlink: Option<RouteSocket>,
-    /// What sysctls read as after they were written, where that is not what was written.
+    /// The values that sysctls had after they were written, if they differ from what was written.
     pub(super) became: Vec<(String, String)>,
 }
 
 impl<'a> Node<'a> {
-    /// Makes the attachment's view of the node, as yet without a namespace.
+    /// Creates the attachment's view of the node, without a namespace at first.
     pub(super) fn new(call: &'a Call<'a>, key: &AttachmentKey) -> Result<Self, Error> {
         let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
         Ok(Node {
@@ -49,12 +50,12 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Adds the container's namespace, which the calling thread is in.
+    /// Adds the container's namespace, which the calling thread has entered.
     pub(super) fn enter(&mut self, netns: &Netns, path: PathBuf) {
         self.netns = Some((path, netns.clone()));
     }
 
-    /// Reads what an earlier call remembered, and whether that is of `netns`.
+    /// Reads what an earlier call recorded, and whether that belongs to `netns`.
     pub(super) fn saved(&self) -> Option<(Saved, Record)> {
         let read = self.index.get(&self.key, PLUGIN);
         for damaged in &read.damaged {
@@ -70,7 +71,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Says whether a record is of this boot and of that namespace.
+    /// Reports whether a record is from this boot and of that namespace.
     pub(super) fn is_of(&self, record: &Record, netns: &Netns) -> bool {
         record.boot_id == self.boot_id
             && (record.netns_id.is_none() || record.noted().is_some_and(|noted| noted.is(netns)))
@@ -82,7 +83,8 @@ impl<'a> Node<'a> {
         self.netlink()?.link_by_name(ifname.as_str()).map_err(|error| kernel_error(&error))
     }
 
-    /// Finds the link whose values are saved: by its number, whatever the container calls it by now.
+    /// Finds the link whose values are saved: by its ifindex, whatever name the container has given
+    /// it.
     pub(super) fn saved_link(&mut self, ifindex: Option<u32>) -> Result<Option<Link>, Error> {
         match ifindex {
             Some(ifindex) => {
@@ -120,7 +122,8 @@ impl<'a> Node<'a> {
         self.index.put(&record).map_err(|error| file_error(&error))
     }
 
-    /// A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"), so its objects need no lock.
+    /// Claims a sysctl. A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"),
+    /// so its objects need no lock.
     fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Error> {
         let object = self.object(path);
         let new = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
@@ -133,7 +136,8 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Gives up a claim and returns what the sysctl was, if nobody else of the container has one.
+    /// Releases a claim and returns the sysctl's original value, if no other attachment of the
+    /// container claims it.
     fn release(&self, path: &str) -> Result<Option<String>, Error> {
         let object = self.object(path);
         let released =
@@ -185,7 +189,7 @@ impl Apply for Node<'_> {
     }
 }
 
-/// Lists who claims which sysctl, on the whole node.
+/// Lists which attachment claims which sysctl, on the whole node.
 pub(super) fn claims(index: &Index) -> Vec<(AttachmentKey, String)> {
     let mut claims = Vec::new();
     for object in index.objects().found {
@@ -221,7 +225,7 @@ pub(super) fn link_state(link: &Link) -> LinkState {
     }
 }
 
-/// Refuses what the link says it cannot do.
+/// Refuses values that the link does not support.
 pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
     let refuse = |msg: String| Err(Error::new(code::INVALID_CONFIG, msg));
     if config.link.mac.is_some() && link.mac.is_none() {
@@ -237,7 +241,8 @@ pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
     }
 }
 
-/// Reads the configuration's sysctls in the calling thread's namespace; `None` for what does not exist.
+/// Reads the configuration's sysctls in the calling thread's namespace; `None` for those that do
+/// not exist.
 pub(super) fn read_sysctls(
     sysctls: &[Sysctl],
     ifname: &IfName,
@@ -259,12 +264,13 @@ fn read_sysctl(key: &SysctlKey, ifname: &IfName) -> Result<Option<SysctlState>, 
     Ok(None)
 }
 
-/// Nothing cannot be written; a line with nothing on it empties lists such as `ip_local_reserved_ports`.
+/// Returns the text to write for a value. Writing zero bytes has no effect; an empty line empties
+/// lists such as `ip_local_reserved_ports`.
 fn as_written(value: &str) -> &str {
     if value.is_empty() { "\n" } else { value }
 }
 
-/// Writes a sysctl that may be gone with its interface.
+/// Writes a sysctl that may have been deleted with its interface.
 fn restore(path: &str, value: &str) -> Result<(), Error> {
     match name(path)?.write_if_different(as_written(value)) {
         Err(error) if !error.is_missing() => Err(kernel_error(&error)),
@@ -272,7 +278,8 @@ fn restore(path: &str, value: &str) -> Result<(), Error> {
     }
 }
 
-/// Some sysctls can only be written, such as `net.ipv4.route.flush`: reading them is refused.
+/// Returns whether the kernel refused to read a sysctl: some can only be written, such as
+/// `net.ipv4.route.flush`.
 fn is_refused(error: &SysctlError) -> bool {
     use std::io::ErrorKind::{InvalidInput, PermissionDenied};
     matches!(

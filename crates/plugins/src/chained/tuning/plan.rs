@@ -1,4 +1,4 @@
-//! What to do, in which order, and how to take it back: decided here, as data, before anything is touched.
+//! Decides what to do, in which order, and how to undo it, as data, before anything is changed.
 
 use std::path::PathBuf;
 
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 use super::config::{Config, LinkValues};
 use super::sysctl::{of_interface, same_value};
 
-/// What we remember of an attachment beside the reference's backup.
+/// What is recorded about an attachment besides the reference's backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Saved {
-    /// The link whose values the backup holds, or whose own sysctls were asked for.
+    /// The link whose values the backup holds, or whose own sysctls were configured.
     pub(super) ifindex: Option<u32>,
-    /// The backup, when there is one.
+    /// The backup, if there is one.
     pub(super) backup: Option<PathBuf>,
-    /// The sysctls that were asked for.
+    /// The sysctls that were configured.
     pub(super) sysctls: Vec<SavedSysctl>,
 }
 
 impl Saved {
-    /// The sysctls of which the container remembers what they were.
+    /// Returns the sysctls whose original values are kept with the container.
     pub(super) fn claimed(&self) -> impl Iterator<Item = &SavedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_none())
     }
 
-    /// The sysctls that are the interface's own.
+    /// Returns the sysctls that belong to the interface itself.
     pub(super) fn own(&self) -> impl Iterator<Item = &SavedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_some())
     }
 
-    /// Has the interface's own sysctls be those of its link under another name.
+    /// Moves the interface's own sysctls to another name of its link.
     pub(super) fn rename_own(&mut self, ifname: &str) {
         for own in self.sysctls.iter_mut().filter(|sysctl| sysctl.was.is_some()) {
             own.path = of_interface(&own.path, ifname);
@@ -40,55 +40,58 @@ impl Saved {
     }
 }
 
-/// A sysctl that an attachment asked for. What it was before is kept here if it is its own interface's, else with the container:
-/// several attachments of one container may ask for the same one.
+/// A sysctl that an attachment asked for. The original value of its own interface's sysctl is kept
+/// here. Any other is kept with the container: several attachments of one container may ask for the
+/// same sysctl.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedSysctl {
     /// Below `/proc/sys`.
     pub(super) path: String,
     /// The value that the configuration gave.
     pub(super) asked: String,
-    /// What the kernel made of it, where that reads differently: some sysctls sort or merge what is written.
+    /// The value that the kernel reports, if it differs: some sysctls sort or merge what is
+    /// written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) became: Option<String>,
-    /// What it was before, if it is the interface's own.
+    /// Its original value, if it is the interface's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<String>,
 }
 
-/// The link as it is.
+/// The link as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LinkState {
     pub(super) ifindex: u32,
-    /// Every value but an address that the link does not have.
+    /// Every value except an address that the link does not have.
     pub(super) values: LinkValues,
 }
 
-/// A sysctl as it is.
+/// A sysctl as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SysctlState {
     /// Below `/proc/sys`.
     pub(super) path: String,
-    /// `None` for one that can only be written.
+    /// `None` for a sysctl that can only be written.
     pub(super) value: Option<String>,
-    /// It is the attachment's own interface's.
+    /// Whether it belongs to the attachment's own interface.
     pub(super) own: bool,
 }
 
 /// What ADD found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Observed {
-    /// The container's link, when the configuration is about it.
+    /// The container's link, if the configuration concerns it.
     pub(super) link: Option<LinkState>,
-    /// The number of the container's link, when the configuration is about its own sysctls alone.
+    /// The ifindex of the container's link, if the configuration concerns only the link's own
+    /// sysctls.
     pub(super) own_link: Option<u32>,
-    /// One for each of the configuration's, in its order.
+    /// One for each sysctl of the configuration, in its order.
     pub(super) sysctls: Vec<SysctlState>,
-    /// The backup that is there.
+    /// The existing backup.
     pub(super) backup: Option<LinkValues>,
-    /// What an earlier ADD of the same attachment to the same namespace remembered.
+    /// What an earlier ADD of the same attachment to the same namespace recorded.
     pub(super) saved: Option<Saved>,
-    /// What an earlier ADD remembered of a namespace that is not this one.
+    /// What an earlier ADD recorded for another namespace.
     pub(super) stale: Option<Saved>,
 }
 
@@ -101,29 +104,29 @@ pub(super) enum Step {
     SaveBackup { path: PathBuf, values: Option<LinkValues> },
     /// Sets a link's values in one message.
     SetLink { ifindex: u32, to: LinkValues },
-    /// Notes that the attachment uses a sysctl and, unless that is known, what it was. Repeating changes
-    /// nothing.
+    /// Records that the attachment uses a sysctl and, unless it is already recorded, the original
+    /// value. Repeating it changes nothing.
     ClaimSysctl { path: String, was: Option<String> },
     /// Writes a sysctl.
     WriteSysctl { path: String, value: String },
-    /// Writes a sysctl, which may be gone with its interface.
+    /// Writes a sysctl, which may have been deleted with its interface.
     RestoreSysctl { path: String, value: String },
-    /// Gives up a claim; the last of a container's attachments to do so brings the sysctl back.
+    /// Releases a claim; the last of a container's attachments to do so restores the sysctl.
     ReleaseSysctl { path: String },
-    /// Gives up a claim and leaves the sysctl alone.
+    /// Releases a claim and leaves the sysctl alone.
     ForgetSysctl { path: String },
 }
 
-/// What ADD does and, if any of it fails, what takes it back.
+/// What ADD does and, if any of it fails, what undoes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) forward: Vec<Step>,
-    /// Run as a whole whichever step failed: bringing back what was not changed changes nothing.
+    /// All of them run, whichever step failed: restoring what was not changed has no effect.
     pub(super) back: Vec<Step>,
 }
 
-/// Plans ADD. Memory comes before change, so that whatever a crash leaves can be brought back by DEL; the
-/// link comes before sysctls, because setting its MTU resets the one of IPv6.
+/// Plans ADD. Records come before changes, so DEL can restore whatever a crash leaves. The link
+/// comes before sysctls, because setting its MTU resets the one of IPv6.
 pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) -> Plan {
     let mut plan = Plan { forward: Vec::new(), back: Vec::new() };
     let forget = observed.stale.iter().flat_map(Saved::claimed);
@@ -153,7 +156,7 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) ->
         let claims = with_the_container.contains(&now.path);
         let claimed = earlier.is_some_and(|saved| saved.claimed().any(|s| s.path == now.path));
         if claims {
-            // Again, too: a crash may have come between our record and the claim.
+            // Done even if it is recorded: a crash may have come between our record and the claim.
             plan.forward.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
         }
         if now.value.as_ref().is_none_or(|value| !same_value(value, &wanted.value)) {
@@ -173,26 +176,27 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) ->
     plan
 }
 
-/// What is left of an attachment when DEL or GC comes.
+/// What remains of an attachment for DEL or GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Remains {
-    /// The backup's place, whether there is a file or not; `None` when it is not the attachment's to remove.
+    /// The backup's path, whether or not the file exists; `None` if it is not the attachment's to
+    /// remove.
     pub(super) backup_path: Option<PathBuf>,
     pub(super) backup: Option<LinkValues>,
     pub(super) saved: Option<Saved>,
-    /// The container's namespace is there and the one that ADD saw.
+    /// Whether the container's namespace exists and is the one that ADD saw.
     pub(super) namespace: bool,
     /// The link in it whose values the backup holds.
     pub(super) link: Option<LinkState>,
 }
 
-/// Plans DEL: everything comes back that is still there, and nothing is remembered.
+/// Plans DEL: everything that still exists is restored, and no record stays.
 pub(super) fn del(remains: &Remains) -> Vec<Step> {
     let mut steps = Vec::new();
     let saved_ifindex = remains.saved.as_ref().and_then(|saved| saved.ifindex);
     if let Some((backup, link)) = remains.backup.zip(remains.link)
         && remains.namespace
-        // Another link may have taken the name since.
+        // Another link may have this name by now.
         && saved_ifindex.is_none_or(|ifindex| ifindex == link.ifindex)
     {
         let to = backup.where_different(&link.values);
@@ -215,7 +219,7 @@ pub(super) fn del(remains: &Remains) -> Vec<Step> {
     steps
 }
 
-/// Returns what the backup must say: of each value that is wanted, what it was before the first ADD.
+/// Returns the values for the backup: for each wanted value, what it was before the first ADD.
 fn originals(wanted: &LinkValues, link: LinkState, observed: &Observed) -> LinkValues {
     let now = link.values.only_keys_of(wanted);
     let Some(backup) = observed.backup.filter(|_| observed.stale.is_none()) else { return now };
@@ -223,8 +227,8 @@ fn originals(wanted: &LinkValues, link: LinkState, observed: &Observed) -> LinkV
         Some(saved) if saved.ifindex == Some(link.ifindex) => backup.or(&now),
         // Our record says that the backup is of a link that is gone.
         Some(Saved { ifindex: Some(_), .. }) => now,
-        // A backup of the reference's, perhaps of a container that had the same ID: what it says is believed
-        // of values that are as wanted already, because then somebody has set them.
+        // A backup of the reference's, perhaps of a container that had the same ID. It is trusted
+        // for values that are already as wanted, because then someone has set them.
         _ => backup.only_keys_of(&wanted.where_same(&link.values)).or(&now),
     }
 }
@@ -275,19 +279,19 @@ impl Step {
     }
 }
 
-/// Takes steps; behind it is the kernel or, in tests, a model of it.
+/// Applies steps, to the kernel or, in tests, to a model of it.
 pub(super) trait Apply {
-    /// Takes one step.
+    /// Applies one step.
     ///
     /// # Errors
-    /// The step may have been taken in part.
+    /// The step may have been applied in part.
     fn apply(&mut self, step: &Step) -> Result<(), Error>;
 }
 
-/// Takes all steps of a plan, or, when one fails, brings everything back.
+/// Applies all steps of a plan; if one fails, restores everything.
 ///
 /// # Errors
-/// The failure, with whatever could not be brought back in its details.
+/// The failure, with whatever could not be restored in its details.
 pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
     plan.forward.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
         run_all(&plan.back, target).into_iter().fold(cause, |cause, (step, error)| {
@@ -296,15 +300,15 @@ pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
     })
 }
 
-/// Takes every step that does not depend on one that failed: what a link was stays remembered until the link
-/// is what it was. Returns the failures.
+/// Applies every step that does not depend on a failed one: a link's original values stay recorded
+/// until the link has them again. Returns the failures.
 pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Error)> {
     let mut failures: Vec<(&Step, Error)> = Vec::new();
     for step in steps {
         let keeps = |(failed, error): &(&Step, Error)| match failed {
-            // A backup that is still there is found by the record alone.
+            // Only the record leads to a backup that still exists.
             Step::SetLink { .. } | Step::SaveBackup { .. } => true,
-            // Our own files: a claim that is not given up is found by the record alone.
+            // Our own files: only the record leads to a claim that is not released.
             Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code == codes::STATE,
             _ => false,
         };
@@ -338,22 +342,22 @@ macro_rules! each_value {
 }
 
 impl LinkValues {
-    /// Keeps the values that `other` has, too.
+    /// Keeps only the values that `other` has too.
     fn only_keys_of(&self, other: &LinkValues) -> LinkValues {
         each_value!(self, other, |a, b| b.and(a))
     }
 
-    /// Keeps the values that `other` does not have or has differently.
+    /// Keeps the values that `other` lacks or that differ there.
     fn where_different(&self, other: &LinkValues) -> LinkValues {
         each_value!(self, other, |a, b| a.filter(|_| a != b))
     }
 
-    /// Keeps the values that `other` has as they are here.
+    /// Keeps the values that are the same in `other`.
     fn where_same(&self, other: &LinkValues) -> LinkValues {
         each_value!(self, other, |a, b| a.filter(|_| a == b))
     }
 
-    /// Takes the values of `other` where there are none.
+    /// Fills missing values from `other`.
     fn or(&self, other: &LinkValues) -> LinkValues {
         each_value!(self, other, |a, b| a.or(b))
     }

@@ -2,16 +2,16 @@
 
 use cni::{Error, IfName, code};
 
-/// What stands for the interface's name in a key.
+/// The placeholder for the interface's name in a key.
 const PLACEHOLDER: &str = "IFNAME";
 
 /// A sysctl of a network namespace: its path below `/proc/sys` begins with `net/` and stays there.
 ///
-/// The reference takes every dot for a separator, so `net.ipv4.conf.IFNAME.arp_notify` works with any
-/// interface but `net.ipv4.conf.eth0.100.arp_notify` cannot mean `eth0.100`. As an addition, a key with both
-/// separators may be read as `man 8 sysctl` does (the first separator decides, the other is literal), when
-/// the file that the reference would mean does not exist: `net/ipv4/conf/eth0.100/arp_notify` and
-/// `net.ipv4.conf.eth0/100.arp_notify`.
+/// The reference treats every dot as a separator, so `net.ipv4.conf.IFNAME.arp_notify` works with
+/// any interface, but `net.ipv4.conf.eth0.100.arp_notify` cannot mean `eth0.100`. As an addition, a
+/// key with both separators may be read as `man 8 sysctl` does (the first separator decides, the
+/// other is literal), if the file that the reference would mean does not exist:
+/// `net/ipv4/conf/eth0.100/arp_notify` and `net.ipv4.conf.eth0/100.arp_notify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SysctlKey {
     written: String,
@@ -20,7 +20,8 @@ pub(super) struct SysctlKey {
 }
 
 impl SysctlKey {
-    /// Reads a key; the first `IFNAME` in it becomes the interface's name, whose dots stay what they are.
+    /// Reads a key; the first `IFNAME` in it becomes the interface's name, and dots in that name
+    /// stay.
     ///
     /// # Errors
     /// Code 7, `invalid net sysctl key: "…"`, when the path would not be below `net/`.
@@ -45,7 +46,7 @@ impl SysctlKey {
         Ok(SysctlKey { written: written.to_owned(), path, alternative })
     }
 
-    /// Returns the key as the configuration has it.
+    /// Returns the key as configured.
     pub(super) fn written(&self) -> &str {
         &self.written
     }
@@ -55,7 +56,7 @@ impl SysctlKey {
         &self.path
     }
 
-    /// Returns the path to use when there is nothing at [`SysctlKey::path`].
+    /// Returns the path to use if nothing exists at [`SysctlKey::path`].
     pub(super) fn alternative(&self) -> Option<&str> {
         self.alternative.as_deref()
     }
@@ -79,7 +80,8 @@ fn below_net(path: &str) -> Option<String> {
     (inside && path.split('/').all(plain)).then(|| path.to_owned())
 }
 
-/// Says whether a path is an interface's own: `net/ipv4/conf/eth0/…`, `net/ipv6/neigh/eth0/…`.
+/// Reports whether a path belongs to an interface itself: `net/ipv4/conf/eth0/…`,
+/// `net/ipv6/neigh/eth0/…`.
 pub(super) fn is_of_interface(path: &str, ifname: &IfName) -> bool {
     let mut parts = path.split('/').skip(2);
     matches!(parts.next(), Some("conf" | "neigh"))
@@ -96,8 +98,8 @@ pub(super) fn of_interface(path: &str, ifname: &str) -> String {
     parts.join("/")
 }
 
-/// Says whether two values of a sysctl are the same: the kernel separates with tabs what people separate
-/// with spaces.
+/// Reports whether two values of a sysctl are equal: the kernel separates with tabs what people
+/// separate with spaces.
 pub(super) fn same_value(a: &str, b: &str) -> bool {
     a.split_whitespace().eq(b.split_whitespace())
 }

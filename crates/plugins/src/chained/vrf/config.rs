@@ -1,4 +1,4 @@
-//! What an administrator may ask of `vrf`, checked.
+//! The configuration of `vrf`, read and checked.
 
 use cni::{Error, IfName, code};
 use cni_plugin::Call;
@@ -20,12 +20,12 @@ pub(super) struct Raw {
     table: i64,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     /// The VRF's name.
     pub(super) vrf: String,
-    /// Its table; `None`: one that nothing uses.
+    /// Its table; `None` means one that nothing uses.
     pub(super) table: Option<u32>,
 }
 

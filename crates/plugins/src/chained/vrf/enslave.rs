@@ -1,4 +1,4 @@
-//! ADD: an interface moves into a VRF and keeps what it had.
+//! Runs ADD: an interface moves into a VRF and keeps what it had.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,33 +21,34 @@ use super::{Facts, node};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
 
-/// How long the kernel may take to make an IPv6 address usable in its new table: as the reference.
+/// How long the kernel may take to make an IPv6 address usable in its new table: as with the
+/// reference.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// The pause between looks.
+/// The pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What is to be done, and what there is to lose.
+/// What must be done, and what could be lost.
 #[derive(Debug)]
 pub(super) struct Plan {
     netns: Netns,
     socket: RouteSocket,
     link: Link,
-    /// The VRF, if it is there.
+    /// The VRF, if it exists.
     vrf: Option<Link>,
     name: String,
     table: u32,
-    /// Its hardware address; none where the kernel told none.
+    /// Its hardware address, if the kernel reported one.
     mac: Option<MacAddr>,
     alias: String,
     addresses: Vec<IpNet>,
     routes: Vec<Route>,
     /// The sysctl that keeps IPv6 addresses, if there are any to keep.
     keep_addr_on_down: Option<String>,
-    /// It has moved already, and may lack what it had: an ADD was killed.
+    /// It has moved already, and what it had may be missing: an ADD was killed.
     halfway: bool,
 }
 
-/// Looks at everything and refuses what cannot be. `earlier` is what an ADD before this one has written down.
+/// Reads everything and refuses what is impossible. `earlier` is what a previous ADD has recorded.
 pub(super) fn look(
     netns: &Netns,
     key: &AttachmentKey,
@@ -85,7 +86,7 @@ pub(super) fn look(
     }
     let table = match vrf.as_ref().and_then(|vrf| vrf.vrf_table).or(config.table) {
         Some(table) => table,
-        // One that somebody removed comes back with what it had.
+        // A VRF that someone removed is created again with its old table.
         None => node::free_table(&mut socket, earlier.table)?,
     };
     let mac = match &vrf {
@@ -124,29 +125,31 @@ pub(super) fn look(
 }
 
 impl Plan {
-    /// The VRF's table.
+    /// Returns the VRF's table.
     pub(super) fn table(&self) -> u32 {
         self.table
     }
 
-    /// The interface's number.
+    /// Returns the interface's ifindex.
     pub(super) fn ifindex(&self) -> u32 {
         self.link.index
     }
 
-    /// The VRF's hardware address, as text.
+    /// Returns the VRF's hardware address, as text.
     pub(super) fn mac(&self) -> Option<String> {
         self.mac.map(|mac| mac.to_string())
     }
 
-    /// What is to be written down before anything is lost; `None` where the interface is in its VRF and has everything.
+    /// Returns what must be recorded before anything is lost; `None` if the interface is in its VRF
+    /// and has everything.
     pub(super) fn moving(&self) -> Option<Moving> {
         let is_there = self.link.master.is_some() && !self.halfway;
         let (addresses, keep) = (self.addresses.clone(), self.keep_addr_on_down.clone());
         (!is_there).then(|| Moving::new(self.link.index, addresses, &self.routes, keep))
     }
 
-    /// Makes the VRF if it is missing and moves the interface; on failure everything is as before.
+    /// Creates the VRF if it is missing and moves the interface; on failure everything is as
+    /// before.
     pub(super) fn carry_out(mut self) -> Result<(), Error> {
         let made = match &self.vrf {
             Some(vrf) if vrf.up() => None,
@@ -196,7 +199,7 @@ impl Plan {
         let table = self.table;
         let wanted: Vec<Route> = self.routes.iter().map(|route| moved(route, table)).collect();
         self.give_routes(&wanted)?;
-        // For each address the kernel makes a route to its subnet, also where somebody had taken it away.
+        // The kernel creates a route to the subnet of each address, even if someone had removed it.
         for route in node::routes_of(&mut self.socket, self.link.index)? {
             let by_kernel = route.protocol == Some(RouteProtocol::KERNEL) && route.table == table;
             if by_kernel && !wanted.iter().any(|wanted| is_same_way(wanted, &route)) {
@@ -206,7 +209,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes the interface out again and gives it back what it had.
+    /// Takes the interface out again and restores what it had.
     fn move_back(&mut self, cause: Error) -> Error {
         let routes = self.routes.clone();
         let mut failures = Failures::new();
@@ -219,7 +222,8 @@ impl Plan {
         }
     }
 
-    /// Moves the interface. The kernel takes it down and up again for that; IPv6 addresses stay if told so.
+    /// Moves the interface. The kernel sets it down and up again for that; IPv6 addresses stay if
+    /// the sysctl says so.
     fn set_master(&mut self, master: Option<u32>) -> Result<(), Error> {
         let set = LinkSet { master: Some(master), ..LinkSet::default() };
         let change = Change::SetLink { ifindex: self.link.index, set };
@@ -242,11 +246,11 @@ impl Plan {
         })
     }
 
-    /// Gives the interface the IPv6 addresses back that it has lost all the same.
+    /// Restores the IPv6 addresses that the interface has lost all the same.
     fn give_addresses(&mut self) -> Result<(), Error> {
         let left = node::addresses_v6(&mut self.socket, self.link.index)?;
         for &address in self.addresses.iter().filter(|wanted| !left.contains(wanted)) {
-            // Nobody else has come to hold it meanwhile.
+            // No other host has come to hold it meanwhile.
             let options = AddressOptions { nodad: true, ..AddressOptions::default() };
             let change = Change::AddAddress { ifindex: self.link.index, address, options };
             self.socket.apply_one(&change).map_err(kernel)?;
@@ -254,7 +258,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Waits until the VRF's table knows the IPv6 addresses as the host's own; the kernel does that later.
+    /// Waits until the VRF's table has the IPv6 addresses as the host's own; the kernel adds them
+    /// later.
     fn wait_for_addresses(&mut self) -> Result<(), Error> {
         if self.addresses.is_empty() || !self.link.up() {
             return Ok(());
@@ -281,7 +286,7 @@ impl Plan {
         }
     }
 
-    /// Makes the routes that are not there, those to the link's own subnets first.
+    /// Creates the missing routes, those to the link's own subnets first.
     fn give_routes(&mut self, wanted: &[Route]) -> Result<(), Error> {
         let found = node::routes_of(&mut self.socket, self.link.index)?;
         let mut missing: Vec<&Route> = wanted
@@ -295,7 +300,7 @@ impl Plan {
                 match self.socket.apply_one(&Change::AppendRoute(route.clone())) {
                     Ok(()) => break,
                     Err(error) if error.is_exists() => break,
-                    // The gateway's subnet, or the source address, may not be there yet.
+                    // The gateway's subnet, or the source address, may still be missing.
                     Err(error) if is_too_early(&error) && Instant::now() < deadline => {
                         thread::sleep(POLL_INTERVAL);
                     }
@@ -312,13 +317,14 @@ fn is_too_early(error: &kernel::NetlinkError) -> bool {
     error.errno().is_some_and(|errno| EARLY.contains(&errno))
 }
 
-/// The route as it is in the VRF: from the main table into the VRF's, those of other tables as they were.
+/// Returns the route as it is in the VRF: main table routes move to the VRF's table, those of other
+/// tables stay.
 fn moved(route: &Route, table: u32) -> Route {
     let table = if route.table == TABLE_MAIN { table } else { route.table };
     Route { table, ..route.clone() }
 }
 
-/// Whether two routes lead the same way; the kernel may have written one of them.
+/// Returns whether two routes are equivalent; the kernel may have written one of them.
 pub(super) fn is_same_way(a: &Route, b: &Route) -> bool {
     let way = |route: &Route| {
         (route.table, route.destination, route.gateway, route.priority, route.next_hops.clone())

@@ -1,5 +1,5 @@
-//! What an interface had before it moved into a VRF, written down until it has it again: an ADD that is killed in between
-//! is completed by the next.
+//! What an interface had before it moved into a VRF. It stays in the record until the interface has
+//! it again, so the next ADD completes one that was killed in between.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use ipnet::IpNet;
 use kernel::route::{NextHop, Route, RouteProtocol, Scope};
 use serde::{Deserialize, Serialize};
 
-/// What the kernel takes from an interface that moves.
+/// What the kernel removes from an interface that moves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Moving {
-    /// The interface's number.
+    /// The interface's ifindex.
     pub(super) ifindex: u32,
     /// Its IPv6 addresses.
     pub(super) addresses: Vec<IpNet>,
-    /// Its sysctl `keep_addr_on_down`, which is different for a moment.
+    /// Its sysctl `keep_addr_on_down`, which ADD changes for a moment.
     pub(super) keep_addr_on_down: Option<String>,
     routes: Vec<Saved>,
 }
@@ -49,7 +49,7 @@ impl Moving {
         Self { ifindex, addresses, keep_addr_on_down, routes }
     }
 
-    /// The unicast routes that lead by the interface.
+    /// Returns the unicast routes that use the interface.
     pub(super) fn routes(&self) -> Vec<Route> {
         self.routes.iter().map(Saved::route).collect()
     }

@@ -1,4 +1,4 @@
-//! What is in the container's namespace.
+//! The links, addresses and routes of the container's namespace.
 
 use cni::{Error, code};
 use cni_plugin::codes;
@@ -14,11 +14,11 @@ use crate::shared::kernel_error as kernel;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
-/// What the kernel keeps for itself: compat, default, main, local.
+/// The tables that the kernel reserves: compat, default, main, local.
 const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
 
-/// Lists the routes of both families that lead by a link, but for those the kernel makes by itself for the host's own
-/// addresses and for multicast.
+/// Lists the routes of both families that use a link, except those that the kernel itself creates
+/// for the host's own addresses and for multicast.
 pub(super) fn routes_of(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Route>, Error> {
     let mut routes = Vec::new();
     for family in FAMILIES {
@@ -34,13 +34,14 @@ pub(super) fn routes_of(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Ro
     Ok(routes)
 }
 
-/// The prefix of a link's own IPv6 addresses comes and goes with it.
+/// Returns whether a route is the prefix of a link's own IPv6 addresses, which comes and goes with
+/// the link.
 fn is_link_local(route: &Route) -> bool {
     let to = route.destination.addr();
     is_link_local_v6(to) || (to.is_ipv6() && to.is_multicast())
 }
 
-/// Lists the IPv6 addresses that somebody gave a link.
+/// Lists the IPv6 addresses that were added to a link.
 pub(super) fn addresses_v6(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
     let mut addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
     addresses.retain(|found| match found.address.addr() {
@@ -50,7 +51,7 @@ pub(super) fn addresses_v6(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec
     Ok(addresses.into_iter().map(|found| found.address).collect())
 }
 
-/// Works with a link's sysctl that says whether IPv6 addresses stay when the link goes down.
+/// Runs work with the sysctl of a link that keeps IPv6 addresses when the link goes down.
 pub(super) fn with_keep_addr_on_down<T: Send>(
     netns: &Netns,
     ifname: &str,
@@ -63,7 +64,8 @@ pub(super) fn with_keep_addr_on_down<T: Send>(
         .map_err(refused)
 }
 
-/// Finds a table that no VRF, rule or route uses and that is not the kernel's: the preferred one, or the lowest.
+/// Finds a table that no VRF, rule or route uses and that is not the kernel's: the preferred one,
+/// or the lowest.
 pub(super) fn free_table(socket: &mut RouteSocket, preferred: Option<u32>) -> Result<u32, Error> {
     let links = socket.links().map_err(kernel)?;
     let mut used: Vec<u32> = links.iter().filter_map(|link| link.vrf_table).collect();
@@ -83,7 +85,7 @@ pub(super) fn free_table(socket: &mut RouteSocket, preferred: Option<u32>) -> Re
     Ok(preferred.into_iter().chain(1..).find(is_free).unwrap_or(u32::MAX))
 }
 
-/// Whether a link is a VRF that we made, by its mark.
+/// Returns whether a link is a VRF that we created, by its mark.
 pub(super) fn is_ours(vrf: &Link) -> bool {
     vrf.alias.as_deref().is_some_and(|alias| alias.starts_with(crate::shared::owner::PREFIX))
 }

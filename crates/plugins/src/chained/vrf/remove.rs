@@ -13,7 +13,8 @@ use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, netns_lock};
 
-/// Runs DEL. Needs nothing but the attachment's key: a namespace that is gone has taken everything along.
+/// Runs DEL. Needs only the attachment's key: if the namespace is gone, everything in it is gone
+/// too.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let key = call.attachment();
@@ -25,7 +26,8 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
         (None, None) => None,
     };
     if let Some(netns) = netns {
-        // Nothing of ours is known: what the reference made goes as the reference takes it away.
+        // There is no record of ours: DEL removes what the reference created in the reference's
+        // way.
         let configured = || Config::of(call).ok().map(|config| config.vrf);
         let vrf = facts.as_ref().map(|facts| facts.vrf.clone()).or_else(configured);
         take_down(&netns, call.ifname(), vrf.as_deref(), facts.as_ref())?;
@@ -33,8 +35,9 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::forget(&index, key, NAME)
 }
 
-/// Takes the interface out of its VRF, if both are there, and removes the VRF with its last interface if we made it. One
-/// without our mark is only removed where nothing shows that somebody else made it: there is no record of ours.
+/// Takes the interface out of its VRF, if both exist, and removes the VRF with its last interface
+/// if we created it. A VRF without our mark is removed only if we have no record of it: otherwise
+/// the missing mark shows that someone else created it.
 fn take_down(
     netns: &Netns,
     ifname: &IfName,
@@ -44,7 +47,7 @@ fn take_down(
     let _lock = netns_lock::lock(netns)?;
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let link = socket.link_by_name(ifname.as_str()).map_err(kernel)?;
-    // An ADD was killed that had told the kernel to keep addresses.
+    // An ADD was killed after it had set the sysctl that keeps addresses.
     let moving = facts.and_then(|facts| facts.moving.as_ref());
     let moving = moving.filter(|moving| link.as_ref().is_some_and(|l| l.index == moving.ifindex));
     if let Some(before) = moving.and_then(|moving| moving.keep_addr_on_down.as_deref()) {
@@ -67,7 +70,7 @@ fn take_down(
     Ok(())
 }
 
-/// Finds the VRF by its name, or as what the interface belongs to.
+/// Finds the VRF by its name, or as the master of the interface.
 fn find_vrf(
     socket: &mut RouteSocket,
     name: Option<&str>,
@@ -81,7 +84,7 @@ fn find_vrf(
     Ok(found.filter(|found| found.vrf_table.is_some()))
 }
 
-/// Runs GC: attachments of this network that are not valid, by their records.
+/// Runs GC on attachments of this network that are not valid, by their records.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let (mut failures, census) = (Failures::new(), Census::new());

@@ -9,7 +9,7 @@ use super::config::Config;
 use super::{NAME, NO_PREVIOUS, node};
 use crate::shared::{container, drift, identity, kernel_error as kernel, trial};
 
-/// Which table STATUS tries; nothing else is in that namespace.
+/// The table that STATUS tries; its namespace contains nothing else.
 const TRIAL_TABLE: u32 = 10;
 
 /// Runs CHECK: the VRF, the interface in it, and its addresses and routes.
@@ -43,7 +43,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
     let ips: Vec<_> = result.container_ips(ifname).collect();
     container::check(&mut socket, link.index, ifname, &ips, &result.routes)?;
-    // What ADD moved, and not what somebody after us added: CNI 1.1.0 §2 "CHECK".
+    // What ADD moved, and not what someone added after us: CNI 1.1.0 §2 "CHECK".
     let moved = |to: &IpNet| {
         result.routes.iter().any(|route| route.dst.trunc() == *to)
             || ips.iter().any(|ip| ip.address.trunc() == *to)
@@ -56,8 +56,8 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-/// Runs STATUS: whether the configuration makes sense, and whether the kernel has VRFs. That is tried in a namespace of
-/// its own, which goes at once.
+/// Runs STATUS: whether the configuration is valid, and whether the kernel has VRFs. STATUS tries
+/// that in a namespace of its own, which is deleted at once.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     Config::of(call)?;
     trial::in_fresh_netns(|socket| {

@@ -1,6 +1,8 @@
-//! The bridge itself: an object shared by attachments, made by the first and removed by the last.
+//! The bridge itself: an object that attachments share. The first one creates it and the last one
+//! removes it.
 //!
-//! What is changed of a bridge that somebody else made is noted before, and put back by the last.
+//! If someone else created the bridge, every change of it is recorded first, and the last
+//! attachment undoes it.
 
 use std::collections::BTreeMap;
 
@@ -20,42 +22,49 @@ use crate::shared::repair::Repair;
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use crate::shared::{advertisements, owner};
 
-/// What we changed to make the bridge serve, kept until the last attachment leaves.
+/// What we changed so that the bridge can serve, kept until the last attachment leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Made {
     /// We created the bridge.
     created: bool,
-    /// The hardware address it was created with. The kernel takes a link's alias only once the link is there, so an
-    /// ADD that is killed in between leaves a bridge that this alone shows to be ours.
+    /// The hardware address with which it was created. The kernel sets a link's alias only once the
+    /// link exists. If an ADD is killed in between, only this address shows that the bridge is
+    /// ours.
     #[serde(skip_serializing_if = "String::is_empty")]
     mac: String,
-    /// The hardware addresses of bridges that we created under this name before, and that somebody renamed.
+    /// The hardware addresses of bridges that we created earlier under this name and that someone
+    /// renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
     /// Addresses we added.
     addresses: Vec<IpNet>,
     /// Links that carry VLAN gateways.
     pub(super) vlan_links: Vec<String>,
-    /// The MTU that a configuration asked for; without, it is the kernel's to choose: the least of the ports'.
+    /// The MTU that a configuration asked for. Without it the kernel chooses: the lowest of the
+    /// ports'.
     #[serde(skip_serializing_if = "Option::is_none")]
     mtu: Option<u32>,
-    /// Links that were there before and took router advertisements, and the value of their switch (`accept_ra`).
+    /// Links that existed before and accepted router advertisements, with the value of their sysctl
+    /// `accept_ra`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     took_advertisements: BTreeMap<String, String>,
-    /// The bridge learnt from link-local frames before we switched that off ([`learns_past_filters`]).
+    /// The bridge learned from link-local frames before we switched that off
+    /// ([`learns_past_filters`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     learnt_past_filters: bool,
-    /// The number of a bridge that somebody else made, which stays when he renames it. One of ours is known by its mark.
+    /// The ifindex of a bridge that someone else created; it stays when the bridge is renamed. One
+    /// of ours is known by its mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
-    /// What we changed of bridges of somebody else's that had this name before, and that he renamed.
+    /// What we changed on foreign bridges that had this name before and were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     renamed: Vec<Made>,
 }
 
 impl Made {
-    /// Takes what was noted of the bridge that had the name before along, for the last attachment to put back.
+    /// Carries over what was recorded for the bridge that had this name before, so that the last
+    /// attachment undoes it.
     fn after(before: Made, new: Made) -> Made {
         let Made { mut earlier, mut renamed, .. } = before.clone();
         if !before.mac.is_empty() {
@@ -72,10 +81,10 @@ pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
-/// Looks at the bridge without changing anything.
+/// Reads the bridge without changing anything.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else, 7 when it is not the bridge's own.
+/// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
 pub(super) fn observe(host: &mut RouteSocket, config: &Config) -> Result<(), Error> {
     match host.link_by_name(config.bridge.as_str()).map_err(kernel)? {
         Some(link) => require_bridge(&link, config),
@@ -97,10 +106,11 @@ fn require_bridge(link: &Link, config: &Config) -> Result<(), Error> {
         .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
-/// Makes the bridge if need be and holds it for the attachment.
+/// Creates the bridge if necessary and holds it for the attachment.
 ///
 /// # Errors
-/// Code 100 with the kernel's words, 108 for something foreign in the way, 11 when the lock is not to be had.
+/// Code 100 with the kernel's words, 108 when something foreign is in the way, 11 when the lock
+/// cannot be taken in time.
 pub(super) fn ensure(
     host: &mut RouteSocket,
     index: &Index,
@@ -137,13 +147,14 @@ pub(super) fn ensure(
             link
         }
         None => {
-            // A bridge without an address of its own takes the lowest of its ports', and changes with them.
+            // A bridge without an address of its own takes the lowest of its ports', which changes
+            // with the ports.
             let mac = MacAddr::random();
             let made = Made {
                 created: true,
                 mac: mac.to_string(),
                 mtu: config.mtu,
-                // Should it have to stay, for ports of others.
+                // In case it must stay, for foreign ports.
                 learnt_past_filters: config.check_spoofing,
                 ..Made::default()
             };
@@ -153,7 +164,7 @@ pub(super) fn ensure(
             create(host, config, mac)?
         }
     };
-    // Held before anything else is changed: what follows is undone by letting go.
+    // Held before anything else is changed: releasing it undoes what follows.
     index.hold(&object, key).map_err(|error| file_error(&error))?;
     let others = || index.is_held_by_others(&object, key).map_err(|error| file_error(&error));
     let pin_mac = config.gateway && !created && !others()?;
@@ -164,10 +175,11 @@ pub(super) fn ensure(
     Ok(link)
 }
 
-/// Says whether spoof checks are asked for and the bridge learns source addresses where no packet filter looks: from frames
-/// to 01:80:c2:00:00:0e, and, with STP, to :00, it learns before its first hook; from others to such groups behind a hook
-/// that is not the one that checks (linux net/bridge/br_input.c `br_handle_frame`). A forged one had another container's
-/// frames sent to the forger.
+/// Reports whether spoof checks are configured and the bridge learns source addresses that no
+/// packet filter has checked. It learns before its first hook from frames to 01:80:c2:00:00:0e and,
+/// with STP, to :00. From frames to other such groups it learns after a hook that is not the
+/// checking one (linux net/bridge/br_input.c `br_handle_frame`). A forged address would send
+/// another container's frames to the forger.
 pub(super) fn learns_past_filters(config: &Config, bridge: &Link) -> bool {
     config.check_spoofing && learns_link_local(bridge)
 }
@@ -176,8 +188,9 @@ fn learns_link_local(bridge: &Link) -> bool {
     bridge.bridge.as_ref().is_some_and(|bridge| bridge.link_local_learning)
 }
 
-/// Gives a bridge that the attachment holds the addresses of the gateways. Those of a VLAN go to a link of its own,
-/// whose name and hardware address are returned. `refuse` is asked before, unless they are there.
+/// Adds the gateways' addresses to a bridge that the attachment holds. Those of a VLAN go to a link
+/// of its own; its name and hardware address are returned. `refuse` is asked first, unless the
+/// addresses exist already.
 ///
 /// # Errors
 /// As [`ensure`]; those of `refuse`.
@@ -224,8 +237,9 @@ pub(super) fn give_gateways(
     Ok(vlan_gateway)
 }
 
-/// Puts the bridge back for an attachment that holds it: made again with the address it had, up, in its modes. One that somebody
-/// else made is brought up, and otherwise his to change. Returns it if it is there in the end.
+/// Restores the bridge for an attachment that holds it: creates it again with its old address, up,
+/// in its modes. A bridge that someone else created is only set up; the rest is left to its owner.
+/// Returns the bridge if it exists in the end.
 ///
 /// # Errors
 /// As [`ensure`].
@@ -249,7 +263,7 @@ pub(super) fn put_back(
             return Ok(None);
         }
         if host.link_by_name(name).map_err(kernel)?.is_none() {
-            // Its addresses are given anew, and written down then.
+            // Its addresses are added again, and recorded then.
             let anew = Made { addresses: Vec::new(), mac: mac.to_string(), ..made };
             write_made(index, &object, &anew)?;
             let created = create(host, config, mac);
@@ -291,11 +305,12 @@ pub(super) fn put_back(
         let what = format!("bridge {name:?}: {}", parts.join(", "));
         repair.apply(host, what, &Change::SetLink { ifindex: link.index, set });
     }
-    // As it is now: what its ports may be told depends on it.
+    // Read again: what its ports may be set to depends on it.
     Ok(host.link_by_index(link.index).map_err(kernel)?.or(Some(link)))
 }
 
-/// Notes what a repair is about to change of a bridge for the first time: an older release's ADD did not.
+/// Records what a repair is about to change on a bridge for the first time: an older release's ADD
+/// did not record it.
 fn note_what_was(
     index: &Index,
     object: &str,
@@ -317,7 +332,7 @@ fn note_what_was(
     write_made(index, object, &made)
 }
 
-/// Says whether a bridge is the one that we made.
+/// Reports whether a bridge is the one that we created.
 ///
 /// # Errors
 /// When our note cannot be read.
@@ -326,7 +341,8 @@ pub(super) fn is_made_by_us(index: &Index, link: &Link) -> Result<bool, Error> {
     Ok(made.created && is_ours(link, &made))
 }
 
-/// Finds the link that carries the gateways, if it is there and of ours: the bridge, or the link of its VLAN.
+/// Finds the link that carries the gateways, if it exists and is ours: the bridge, or the link of
+/// its VLAN.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer; when our note cannot be read.
@@ -342,8 +358,9 @@ pub(super) fn own_gateway_link(
     }
 }
 
-/// Says whether a bridge of ours has STP on, with which a new port carries nothing for half a minute, for nobody's sake: where
-/// somebody has added a port that leads out it may keep loops away, and is his.
+/// Reports whether a bridge of ours has STP on for no purpose: a new port then carries nothing for
+/// half a minute. If someone has added a port that leads out, STP may prevent loops, and is left
+/// on.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -355,8 +372,8 @@ pub(super) fn has_unwanted_stp(host: &mut RouteSocket, link: &Link) -> Result<bo
     Ok(ports.iter().all(|port| port.is_kind("veth") || port.is_kind("tun")))
 }
 
-/// Returns the MTU that a bridge of ours should have and has not: packets to its containers would be cut or lost. `port` is one of
-/// its ports.
+/// Returns the MTU that a bridge of ours should have but does not have: packets to its containers
+/// would be cut or lost. `port` is one of its ports.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer; when our note cannot be read.
@@ -417,7 +434,8 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
     Ok(link)
 }
 
-/// Brings an existing bridge to what the configuration needs. Its MTU is changed only if it is ours.
+/// Changes an existing bridge to what the configuration needs. Its MTU is changed only if the
+/// bridge is ours.
 fn adjust(
     host: &mut RouteSocket,
     config: &Config,
@@ -434,7 +452,8 @@ fn adjust(
             link_local_learning: learns_past_filters(config, link).then_some(false),
             ..BridgeOptions::default()
         },
-        // Pin the hardware address, which would otherwise change with the ports; an empty bridge has none.
+        // Fixes the hardware address, which would otherwise change with the ports; an empty bridge
+        // has none.
         mac: pin_mac
             .then(|| link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(MacAddr::random)),
         ..LinkSet::default()
@@ -449,14 +468,15 @@ fn filters_vlans(link: &Link) -> bool {
     link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering)
 }
 
-/// Lets go of the bridge for an attachment. The last one removes what was made for it.
+/// Releases the bridge for an attachment. The last one removes what was created for it.
 ///
 /// # Errors
-/// Code 100 when something of ours could not be removed, 11 when the lock is not to be had.
+/// Code 100 when something of ours could not be removed, 11 when the lock cannot be taken in time.
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Error> {
     let object = object(bridge);
     let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    // Held by nobody, and yet with a note: an ADD was killed between the bridge and its hold on it.
+    // No attachment holds it, but it has a note: an ADD was killed between creating the bridge and
+    // holding it.
     let undo = match index.release(&object, key).map_err(|error| file_error(&error))? {
         Release::Last => true,
         Release::NotHeld => {
@@ -467,7 +487,8 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
     if undo { delete_unused(index, bridge) } else { Ok(()) }
 }
 
-/// Removes what was made for bridges that nobody holds: an ADD was killed between the bridge and its hold on it.
+/// Removes what was created for bridges that no attachment holds: an ADD was killed between
+/// creating the bridge and holding it.
 ///
 /// # Errors
 /// As [`release`], the first.
@@ -480,7 +501,7 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
         if !unheld()? {
             continue;
         }
-        // Whoever makes one holds the lock from before until it is held.
+        // An ADD that creates one has the lock from before until the bridge is held.
         let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
         if unheld()? && index.read_note(&object).found.is_some() {
             done = done.and(delete_unused(index, bridge));
@@ -489,11 +510,12 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
     done
 }
 
-/// Removes what was made for a bridge that nobody holds, under its lock: for the bridge of that name, and for those that had the name
-/// until somebody renamed them.
+/// Removes, under its lock, what was created for a bridge that no attachment holds: for the bridge
+/// of that name, and for those that had the name until someone renamed them.
 ///
-/// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its hold is gone when a DEL had
-/// no time to wait for its ADD, or when somebody removed the file. The attachment's own DEL finds the note.
+/// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its
+/// hold is missing if a DEL had no time to wait for its ADD, or if someone removed the file. The
+/// attachment's own DEL finds the note.
 fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     let object = object(bridge);
     let made = read_made(index, &object)?;
@@ -514,7 +536,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     for (link, made) in &bridges {
         put_back_bridge(&mut host, bridge, link, made)?;
     }
-    // Of links of VLANs, which are not the bridge's to keep.
+    // The sysctls of VLAN links, which are restored even if the bridge stays.
     for (ifname, was) in made.renamed.iter().chain([&made]).flat_map(|one| &one.took_advertisements)
     {
         if ifname != bridge {
@@ -524,7 +546,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     index.take_note(&object).map(drop).map_err(|error| file_error(&error))
 }
 
-/// Finds the bridges that a note speaks of, each with what was made of it.
+/// Finds the bridges that a note covers, each with what was changed on it.
 fn bridges_of<'m>(
     host: &mut RouteSocket,
     bridge: &str,
@@ -547,7 +569,8 @@ fn bridges_of<'m>(
     Ok(found)
 }
 
-/// Removes a bridge that we created, unless somebody has a port on it; of one that stays, what we changed is put back.
+/// Removes a bridge that we created, unless it has a foreign port. If a bridge stays, this undoes
+/// our changes to it.
 fn put_back_bridge(
     host: &mut RouteSocket,
     bridge: &str,
@@ -566,13 +589,13 @@ fn put_back_bridge(
         let set = LinkSet { bridge, ..LinkSet::default() };
         host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
     }
-    // It is the link's, whatever that is called by now.
+    // The sysctl is that of the link, whatever its present name.
     let took = made.took_advertisements.get(bridge);
     took.map_or(Ok(()), |was| advertisements::put_back(&link.name, was))
 }
 
-/// Finds bridges that we created under a name that somebody changed since: they have our mark and a hardware address that was
-/// written down.
+/// Finds bridges that we created under a name that someone has changed since: they have our mark
+/// and a recorded hardware address.
 fn renamed(host: &mut RouteSocket, bridge: &str, made: &Made) -> Result<Vec<Link>, Error> {
     let macs: Vec<&String> =
         made.earlier.iter().chain([&made.mac]).filter(|mac| !mac.is_empty()).collect();
@@ -590,7 +613,8 @@ fn renamed(host: &mut RouteSocket, bridge: &str, made: &Made) -> Result<Vec<Link
     Ok(links)
 }
 
-/// Says whether the bridge is the one that we created, and not another's that has its name by now.
+/// Reports whether the bridge is the one that we created, and not a foreign one that has its name
+/// by now.
 fn is_ours(link: &Link, made: &Made) -> bool {
     match &link.alias {
         Some(alias) => alias.starts_with(owner::PREFIX),

@@ -1,4 +1,4 @@
-//! What an administrator may ask of a bridge, checked.
+//! The configuration of a bridge network, read and checked.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
 
-/// The bridge of a configuration that names none.
+/// The bridge of a configuration that does not name one.
 pub(super) const DEFAULT_BRIDGE: &str = "cni0";
 
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
@@ -86,7 +86,7 @@ pub(super) struct Vlans {
     pub(super) tagged: BTreeSet<u16>,
     /// VLAN 1 stays on the port.
     pub(super) keep_default: bool,
-    /// Whether VLANs were asked for at all (even an empty trunk does).
+    /// Whether the configuration has VLANs at all (even an empty trunk counts).
     pub(super) wanted: bool,
     /// The access VLAN as configured, which names the gateway's link.
     pub(super) access: Option<u16>,
@@ -109,7 +109,7 @@ pub(super) struct Config {
     pub(super) leave_down: bool,
     pub(super) isolated: bool,
     pub(super) mac: Option<MacAddr>,
-    /// What becomes of the host's forwarding behind the last container.
+    /// What becomes of the host's forwarding after the last container.
     pub(super) forwarding: AtTheEnd,
 }
 

@@ -1,4 +1,4 @@
-//! ADD and its undoing.
+//! Runs ADD and its undo.
 
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,13 @@ use crate::shared::{attachment, dns, forwarding, pair, rules};
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_TIMEOUT: Duration = Duration::from_millis(2550);
 
-/// The pause between looks at a port that is coming up; it takes a fraction of a millisecond.
+/// The pause between two checks of a port that is coming up; it takes a fraction of a millisecond.
 const PORT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Where the container's interface stands in the result: after the bridge and the host's end.
+/// The position of the container's interface in the result: after the bridge and the host's end.
 const CONTAINER_POSITION: usize = 2;
 
-/// What we write down about an attachment, for DEL and GC.
+/// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
@@ -38,12 +38,12 @@ pub(super) struct Facts {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
-    /// What is held so that no other attachment has these addresses here ([`claim`]).
+    /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
 }
 
 impl Facts {
-    /// Reads what was written down, if it was and is still legible.
+    /// Reads what a record holds, if there is one and it is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
         attachment::read_facts(index, key, NAME)
     }
@@ -62,7 +62,8 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     attached.map_err(|error| undo.run(error))
 }
 
-/// What IPAM's answer means for a bridge: everything that is decided before anything is done.
+/// What the IPAM plugin's result means for a bridge: everything that is decided before anything is
+/// done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     ips: Vec<IpConfig>,
@@ -95,8 +96,8 @@ fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Pla
     })
 }
 
-/// Gives each family a default route through its gateway unless it has one that names a next hop. One that
-/// names none means the same gateway, and gets it.
+/// Adds to each family a default route through its gateway, unless it has one that names a next
+/// hop. A default route without a next hop means the same gateway, and gets it.
 fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     for v4 in [true, false] {
         let Some(gateway) =
@@ -120,7 +121,8 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     }
 }
 
-/// Bridge, pair, addresses, and what needs them, in that order: an address plugin may talk over the link.
+/// Sets up bridge, pair, addresses, and what needs them, in that order: an IPAM plugin may
+/// communicate over the link.
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &'a Config,
@@ -155,7 +157,7 @@ fn attach<'a>(
         host_ifname: pair.host_ifname.clone(),
         ips,
     };
-    // Until here everything is found by its marks; filter elements are found quicker by what is written down.
+    // Until here marks identify everything; filter elements are found faster by the record.
     attachment::write_down(call, &index, NAME, &facts, netns)?;
     claim::take(call, &index, &places, &facts.ips)?;
     let gateways =
@@ -185,8 +187,8 @@ fn attach<'a>(
     Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
 }
 
-/// Puts the spoof checks of a port in place that comes up before there is an address: the container's processes may send
-/// as soon as it is up.
+/// Applies the spoof checks of a port that comes up before it has an address: the container's
+/// processes may send as soon as it is up.
 fn guard_port(
     call: &Call<'_>,
     index: &Index,
@@ -204,17 +206,18 @@ fn guard_port(
     if facts.filter.is_empty() {
         return Ok(());
     }
-    // An earlier record would not tell of these elements.
+    // An earlier record would not list these elements.
     attachment::write_down(call, index, NAME, &facts, netns)?;
     rules::add(index, call.attachment(), None, &facts.filter, &[])
 }
 
-/// Where a container of the bridge is met: in its VLAN, and by all that the host routes to.
+/// Where a container of the bridge is reachable: in its VLAN, and by everything that the host
+/// routes to.
 pub(super) struct Around {
     segment: Segment,
     /// The link by which the host is in that VLAN, if it is.
     own: Option<Link>,
-    /// With a gateway: by which table the host routes to it.
+    /// With a gateway: the table by which the host routes to it.
     routed: Routed,
     gateway: bool,
 }
@@ -225,7 +228,7 @@ impl Around {
         config: &Config,
         bridge: &Link,
     ) -> Result<Self, Error> {
-        // What has no VLAN of its own is in the bridge's default one.
+        // Without a VLAN of its own it is in the bridge's default VLAN.
         let vlan = config.vlans.native.filter(|id| *id != 1);
         let segment = Segment::of_link(bridge, vlan);
         let own = match vlan {
@@ -234,7 +237,7 @@ impl Around {
         };
         let mut routed = match (config.gateway, config.vlans.access) {
             (false, _) => Routed::default(),
-            // The gateway of VLAN 1 too is on a link of its own, unless it is not configured.
+            // The gateway of VLAN 1 is on a link of its own too, unless VLAN 1 is not configured.
             (true, Some(1)) => {
                 let name = gateway_name(&config.bridge, 1)?;
                 let link = host.link_by_name(name.as_str()).map_err(kernel)?;
@@ -242,12 +245,13 @@ impl Around {
             }
             (true, _) => Routed::by(host, own.as_ref())?,
         };
-        // The same subnet may be in several VLANs of it.
+        // Several VLANs of it may have the same subnet.
         routed.links.push(bridge.index);
         Ok(Around { segment, own, routed, gateway: config.gateway })
     }
 
-    /// Refuses addresses that the host has where it meets the container, or that it could not route to.
+    /// Refuses addresses that the host has where it reaches the container, or to which it could not
+    /// route.
     pub(super) fn refuse(
         &self,
         call: &Call<'_>,
@@ -262,7 +266,7 @@ impl Around {
         claim::refuse_addresses_of(call, host, self.own.as_slice(), &ips)
     }
 
-    /// Tells of addresses that the host has there by now (CHECK).
+    /// Reports addresses that the host has there by now (CHECK).
     pub(super) fn check(
         &self,
         call: &Call<'_>,
@@ -284,7 +288,7 @@ impl Around {
     }
 }
 
-/// Sets what a port has beyond being one, hairpin, isolation, VLANs, and brings it up.
+/// Sets the properties of a port (hairpin, isolation, VLANs), and brings it up.
 fn bring_port_up(host: &mut RouteSocket, config: &Config, ifindex: u32) -> Result<(), Error> {
     let set = LinkSet {
         up: Some(true),
@@ -297,7 +301,7 @@ fn bring_port_up(host: &mut RouteSocket, config: &Config, ifindex: u32) -> Resul
     host.apply(&changes).map_err(|error| kernel(error.source))
 }
 
-/// A new port is in VLAN 1, untagged.
+/// Plans the VLANs of a new port, which starts in VLAN 1, untagged.
 pub(super) fn plan_vlans(ifindex: u32, vlans: &Vlans) -> Vec<Change> {
     let side = BridgeVlanSide::Port;
     let mut changes = Vec::new();

@@ -20,7 +20,7 @@ fn routing_ifname(config: &Config) -> IfName {
     }
 }
 
-/// Decides what an attachment wants of the packet filter.
+/// Decides what an attachment needs in the packet filter.
 pub(super) fn plan(
     network: &str,
     config: &Config,
@@ -34,7 +34,7 @@ pub(super) fn plan(
     plan
 }
 
-/// Decides what must be there before a port comes up.
+/// Decides what must exist before a port comes up.
 pub(super) fn guard(config: &Config, mac: MacAddr, host_ifname: &str) -> Plan {
     if config.check_spoofing { spoof::plan(host_ifname, &[mac.0]) } else { Plan::default() }
 }

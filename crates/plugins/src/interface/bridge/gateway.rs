@@ -16,10 +16,10 @@ pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>
     Ok(addresses.into_iter().map(|address| address.address).collect())
 }
 
-/// Adds those that are missing, and notes them in `made`.
+/// Adds the missing ones, and records them in `made`.
 ///
 /// # Errors
-/// Code 108 for an address that is in the way; code 100 with the kernel's words.
+/// Code 108 for a conflicting address; code 100 with the kernel's words.
 pub(super) fn add(
     host: &mut RouteSocket,
     link: &Link,
@@ -55,7 +55,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Takes addresses from a link. One that is not there any more is taken: the kernel takes a secondary address with its primary one.
+/// Removes addresses from a link. One that is already missing counts as removed: the kernel removes
+/// a secondary address with its primary one.
 ///
 /// # Errors
 /// Code 100 with the kernel's words; the rest was tried all the same.
@@ -74,44 +75,44 @@ pub(super) fn remove(
     done
 }
 
-/// What to do about the addresses of a bridge.
+/// The changes to a bridge's addresses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     remove: Vec<IpNet>,
     add: Vec<IpNet>,
 }
 
-/// What is wanted of gateways.
+/// The wanted addresses of gateways.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     /// Their addresses.
     pub(super) addresses: &'a [IpNet],
-    /// What becomes of addresses that are in the way.
+    /// What becomes of conflicting addresses.
     pub(super) others: OnConflict,
-    /// The hardware address of a VLAN's link, should it be made; `None`: random.
+    /// The hardware address of a VLAN's link, if it must be created; `None` means a random one.
     pub(super) vlan_mac: Option<MacAddr>,
 }
 
-/// What becomes of addresses that are in the way of a gateway's.
+/// What becomes of addresses that conflict with a gateway's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnConflict {
     /// They stay, and ours is not added.
     Refuse,
     /// They are removed.
     Replace,
-    /// They stay beside ours.
+    /// They stay in addition to ours.
     Keep,
 }
 
 impl OnConflict {
-    /// As the configuration has it.
+    /// Reads it from the configuration.
     pub(super) fn of(config: &Config) -> Self {
         if config.force_address { OnConflict::Replace } else { OnConflict::Refuse }
     }
 }
 
-/// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of an
-/// overlapping subnet, is in the way; link-local ones never are.
+/// Decides how a bridge gets its gateways' addresses. Any other IPv4 address, or an IPv6 address of
+/// an overlapping subnet, is in the way; link-local addresses never are.
 fn plan(
     bridge: &str,
     present: &[IpNet],
@@ -150,7 +151,7 @@ fn plan(
     Ok(plan)
 }
 
-/// Refuses a link whose addresses keep those of the gateways from it.
+/// Refuses a link if its addresses conflict with those of the gateways.
 ///
 /// # Errors
 /// Code 108.
@@ -162,7 +163,8 @@ pub(crate) fn refuse_others(
     plan(link, present, gateways, OnConflict::Refuse).map(drop)
 }
 
-/// Returns the address a subnet's gateway has on the bridge: IPAM's, or the first of the subnet.
+/// Returns the address that a subnet's gateway has on the bridge: the IPAM plugin's, or the first
+/// of the subnet.
 ///
 /// # Errors
 /// Code 7 when the subnet has no room for a gateway.

@@ -1,20 +1,20 @@
 //! `bridge`: a veth pair whose host end is a port of a Linux bridge.
 //!
-//! The bridge is made by the first attachment that needs it and removed by the last, if we made it. The pair is
-//! made by one message: the container's end appears in its namespace with its final name and address. The
-//! host's end is named after the attachment and carries its owner in its alias, so that DEL finds it whatever
-//! else is lost.
+//! The first attachment that needs the bridge creates it, and the last removes it if we created it.
+//! One message creates the pair: the container's end appears in its namespace with its final name
+//! and address. The host's end is named after the attachment and carries its owner in its alias, so
+//! DEL finds it whatever else is lost.
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `switch` | the bridge itself |
 //! | `gateway` | the addresses of gateways |
 //! | `vlan_gateway` | the link with the gateway of a VLAN |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
-//! | `repair` | CHECK that puts back |
+//! | `repair` | a CHECK that restores |
 //! | `filter` | masquerading and spoof checks |
 
 mod bridge_link;
@@ -39,8 +39,8 @@ const NAME: &str = "bridge";
 
 pub(crate) use self::gateway::refuse_others;
 
-/// The link that carries the gateways of a configuration and their addresses, where another's would be refused and as far as they
-/// can be known before addresses are handed out.
+/// Returns the link that carries the gateways of a configuration, with their addresses, if foreign
+/// addresses would be refused there, and as far as they are known before addresses are assigned.
 pub(crate) fn gateways(call: &Call<'_>) -> Option<(String, Vec<IpNet>)> {
     verify::gateways(call, &config::Config::of(call).ok()?).ok().flatten()
 }

@@ -1,4 +1,4 @@
-//! DEL, the undoing of ADD, and GC.
+//! Runs DEL, the undo of ADD, and GC.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
@@ -11,12 +11,12 @@ use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
 use crate::shared::{attachment, claim, forwarding, pair, rules};
 
-/// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
+/// Runs DEL. Needs only the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::del_pair(call, |netns| all(call, netns))
 }
 
-/// Removes everything that ADD made beside the addresses' reservation.
+/// Removes everything that ADD created except the reservation of the addresses.
 pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
     let key = call.attachment();
     let index = Index::new(call.roots());
@@ -36,7 +36,8 @@ fn remove_pair(
     pair::remove(call, key, known.as_deref(), netns)
 }
 
-/// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
+/// Removes everything except the link: filter elements, holds on shared objects, and last their
+/// record.
 fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
     let facts = Facts::read(index, key);
     let claims = facts.as_ref().map(|facts| facts.claims.clone());
@@ -46,7 +47,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
         .map(|facts| facts.bridge)
         .or_else(|| held_bridge(index, key))
         .or_else(|| configured_bridge(call));
-    // Not while its port may be there: it would stay, and nobody would know whose it is.
+    // Not while its port may exist: the bridge would stay, without a known owner.
     if let Some(bridge) = bridge.filter(|_| failures.is_empty()) {
         failures.note(
             format_args!("let go of bridge {bridge:?}"),
@@ -60,7 +61,7 @@ fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut F
     }
 }
 
-/// Finds the bridge an attachment holds when its record is lost.
+/// Finds the bridge that an attachment holds when its record is lost.
 fn held_bridge(index: &Index, key: &AttachmentKey) -> Option<String> {
     index.objects().found.into_iter().find_map(|object| {
         let bridge = object.strip_prefix("bridge ")?;
@@ -68,8 +69,8 @@ fn held_bridge(index: &Index, key: &AttachmentKey) -> Option<String> {
     })
 }
 
-/// Returns the bridge the configuration names. An ADD that was killed may have made it and written down nothing
-/// of the attachment yet.
+/// Returns the bridge that the configuration names. An ADD that was killed may have created it
+/// without recording the attachment yet.
 fn configured_bridge(call: &Call<'_>) -> Option<String> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]

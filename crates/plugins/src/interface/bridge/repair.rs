@@ -1,4 +1,4 @@
-//! Putting back, under a running container: its interface, the port, the bridge, and what is in the packet filter.
+//! Repairs, under a running container, its interface, the port, the bridge, and the packet filter.
 
 use cni::{AddResult, Error, IpConfig};
 use cni_plugin::Call;
@@ -14,7 +14,8 @@ use crate::shared::container::Options;
 use crate::shared::repair::{self, Inside, Repair};
 use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error as kernel, owner};
 
-/// Runs the repair. The bridge comes first, which ports need, the addresses' reservation before the addresses.
+/// Runs the repair. The bridge comes first, because ports need it; the reservation of the addresses
+/// comes before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
@@ -27,7 +28,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         let bridge =
             bridge_link::put_back(&mut host, index, &config, call.attachment(), &result, repair)?;
         let facts = Facts::read(index, call.attachment()).unwrap_or_default();
-        // One that was made again is another link, and so may be one that has the name by now.
+        // A bridge that was created again is another link, and so may be the one that has its name
+        // by now.
         let claims = match &bridge {
             Some(bridge) => {
                 claim::objects(&Around::of(&mut host, &config, bridge)?.places(), &facts.ips)
@@ -43,7 +45,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
             ways: &[],
             no_prefix_routes: false,
         };
-        // The host's end first: an interface without a carrier is given no routes of IPv6.
+        // The host's end comes first: the kernel adds no IPv6 routes to an interface without a
+        // carrier.
         let link = inside.link_by_name(call.ifname().as_str()).map_err(kernel)?;
         let port = link.as_ref().and_then(|link| link.peer_index);
         let port = match port {
@@ -52,7 +55,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
         };
         let ends = |port: &Link| port.peer_index == link.as_ref().map(|link| link.index);
         let port = port.filter(|port| ends(port) && is_reported(port, &result));
-        // The filter before the port: what the container sends is checked from its first frame.
+        // The filter comes before the port: it must check what the container sends from the first
+        // frame.
         if let (Some(port), Some(link)) = (&port, &link) {
             put_filter_back(call, index, &config, &result, link, port, repair);
         }
@@ -69,7 +73,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
             around(call, index, &config, &result, &mut host, &mut inside, bridge, repair)?;
         }
         match bridge {
-            // Who has the address there is told already.
+            // The conflict is already reported.
             Some(_) if taken => Ok(()),
             Some(_) => claim::move_to(call, index, NAME, &claims, repair),
             None => claim::put_back(call, index, &facts.claims, repair),
@@ -81,7 +85,7 @@ fn is_reported(port: &Link, result: &AddResult) -> bool {
     result.interfaces.iter().any(|link| link.name == port.name && link.sandbox.is_empty())
 }
 
-/// The host's end: a port of the bridge, up, marked, and set as configured.
+/// Restores the host's end: a port of the bridge, up, marked, and set as configured.
 fn put_port_back(
     host: &mut RouteSocket,
     call: &Call<'_>,
@@ -107,7 +111,7 @@ fn put_port_back(
         alias: (port.alias.as_ref() != Some(&alias)).then(|| alias.clone()),
         hairpin: differs(config.hairpin, has.hairpin),
         isolated: differs(config.isolated, has.isolated),
-        // A new port does as soon as it may.
+        // A new port forwards as soon as it may.
         forwarding: attached && verify::holds_back(port, bridge),
         mtu,
         ..LinkSet::default()
@@ -128,8 +132,8 @@ fn put_port_back(
     Ok(())
 }
 
-/// Makes a link a port again. It is down until all of it is set: a port that has just become one is not isolated, and in
-/// the bridge's default VLAN.
+/// Makes a link a port again. It stays down until all of it is set: a new port is not isolated, and
+/// is in the bridge's default VLAN.
 fn attach_again(
     host: &mut RouteSocket,
     config: &Config,
@@ -159,7 +163,7 @@ fn described(set: &LinkSet, bridge: &Link) -> String {
         parts.push("its owner's mark".to_owned());
     }
     for (what, on) in [("hairpin mode", set.hairpin), ("isolation", set.isolated)] {
-        // A new port is told both; off is what it has anyway.
+        // Both are set on a new port; off is its default anyway.
         if let Some(on) = on.filter(|on| *on || set.master.is_none()) {
             parts.push(format!("{what} {}", if on { "on" } else { "off" }));
         }
@@ -173,7 +177,8 @@ fn described(set: &LinkSet, bridge: &Link) -> String {
     parts.join(", ")
 }
 
-/// The bridge's, if it is ours; what its ports have counts, and has been put back.
+/// Restores the bridge's MTU, if the bridge is ours. It follows the ports' MTU, which is already
+/// restored.
 fn put_mtu_back(
     host: &mut RouteSocket,
     index: &Index,
@@ -193,7 +198,7 @@ fn put_mtu_back(
     Ok(())
 }
 
-/// The gateways, and what they need to reach the containers.
+/// Restores the gateways, and what they need to reach the containers.
 fn put_gateways_back(
     index: &Index,
     config: &Config,
@@ -212,9 +217,10 @@ fn put_gateways_back(
     if let Err(drift) = verify::check_gateway_addresses(host, config, ips) {
         let gateways = ips.iter().map(|ip| gateway::of(&ip.address, ip.gateway));
         let gateways = gateways.collect::<Result<Vec<IpNet>, Error>>()?;
-        // An address that is in the way by now is somebody else's. On a link of ours it has room beside ours.
+        // An address that is in the way by now is a foreign one. On a link of ours it can stay in
+        // addition to ours.
         let others = if ours.is_some() { OnConflict::Keep } else { OnConflict::Refuse };
-        // Containers know it by the hardware address it had.
+        // Containers know the link by its old hardware address.
         let vlan =
             config.vlans.access.map(|vlan| gateway_name(&config.bridge, vlan)).transpose()?;
         let known = |name: &str| result.interfaces.iter().find(|link| link.name == name);
@@ -236,8 +242,8 @@ fn put_gateways_back(
     Ok(())
 }
 
-/// What the container needs of the host beyond its port: the gateways' addresses, forwarding, and neighbours that are who
-/// they should be.
+/// Restores what the container needs of the host besides its port: the gateways' addresses,
+/// forwarding, and the correct neighbour entries.
 #[expect(clippy::too_many_arguments, reason = "both sides of the pair, and what is known of them")]
 fn around(
     call: &Call<'_>,

@@ -20,7 +20,7 @@ use crate::shared::{
 /// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
 const FORWARDING: u8 = 3;
 
-/// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
+/// Runs CHECK: the IPAM plugin's, then every object that ADD created, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     if let Some(ipam) = call.ipam() {
@@ -34,7 +34,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let bridge = check_bridge(&mut host, &index, &config, &result)?;
     advertisements::check(&bridge.name)?;
-    // The reference's plugin leaves this way open, which is not drift.
+    // The reference's plugin does not prevent this, so it is not drift there.
     let facts = Facts::read(&index, call.attachment());
     let ours = facts.is_some();
     if ours && bridge_link::learns_past_filters(&config, &bridge) {
@@ -154,14 +154,15 @@ fn check_port(
     Ok(port)
 }
 
-/// Says whether a port that could carries no frames. With STP that is the protocol's affair.
+/// Reports whether a port that could forward does not. With STP that is for the protocol to decide.
 pub(super) fn holds_back(port: &Link, bridge: &Link) -> bool {
     let stp = bridge.bridge.as_ref().is_some_and(|bridge| bridge.stp);
     let forwards = port.port.is_none_or(|port| port.state == FORWARDING);
     !forwards && !stp && bridge.up() && port.up() && port.oper_state == OperState::Up
 }
 
-/// What we wrote down is found by its mark when the record is lost. What others made has no mark.
+/// Checks the mark, by which an object is found if our record is lost. What others created has no
+/// mark.
 fn check_mark(call: &Call<'_>, port: &Link) -> Result<(), Error> {
     let key = call.attachment();
     let alias = owner::alias(key);
@@ -194,7 +195,7 @@ pub(super) fn check_vlans(
     Ok(())
 }
 
-/// Verifies that the gateways are there and reach the containers.
+/// Verifies that the gateways exist and reach the containers.
 fn check_gateway(
     host: &mut RouteSocket,
     index: &Index,
@@ -219,7 +220,7 @@ fn check_gateway(
     astray.covered.first().map_or(Ok(()), |covered| Err(covered.drift(&link.name)))
 }
 
-/// Returns what is to be behind the link with the gateways.
+/// Returns the subnets that must be reachable by the link with the gateways.
 pub(super) fn ways(ips: &[IpConfig]) -> Vec<SubnetRoute> {
     let of = |ip: &IpConfig| {
         let gateway = gateway::of(&ip.address, ip.gateway).ok()?;
@@ -259,7 +260,8 @@ pub(super) fn check_gateway_addresses(
     }
 }
 
-/// Finds entries that say that the container is somebody else, on the host, and the gateway, in the container.
+/// Finds neighbour entries that lead to the wrong hardware address: the container's on the host,
+/// and the gateway's in the container.
 pub(super) fn wrong_neighbours(
     host: &mut RouteSocket,
     inside: &mut RouteSocket,
@@ -275,7 +277,7 @@ pub(super) fn wrong_neighbours(
     };
     let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
     let mut wrong = (Vec::new(), Vec::new());
-    // With a VLAN the gateway is on a link of its own, and has another address.
+    // With a VLAN the gateway is on a link of its own, with another hardware address.
     if config.vlans.access.is_some() {
         return Ok(wrong);
     }
@@ -299,12 +301,13 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Runs STATUS: the address plugin's.
+/// Runs STATUS of the IPAM plugin.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     call.ipam().map_or(Ok(()), |ipam| ipam.status())
 }
 
-/// Refuses a name that another link has, and a bridge whose address keeps the gateway's from it.
+/// Refuses a bridge name that another link has, and a bridge whose address conflicts with the
+/// gateway's.
 pub(super) fn fits_host(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     let mut host = RouteSocket::open().map_err(kernel)?;
@@ -318,8 +321,9 @@ pub(super) fn fits_host(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-/// The addresses that the configuration gives a link of the host for its gateways, and that link's name, as far as that can be
-/// known before addresses are handed out: the address plugin is `host-local`. `None` where other addresses do not matter.
+/// Returns the link of the host that carries the gateways and the addresses that the configuration
+/// gives it, as far as they are known before addresses are assigned: with the IPAM plugin
+/// `host-local`. `None` if other addresses do not matter.
 pub(super) fn gateways(
     call: &Call<'_>,
     config: &Config,

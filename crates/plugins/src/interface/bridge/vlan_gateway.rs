@@ -1,4 +1,5 @@
-//! The link that carries the gateway of a VLAN: one end of a veth pair whose other end is a port of the bridge.
+//! The link that carries the gateway of a VLAN: one end of a veth pair whose other end is a port of
+//! the bridge.
 
 use cni::Error;
 use cni_plugin::codes;
@@ -13,10 +14,11 @@ use super::gateway::{self, Wanted};
 use crate::shared::repair::Repair;
 use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
 
-/// Makes the link if need be, gives it the gateways' addresses, and returns its name and hardware address.
+/// Creates the link if necessary, adds the gateways' addresses, and returns its name and hardware
+/// address.
 ///
 /// # Errors
-/// Code 100 with the kernel's words, 108 for something foreign in the way.
+/// Code 100 with the kernel's words, 108 when something foreign is in the way.
 pub(super) fn ensure(
     host: &mut RouteSocket,
     config: &Config,
@@ -64,7 +66,8 @@ pub(super) fn ensure(
     Ok((link.name, link.mac))
 }
 
-/// Both ends up, the other a port of the bridge in the VLAN alone.
+/// Returns the changes that bring both ends up and make the other end a port of the bridge in this
+/// VLAN only.
 fn connect(link: &Link, port: u32, bridge: &Link, vlan: u16) -> Vec<Change> {
     let up = LinkSet::default().up(true);
     let enslave = LinkSet { master: Some(Some(bridge.index)), ..up.clone() };
@@ -78,7 +81,7 @@ fn connect(link: &Link, port: u32, bridge: &Link, vlan: u16) -> Vec<Change> {
     changes
 }
 
-/// Finds the link that carries the gateway, if it is there and of ours.
+/// Finds the link that carries the gateway, if it exists and is ours.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -129,7 +132,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Leads the link to its VLAN again.
+/// Connects the link to its VLAN again.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -1,4 +1,4 @@
-//! What an administrator may ask of a driver, checked.
+//! The configuration of a driver, read and checked.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,9 +16,10 @@ use super::driver::Place;
 use crate::shared::attachment;
 use crate::shared::mac::parse_mac;
 
-/// How long a driver may take for one call, unless told otherwise: what Docker's engine waits for one to be there.
+/// How long a driver may take for one call by default: as long as Docker's engine waits for a
+/// driver to appear.
 const TIMEOUT_S: u64 = 30;
-/// The most that can be asked for: what the kubelet gives a whole sandbox.
+/// The largest configurable value: what the kubelet allows for a whole sandbox.
 const MAX_TIMEOUT_S: u64 = 240;
 
 /// The keys as written.
@@ -86,37 +87,37 @@ struct RawMapping {
     host_ip: String,
 }
 
-/// A subnet as asked for.
+/// A subnet as configured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Subnet {
-    /// The subnet; any when absent.
+    /// The subnet; any subnet if absent.
     pub(super) subnet: Option<IpNet>,
-    /// Which family it is of.
+    /// Whether it is IPv6.
     pub(super) v6: bool,
-    /// The part that is handed out.
+    /// The part from which addresses are assigned.
     pub(super) range: Option<IpNet>,
     /// The gateway.
     pub(super) gateway: Option<IpAddr>,
-    /// Further addresses that are not handed out, by name.
+    /// Further addresses that are not assigned, by name.
     pub(super) aux: BTreeMap<String, IpAddr>,
 }
 
-/// What a network is made from. Attachments of one network must agree on it.
+/// What a network is created from. Attachments of one network must agree on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Wanted {
     /// The network driver.
     pub(super) driver: String,
-    /// What Docker's users say with `-o`.
+    /// What Docker's users pass with `-o`.
     pub(super) options: BTreeMap<String, String>,
-    /// No way out.
+    /// Whether the network has no way out.
     pub(super) internal: bool,
-    /// It has IPv6 addresses.
+    /// Whether it has IPv6 addresses.
     pub(super) ipv6: bool,
     /// The IPAM driver.
     pub(super) ipam_driver: Option<String>,
-    /// What Docker's users say with `--ipam-opt`.
+    /// What Docker's users pass with `--ipam-opt`.
     pub(super) ipam_options: BTreeMap<String, String>,
     /// The subnets.
     pub(super) subnets: Vec<Subnet>,
@@ -126,16 +127,16 @@ pub(super) struct Wanted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) network: Wanted,
-    /// What Docker's users say with `--driver-opt`.
+    /// What Docker's users pass with `--driver-opt`.
     pub(super) endpoint_options: BTreeMap<String, String>,
-    /// Default routes by the driver's gateways.
+    /// Whether there are default routes by the driver's gateways.
     pub(super) default_gateway: bool,
     pub(super) mac: Option<MacAddr>,
     /// The addresses that the runtime asks for.
     pub(super) ips: Vec<IpNet>,
     pub(super) ports: Vec<PortBinding>,
     pub(super) timeout: Duration,
-    /// What the container is called, for IPAM drivers that want to know.
+    /// The container's name, for IPAM drivers that use it.
     pub(super) endpoint_name: String,
 }
 
@@ -215,7 +216,7 @@ impl Config {
         })
     }
 
-    /// The ports that are published, as ports that are exposed.
+    /// Returns the published ports as exposed ports.
     pub(super) fn exposed(&self) -> Vec<ExposedPort> {
         self.ports.iter().map(|one| ExposedPort { proto: one.proto, port: one.port }).collect()
     }
@@ -225,7 +226,8 @@ fn read(call: &Call<'_>) -> Result<Raw, Error> {
     call.read_config().map_err(|error| Error { code: code::INVALID_CONFIG, ..error })
 }
 
-/// How long one call of a driver may take, for DEL and GC: whatever else is wrong with the configuration.
+/// Returns how long one call of a driver may take, for DEL and GC, even if the rest of the
+/// configuration is invalid.
 pub(super) fn timeout_of(call: &Call<'_>) -> Duration {
     let given = read(call).ok().and_then(|raw| raw.timeout);
     Duration::from_secs(given.unwrap_or(TIMEOUT_S).clamp(1, MAX_TIMEOUT_S))
@@ -279,7 +281,7 @@ fn subnet((number, raw): (usize, &RawSubnet)) -> Result<Subnet, Error> {
     Ok(Subnet { subnet: Some(whole), v6: whole.addr().is_ipv6(), range, gateway, aux })
 }
 
-/// An address of the capability `ips`: with or without a prefix length.
+/// Parses an address of the capability `ips`, with or without a prefix length.
 fn requested(text: &str) -> Result<IpNet, Error> {
     let net = text.parse::<IpNet>().ok();
     let net = net.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));

@@ -31,7 +31,8 @@ use crate::shared::shared_object::file_error;
 use crate::shared::undo::Undo;
 use crate::shared::{attachment, pair};
 
-/// How the container's interface is configured: the driver, or who gave the addresses, keeps them apart.
+/// How the container's interface is configured: the driver, or whatever assigned the addresses,
+/// keeps them unique.
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
 /// Runs ADD.
@@ -51,7 +52,7 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     attached.map_err(|error| undo.run(error))
 }
 
-/// Removes what an ADD left that was killed; refuses when the container is attached elsewhere.
+/// Removes what a killed ADD left; refuses if the container is attached elsewhere.
 fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
     let key = call.attachment();
     if journal.endpoint(key)? == Found::Nothing {
@@ -73,7 +74,8 @@ fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Res
     remove::all(call, key, None, timeouts)
 }
 
-/// Network, addresses, endpoint, link, ports, in that order. What is about to be done is written down before.
+/// Sets up network, addresses, endpoint, link and ports, in that order. Each step is recorded
+/// before it is done.
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &Config,
@@ -108,7 +110,7 @@ fn attach<'a>(
         }
         None => wish(config, given.as_ref()),
     };
-    // Leases outlive a power cut; what else there is does not.
+    // Leases outlive a power failure; everything else does not.
     let durability = if drivers.ipam.is_some() { Durability::Synced } else { Durability::Volatile };
     endpoint.made = true;
     journal.put_endpoint(&endpoint, durability)?;
@@ -141,7 +143,8 @@ fn attach<'a>(
     Ok(result)
 }
 
-/// The interface without an IPAM driver: what a CNI plugin gave, or what the runtime asks for.
+/// Returns the interface without an IPAM driver: what a CNI plugin assigned, or what the runtime
+/// asks for.
 fn wish(config: &Config, given: Option<&AddResult>) -> EndpointInterface {
     let addresses: Vec<IpNet> = match given {
         Some(given) => given.ips.iter().map(|ip| ip.address).collect(),
@@ -150,7 +153,7 @@ fn wish(config: &Config, given: Option<&AddResult>) -> EndpointInterface {
     interface(&addresses, config.mac)
 }
 
-/// The first address of each family.
+/// Returns an interface with the first address of each family.
 fn interface(addresses: &[IpNet], mac: Option<MacAddr>) -> EndpointInterface {
     let first = |v6: bool| {
         let found = addresses.iter().find(|address| address.addr().is_ipv6() == v6);
@@ -163,7 +166,7 @@ fn interface(addresses: &[IpNet], mac: Option<MacAddr>) -> EndpointInterface {
     }
 }
 
-/// Takes an address of each family that the network has.
+/// Requests an address of each family that the network has.
 fn lease(
     journal: &Journal,
     config: &Config,
@@ -214,7 +217,7 @@ fn lease(
             break;
         }
         if let Some(error) = refusal {
-            // The next step writes down what is held.
+            // The next step records what is held.
             journal.put_endpoint(endpoint, Durability::Synced)?;
             return Err(Error { code: codes::ADDRESS, ..error.to_cni() });
         }
@@ -227,7 +230,8 @@ fn lease(
     Ok(interface(&addresses, mac))
 }
 
-/// Refuses an address that another attachment of ours has: an address is given back by whom it was written down for.
+/// Refuses an address that another attachment of ours has: only the attachment that recorded an
+/// address releases it.
 fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Error> {
     for other in journal.endpoints()? {
         let held = other.leases.iter().filter_map(|lease| lease.address);
@@ -239,7 +243,7 @@ fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks for the endpoint; returns its interface, whoever decided what.
+/// Creates the endpoint; returns its interface, whichever side decided each value.
 fn create(
     config: &Config,
     network: &Network,
@@ -264,7 +268,7 @@ fn create(
         match (ours.is_empty(), theirs.is_empty()) {
             (true, _) => Ok(theirs.to_owned()),
             (false, true) => Ok(ours.to_owned()),
-            // libnetwork refuses even the same; nothing is lost by taking it.
+            // libnetwork refuses even an equal value; accepting it does no harm.
             (false, false) if ours.eq_ignore_ascii_case(theirs) => Ok(ours.to_owned()),
             (false, false) => {
                 let words = format!("{what} {theirs} in place of {ours}, which was asked for");
@@ -286,7 +290,7 @@ fn join(
     driver: &Driver<'_>,
     endpoint: &Endpoint,
 ) -> Result<Joined, Error> {
-    // The driver has a working directory of its own.
+    // The driver has a different working directory.
     let netns = std::path::absolute(&call.env().netns).map_err(|error| {
         Error::from_chain(codes::STATE, &error).context("make CNI_NETNS absolute")
     })?;
@@ -316,7 +320,7 @@ fn configure(
     Ok(())
 }
 
-/// Says to the driver that the network is a way out, and which ports are published by it.
+/// Tells the driver that the network is a way out, and which ports are published by it.
 fn publish(
     config: &Config,
     network: &Network,

@@ -1,7 +1,7 @@
-//! A driver: where it is, and what it is asked.
+//! A driver: where it listens, and the calls to it.
 //!
-//! Every call is a connection of its own, and ends by its deadline, whatever the driver does. One that has kept silent once
-//! gets little time from then on: undoing must come to its end too.
+//! Every call is a connection of its own, and ends by its deadline, whatever the driver does. A
+//! driver that did not answer once gets little time from then on: the undo must finish too.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,14 +27,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::socket;
 
-/// The longest answer that is read. Those of known drivers have some hundred bytes; one with a thousand routes a hundred
-/// thousand.
+/// The longest answer that is read. Known drivers answer with some hundred bytes; an answer with a
+/// thousand routes has a hundred thousand.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// How much of what a driver says is repeated in an error.
+/// How much of a driver's message an error repeats.
 const MAX_WORDS: usize = 1000;
 
-/// How long a driver is waited for that has kept silent before.
+/// How long a call waits for a driver that did not answer before.
 const SILENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a configuration names a driver.
@@ -52,7 +52,7 @@ impl Place {
     /// Reads a name, the path of a socket, of a `.spec` or `.json` file, or an address.
     ///
     /// # Errors
-    /// Words to be said behind the key.
+    /// The text that follows the key in the message.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.contains("://") {
             return text.parse().map(Place::At).map_err(|error: AddressError| error.to_string());
@@ -112,46 +112,46 @@ fn read_address(path: &Path) -> Result<Address, String> {
     address.parse().map_err(|error: AddressError| told(&error))
 }
 
-/// A driver as it is written down: DEL must find it though the configuration is gone.
+/// A recorded driver: DEL must find it even if the configuration is gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Known {
-    /// As the configuration has it.
+    /// As configured.
     pub(super) name: String,
-    /// Where it was.
+    /// Where it listened.
     pub(super) address: String,
 }
 
-/// Says why a driver gave no answer that counts.
+/// The reason why a driver gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum AskError {
-    /// It is nowhere.
+    /// The driver was not found.
     #[error("driver {driver:?} is not there: {reason}")]
     Missing {
         /// The driver.
         driver: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nobody listens.
+    /// No process listens on the address.
     #[error("driver {driver:?} is not there: connect to {address}")]
     Connect {
         /// The driver.
         driver: String,
-        /// Where it should be.
+        /// Where it should listen.
         address: Address,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// It keeps silent.
+    /// The driver does not answer.
     #[error("driver {driver:?} did not answer {method} within {timeout:?}")]
     Slow {
         /// The driver.
         driver: String,
         /// The call.
         method: Method,
-        /// How long it was waited for.
+        /// How long the call waited.
         timeout: Duration,
     },
     /// The connection broke.
@@ -164,17 +164,17 @@ pub(super) enum AskError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// What came is no answer.
+    /// The answer is not HTTP.
     #[error("driver {driver:?} answered {method} with what is not HTTP")]
     Http {
         /// The driver.
         driver: String,
         /// The call.
         method: Method,
-        /// What it is.
+        /// What is wrong with it.
         source: HttpError,
     },
-    /// It does not know the call.
+    /// The driver does not know the call.
     #[error("driver {driver:?} does not know the call {method}")]
     Unsupported {
         /// The driver.
@@ -182,17 +182,17 @@ pub(super) enum AskError {
         /// The call.
         method: Method,
     },
-    /// It refuses, and says so.
+    /// The driver refuses with a message.
     #[error("driver {driver:?} refused {method}: {words}")]
     Refused {
         /// The driver.
         driver: String,
         /// The call.
         method: Method,
-        /// What it says.
+        /// The message.
         words: String,
     },
-    /// The answer's content is something else.
+    /// The content of the answer is not as expected.
     #[error("driver {driver:?} answered {method} with something else: {reason}")]
     Content {
         /// The driver.
@@ -205,12 +205,12 @@ pub(super) enum AskError {
 }
 
 impl AskError {
-    /// Says whether the driver has heard and understood, and does not want to.
+    /// Reports whether the driver has received and understood the call, and refuses it.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, AskError::Refused { .. } | AskError::Unsupported { .. })
     }
 
-    /// Says whether the driver has no such call.
+    /// Reports whether the driver does not support the call.
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self, AskError::Unsupported { .. })
     }
@@ -230,7 +230,7 @@ impl AskError {
     }
 }
 
-/// How long drivers are waited for, in one call of the plugin.
+/// How long one call of the plugin waits for drivers.
 #[derive(Debug)]
 pub(super) struct Timeouts {
     timeout: Duration,
@@ -240,7 +240,7 @@ pub(super) struct Timeouts {
 }
 
 impl Timeouts {
-    /// `timeout` for each question, all before `deadline`.
+    /// Creates it with `timeout` for each request, all before `deadline`.
     pub(super) fn new(timeout: Duration, deadline: Option<Instant>) -> Self {
         Timeouts { timeout, deadline, silent: Cell::new(false) }
     }
@@ -250,13 +250,13 @@ impl Timeouts {
             return self.timeout.min(SILENT_TIMEOUT);
         }
         let left = self.deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        // What must be undone gets some time though all of it is used up.
+        // The undo gets some time even if all of it is used up.
         let left = left.map_or(self.timeout, |left| left.max(SILENT_TIMEOUT));
         self.timeout.min(left)
     }
 }
 
-/// A driver that can be asked.
+/// A driver that can be called.
 #[derive(Debug)]
 pub(super) struct Driver<'p> {
     known: Known,
@@ -277,7 +277,7 @@ impl<'p> Driver<'p> {
         Ok(Driver { known, address, timeouts })
     }
 
-    /// Finds one that was written down: where it is now, else where it was.
+    /// Finds a recorded driver: where it is now, else where it was.
     ///
     /// # Errors
     /// [`AskError::Missing`] when neither can be read.
@@ -288,17 +288,17 @@ impl<'p> Driver<'p> {
         })
     }
 
-    /// What is to be written down.
+    /// Returns what must be recorded.
     pub(super) fn known(&self) -> &Known {
         &self.known
     }
 
-    /// Its name as configured.
+    /// Returns its name as configured.
     pub(super) fn name(&self) -> &str {
         &self.known.name
     }
 
-    /// Makes sure that it is there and is a driver of this kind: `NetworkDriver`, `IpamDriver`.
+    /// Makes sure that it exists and is a driver of this kind: `NetworkDriver`, `IpamDriver`.
     ///
     /// # Errors
     /// [`AskError`].
@@ -312,7 +312,7 @@ impl<'p> Driver<'p> {
         Err(AskError::Content { driver: self.name().to_owned(), method, reason })
     }
 
-    /// Asks, and reads the answer.
+    /// Sends a request, and reads the answer.
     ///
     /// # Errors
     /// [`AskError`].
@@ -349,7 +349,7 @@ impl<'p> Driver<'p> {
         })
     }
 
-    /// Asks for something that has no answer but done.
+    /// Sends a request that has no answer but success.
     ///
     /// # Errors
     /// [`AskError`].
@@ -407,14 +407,14 @@ impl<'p> Driver<'p> {
     }
 }
 
-/// What somebody said, on one line of bounded length.
+/// Returns a message on one line of bounded length.
 fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     one_line.chars().take(MAX_WORDS).collect()
 }
 
-/// Connects, waiting at most `timeouts` for one whose queue is full.
+/// Connects; if the listener's queue is full, waits at most `timeout`.
 fn connect(address: &Address, timeout: Duration) -> io::Result<OwnedFd> {
     let deadline = Instant::now() + timeout;
     match address {

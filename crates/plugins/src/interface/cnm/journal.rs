@@ -1,12 +1,12 @@
-//! What is written down, before it is done: the networks and the attachments of this node.
+//! What is recorded before it is done: the networks and the attachments of this node.
 //!
 //! | below `/var/lib/netwright/cnm` | what |
 //! |---|---|
-//! | `<network>/network.json` | the network as the driver was told, and the pools |
+//! | `<network>/network.json` | the network as the driver got it, and the pools |
 //! | `<network>/<attachment>.json` | how far an attachment is, and its addresses |
 //!
-//! It survives a reboot, as drivers' own memory does: what they hold for containers that are gone must be given back. The
-//! attachments in a network's folder are what keeps the network.
+//! It survives a reboot, as the drivers' own memory does: what they hold for containers that are
+//! gone must be released. A network stays as long as attachments are in its folder.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,24 +26,25 @@ use crate::shared::shared_object::file_error;
 
 /// The version of the files.
 const VERSION: u32 = 1;
-/// The folder below the one for what survives a reboot.
+/// The folder, below the one for state that survives a reboot.
 const FOLDER: &str = "cnm";
 const NETWORK: &str = "network.json";
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// How often a folder may go between its making and a file's in it. Each time somebody else has left.
+/// How often the folder may disappear between its creation and that of a file in it. Each time
+/// another attachment has left.
 const FOLDER_RACES: usize = 8;
 /// How long the hash in an attachment's file name is.
 const HASH_DIGITS: usize = 32;
-/// How long IDs are that engines give.
+/// The length of the IDs that engines assign.
 const ID_DIGITS: usize = 64;
 
-/// The network's ID for its driver: the same on every node, as drivers of a cluster want it.
+/// Returns the network's ID for its driver: the same on every node, as cluster drivers need it.
 pub(super) fn network_id(network: &str) -> String {
     cni::owner::sha512_hex(&format!("cnm\0{network}"), ID_DIGITS)
 }
 
-/// An attachment's ID for its driver.
+/// Returns an attachment's ID for its driver.
 pub(super) fn endpoint_id(key: &AttachmentKey) -> String {
     let text = format!("cnm\0{}\0{}\0{}", key.network, key.container_id, key.ifname);
     cni::owner::sha512_hex(&text, ID_DIGITS)
@@ -53,10 +54,10 @@ pub(super) fn endpoint_id(key: &AttachmentKey) -> String {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Pool {
-    /// It was asked for, and the answer is not known yet.
+    /// Whether it was requested and the answer is not known yet.
     pub(super) asking: bool,
     pub(super) v6: bool,
-    /// The IPAM driver's name for it; empty where nobody gives addresses of it.
+    /// The IPAM driver's name for it; empty if no driver assigns addresses from it.
     pub(super) id: String,
     pub(super) address_space: String,
     /// The subnet.
@@ -65,7 +66,7 @@ pub(super) struct Pool {
     pub(super) gateway: String,
     /// Further addresses, by name, with their prefix lengths.
     pub(super) aux: BTreeMap<String, String>,
-    /// What is held of it for the network itself.
+    /// The addresses held for the network itself.
     pub(super) held: Vec<IpAddr>,
 }
 
@@ -75,18 +76,18 @@ pub(super) struct Pool {
 pub(super) struct Network {
     version: u32,
     pub(super) id: String,
-    /// The boot in which the driver was told.
+    /// The boot in which the driver got the network.
     pub(super) boot_id: String,
     pub(super) driver: Known,
     pub(super) ipam_driver: Option<Known>,
-    /// What it was made from.
+    /// What it was created from.
     pub(super) wanted: Wanted,
     pub(super) pools: Vec<Pool>,
-    /// The driver has made it.
+    /// Whether the driver has created it.
     pub(super) made: bool,
-    /// Addresses are asked for with a hardware address.
+    /// Whether addresses are requested with a hardware address.
     pub(super) needs_mac: bool,
-    /// The IPAM driver forgets, and is told again.
+    /// Whether the IPAM driver forgets what was requested and must get it again.
     pub(super) needs_replay: bool,
 }
 
@@ -107,13 +108,13 @@ impl Network {
     }
 }
 
-/// An address that an IPAM driver gave.
+/// An address that an IPAM driver assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Lease {
     /// The pool.
     pub(super) pool: String,
-    /// The address with its prefix length; absent while the driver is being asked for any.
+    /// The address with its prefix length; absent while any address is being requested.
     pub(super) address: Option<IpNet>,
 }
 
@@ -121,17 +122,17 @@ pub(super) struct Lease {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Lent {
-    /// What the driver calls it.
+    /// The driver's name for it.
     pub(super) name: String,
-    /// The alias it came with.
+    /// The alias that it had.
     pub(super) alias: String,
-    /// The driver put it into the container itself.
+    /// Whether the driver put it into the container itself.
     pub(super) placed: bool,
     /// Which link of the container it is, once it is there.
     pub(super) inside: Option<Identity>,
 }
 
-/// An attachment. What is said here may have been done; what is not was not.
+/// An attachment. A step that is recorded here may have been done; one that is not was not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Endpoint {
@@ -141,10 +142,10 @@ pub(super) struct Endpoint {
     pub(super) driver: Known,
     pub(super) ipam_driver: Option<Known>,
     pub(super) leases: Vec<Lease>,
-    /// The driver was asked to make it, and to join it.
+    /// Whether the driver was asked to create and join it.
     pub(super) made: bool,
     pub(super) link: Option<Lent>,
-    /// The driver was asked to publish its ports.
+    /// Whether the driver was asked to publish its ports.
     pub(super) external: bool,
 }
 
@@ -169,19 +170,19 @@ impl Endpoint {
     }
 }
 
-/// What was read of a file.
+/// The result of reading a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found<T> {
-    /// There is none.
+    /// There is no file.
     Nothing,
-    /// It is garbled; the words say how.
+    /// The file is damaged; the text says how.
     Damaged(String),
-    /// This.
+    /// The content.
     This(T),
 }
 
 impl<T> Found<T> {
-    /// What can be read; garbled is as good as none.
+    /// Returns the content if it is legible; a damaged file counts as missing.
     pub(super) fn legible(self) -> Option<T> {
         match self {
             Found::This(found) => Some(found),
@@ -212,7 +213,7 @@ impl Journal {
         read(&self.folder.join(NETWORK), |network: &Network| network.version)
     }
 
-    /// Writes the network down, flushed.
+    /// Writes the network's record, flushed.
     ///
     /// # Errors
     /// Code 105.
@@ -220,7 +221,7 @@ impl Journal {
         self.write(NETWORK, network, Durability::Synced)
     }
 
-    /// Forgets the network, and the folder if nothing else is in it.
+    /// Removes the network's record, and the folder if it is then empty.
     ///
     /// # Errors
     /// Code 105.
@@ -242,7 +243,7 @@ impl Journal {
         })
     }
 
-    /// Writes an attachment down. Flushed where more depends on it than what a reboot ends anyway.
+    /// Writes an attachment's record. It is flushed if it covers more than a reboot clears anyway.
     ///
     /// # Errors
     /// Code 105.
@@ -254,7 +255,7 @@ impl Journal {
         self.write(&file_of(&endpoint.attachment), endpoint, durability)
     }
 
-    /// Forgets an attachment.
+    /// Removes an attachment's record.
     ///
     /// # Errors
     /// Code 105.
@@ -262,18 +263,19 @@ impl Journal {
         self.remove(&file_of(key))
     }
 
-    /// Says whether the network has an attachment, be it one whose file is garbled.
+    /// Reports whether the network has an attachment; one whose file is damaged counts.
     ///
     /// # Errors
-    /// Code 105: nobody knows.
+    /// Code 105: the answer is unknown.
     pub(super) fn has_endpoints(&self) -> Result<bool, Error> {
         Ok(!self.files()?.is_empty())
     }
 
-    /// Says whether the driver was told of another attachment of the network, or may have been: one whose file is garbled counts.
+    /// Reports whether another attachment of the network was announced to the driver, or may have
+    /// been: one whose file is damaged counts.
     ///
     /// # Errors
-    /// Code 105: nobody knows.
+    /// Code 105: the answer is unknown.
     pub(super) fn others_are_on(&self, key: &AttachmentKey) -> Result<bool, Error> {
         let own = self.folder.join(file_of(key));
         for path in self.files()?.into_iter().filter(|path| *path != own) {
@@ -334,7 +336,7 @@ impl Journal {
                 state::write_atomic(&self.folder.join(name), &bytes, FILE_MODE, durability)
             });
             match written {
-                // Somebody found the folder empty just now, and removed it.
+                // Another call found the folder empty just now, and removed it.
                 Err(error) if error.is_not_found() && races < FOLDER_RACES => races += 1,
                 written => return written.map_err(|error| file_error(&error)),
             }
@@ -346,7 +348,7 @@ impl Journal {
         self.tidy()
     }
 
-    /// Removes the folders if nothing is in them but what killed processes were writing.
+    /// Removes the folders if they contain nothing but unfinished files of killed processes.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         state::remove_abandoned(&self.folder);
         for folder in [&self.folder, &self.all] {
@@ -379,7 +381,7 @@ fn read<T: DeserializeOwned>(
     })
 }
 
-/// The error for a file that must be legible and is not.
+/// Returns the error for a file that must be legible but is not.
 pub(super) fn damaged(what: &str, words: &str) -> Error {
     Error::new(codes::STATE, format!("the record of {what} is damaged: {words}"))
 }

@@ -1,4 +1,4 @@
-//! The link that a driver lends: into the container, and back.
+//! Moves the link that a driver lends into the container, and back.
 
 use cni::{AttachmentKey, Error, IfName, code};
 use cni_plugin::{Call, codes};
@@ -10,7 +10,7 @@ use super::journal::Lent;
 use crate::interface::single::Namespaces;
 use crate::shared::{kernel_error as kernel, owner};
 
-/// The numbers of the links in the container.
+/// Returns the ifindexes of the links in the container.
 pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Error> {
     let links = namespaces.inside.links().map_err(kernel)?;
     Ok(links.iter().map(|link| link.index).collect())
@@ -20,12 +20,13 @@ pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Error> {
 #[derive(Debug)]
 pub(super) struct Offered {
     pub(super) lent: Lent,
-    /// What is on the host for it: the other end of a pair, behind the bridge it is on.
+    /// Its counterparts on the host: the other end of a pair, after the bridge that it is on.
     pub(super) host_side: Vec<Link>,
     ifindex: u32,
 }
 
-/// Finds the link a driver means by `src_name`; without a name the one that is in the container since `before`.
+/// Finds the link that a driver calls `src_name`; without a name, the one that appeared in the
+/// container since `before`.
 ///
 /// # Errors
 /// Code 111 when there is none.
@@ -75,11 +76,13 @@ fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> Offered {
     Offered { lent, host_side, ifindex: link.index }
 }
 
-/// The other end of a pair on the host, behind the bridge it is on. A driver may keep it elsewhere.
+/// Returns the other end of a pair on the host, after the bridge that it is on. A driver may keep
+/// that end elsewhere.
 fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<Vec<Link>, Error> {
     let Some(peer) = peer else { return Ok(Vec::new()) };
     let found = host.link_by_index(peer).map_err(kernel)?;
-    // A number of another namespace may be anybody's here: the two ends name each other.
+    // An ifindex of another namespace may belong to any link here: the two ends must name each
+    // other.
     let Some(end) = found.filter(|end| end.is_kind("veth") && end.peer_index == Some(link.index))
     else {
         return Ok(Vec::new());
@@ -91,7 +94,8 @@ fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<V
     Ok(bridge.filter(|bridge| bridge.is_kind("bridge")).into_iter().chain([end]).collect())
 }
 
-/// Brings the link into the container with its final name, address and mark, in one message where it moves. It stays down.
+/// Brings the link into the container with its final name, address and mark, in one message if it
+/// moves. It stays down.
 ///
 /// # Errors
 /// Code 100.
@@ -131,7 +135,7 @@ pub(super) fn take(
     namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)
 }
 
-/// Finds an attachment's link in its container by its mark, whatever it is called by now.
+/// Finds an attachment's link in its container by its mark, whatever its present name.
 ///
 /// # Errors
 /// Code 100.
@@ -145,7 +149,7 @@ pub(super) fn marked(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Op
     Ok(inside.links().map_err(kernel)?.into_iter().find(is_it))
 }
 
-/// Finds the link that was lent: the one that was written down, and no other that has its mark.
+/// Finds the link that was lent: the recorded one, and not another that has its mark.
 fn lent_link(
     call: &Call<'_>,
     inside: &mut RouteSocket,
@@ -164,8 +168,8 @@ fn lent_link(
     Ok(found)
 }
 
-/// Gives the link back as it came: under its name, on the host unless the driver had put it into the container itself.
-/// Nothing to give back is success.
+/// Restores the link as it came: under its name, and on the host unless the driver had put it into
+/// the container itself. If there is no link to restore, that is success.
 ///
 /// # Errors
 /// Code 100.
@@ -190,7 +194,8 @@ pub(super) fn give_back(
         inside.apply_one(&down).and_then(|()| inside.apply_one(&Change::SetLink { ifindex, set }));
     match done {
         Err(error) if error.is_not_found() => Ok(()),
-        // Somebody else has its name by now: what the driver made for this container is of no use to anybody.
+        // Another link has its name by now, so the link that the driver created for this container
+        // is of no further use.
         Err(error) if error.is_exists() && link.kind.is_some() => {
             call.warn(format_args!("link {:?} is deleted, not given back: {error}", lent.name));
             inside.delete_link(ifindex).map(drop).map_err(kernel)

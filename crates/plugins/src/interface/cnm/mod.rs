@@ -1,17 +1,19 @@
-//! `cnm`: a container on a network of any Docker network driver. The plugin plays the part of Docker's engine.
+//! `cnm`: a container on a network of any Docker network driver. The plugin takes the role of
+//! Docker's engine.
 //!
-//! A driver makes an interface on the host and says what it is called; the engine, here the plugin, moves it into the
-//! container, gives it its addresses and routes, and brings it back when the driver is to remove it. Addresses are an IPAM
-//! driver's, a CNI address plugin's, or the driver's own. What is asked of a driver, and when, is in `docs/plugins.md`.
+//! A driver creates an interface on the host and reports its name. The engine, here the plugin,
+//! moves it into the container, sets its addresses and routes, and moves it back before the driver
+//! removes it. Addresses come from an IPAM driver, a CNI IPAM plugin, or the driver itself.
+//! `docs/plugins.md` lists which requests a driver gets, and when.
 //!
-//! Drivers live longer than calls and know nothing of CNI: what they were asked for is written down before they are
-//! asked, below `/var/lib/netwright/cnm`, since they may remember it over a reboot.
+//! Drivers outlive calls and know nothing of CNI, and they may remember requests over a reboot. So
+//! every request is recorded below `/var/lib/netwright/cnm` before it is sent.
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `driver` | finding a driver, and asking it |
-//! | `journal` | what is written down |
+//! | `journal` | the records |
 //! | `network`, `pools` | networks and their pools |
 //! | `link` | the link that a driver lends |
 //! | `connect`, `plan` | ADD |

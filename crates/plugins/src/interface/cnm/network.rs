@@ -1,4 +1,4 @@
-//! Networks: made by the first attachment, removed by the last.
+//! Networks: the first attachment creates one, the last removes it.
 //!
 //! Everything here is done under the network's lock.
 
@@ -20,7 +20,7 @@ use super::journal::{Found, Journal, Network, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
-/// Keeps others from making or removing the network meanwhile.
+/// Excludes others that would create or remove the network meanwhile.
 pub(super) fn lock(call: &Call<'_>) -> Result<Lock, Error> {
     let index = Index::new(call.roots());
     let object = format!("cnm {}", call.network());
@@ -35,7 +35,7 @@ pub(super) struct Drivers<'p> {
 }
 
 impl<'p> Drivers<'p> {
-    /// Finds those that a configuration names, and makes sure that they are there.
+    /// Finds the drivers that a configuration names, and makes sure that they exist.
     pub(super) fn of(wanted: &Wanted, timeouts: &'p Timeouts) -> Result<Self, AskError> {
         let network = Driver::find(&wanted.driver, timeouts)?;
         network.activate("NetworkDriver")?;
@@ -48,7 +48,8 @@ impl<'p> Drivers<'p> {
     }
 }
 
-/// Makes the network unless it is there. `given` is what a CNI address plugin gave to the first attachment.
+/// Creates the network unless it exists. `given` is what a CNI IPAM plugin assigned to the first
+/// attachment.
 pub(super) fn ensure(
     call: &Call<'_>,
     journal: &Journal,
@@ -76,7 +77,8 @@ pub(super) fn ensure(
                 Found::Damaged(words) => words,
                 _ => "it is not there",
             };
-            // Made anew it would have the same ID, and should that fail it would be removed under them.
+            // A new network would have the same ID, and if creating it failed, its removal would
+            // cut them off.
             if journal.others_are_on(call.attachment())? {
                 let what = format!("network {}", call.network());
                 return Err(damaged(&what, words).with_details(
@@ -153,8 +155,8 @@ fn tell(driver: &Driver<'_>, network: &Network) -> Result<(), AskError> {
     driver.tell(Method::CreateNetwork, &question)
 }
 
-/// After a reboot a driver may have forgotten the network, which is for it to know: one that has not refuses, or makes
-/// nothing.
+/// Announces the network again after a reboot, since a driver may have forgotten it. Only the
+/// driver knows: one that remembers it refuses, or creates nothing.
 fn tell_again(
     call: &Call<'_>,
     journal: &Journal,
@@ -204,12 +206,12 @@ pub(super) fn answered_subnet(
     })
 }
 
-/// The error for an answer that is no use.
+/// Returns the error for an unusable answer.
 pub(super) fn content(driver: &Driver<'_>, method: Method, reason: String) -> Error {
     AskError::Content { driver: driver.name().to_owned(), method, reason }.to_cni()
 }
 
-/// Removes the network if no attachment is left. The caller has forgotten its own.
+/// Removes the network if no attachment is left. The caller has removed its own record.
 pub(super) fn release(
     call: &Call<'_>,
     journal: &Journal,
@@ -239,8 +241,8 @@ pub(super) fn release(
     }
 }
 
-/// Removes the network: from its driver, then its pools. A driver that does not want to is not argued with: it stays written
-/// down then, for the next attachment or the next time that the last one goes.
+/// Removes the network: from its driver, then its pools. If the driver refuses, that is accepted:
+/// the record stays, for the next attachment or the next time that the last one leaves.
 fn remove(
     call: &Call<'_>,
     journal: &Journal,
@@ -251,7 +253,7 @@ fn remove(
     let driver = Driver::again(&network.driver, timeouts).map_err(asked)?;
     let name = NetworkName { network_id: network.id.clone() };
     if network.made {
-        // Should the answer be lost, a refusal of what comes next time counts no more.
+        // If the answer is lost, a refusal of the next attempt is ignored.
         let mut going = network.clone();
         going.made = false;
         journal.put_network(&going)?;
@@ -263,7 +265,7 @@ fn remove(
             call.warn(format_args!("the network stays: {error}"));
             return Ok(());
         }
-        // It may never have heard of it.
+        // The driver may never have received it.
         Err(error) if error.is_refusal() => {}
         Err(error) => return Err(error.to_cni()),
     }

@@ -1,4 +1,4 @@
-//! What a driver's answers mean for the container: pure, and before anything is done with the link.
+//! What a driver's answers mean for the container: computed before the link is changed.
 
 use std::net::IpAddr;
 
@@ -22,11 +22,11 @@ const MAX_ROUTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) result: AddResult,
-    /// It is a way out of the container.
+    /// Whether it is a way out of the container.
     pub(super) leads_out: bool,
 }
 
-/// Makes of a driver's answers what the container's interface becomes.
+/// Derives the container's interface from a driver's answers.
 pub(super) fn plan(
     call: &Call<'_>,
     config: &Config,
@@ -48,7 +48,7 @@ pub(super) fn plan(
     let mut leads_out = false;
     for (text, v6) in [(&joined.gateway, false), (&joined.gateway_ipv6, true)] {
         let has_address = result.ips.iter().any(|ip| ip.address.addr().is_ipv6() == v6);
-        // libnetwork passes over a gateway of a family without an address.
+        // libnetwork ignores a gateway of a family without an address.
         if text.is_empty() || !has_address {
             continue;
         }
@@ -105,7 +105,7 @@ fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Error> {
             })?;
             Ok(Route::new(destination, Some(gateway)))
         }
-        // On the link, whatever gateway there is.
+        // On the link, even if there is a gateway.
         StaticRoute::CONNECTED => {
             Ok(Route { scope: Some(Scope::LINK.0), ..Route::new(destination, None) })
         }

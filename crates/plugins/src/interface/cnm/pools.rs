@@ -1,4 +1,4 @@
-//! The pools of a network: an IPAM driver's, a CNI address plugin's, or nobody's.
+//! The pools of a network: from an IPAM driver, from a CNI IPAM plugin, or from neither.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,14 +18,15 @@ use super::driver::{AskError, Driver};
 use super::journal::{Journal, Network, Pool};
 use super::network::{answered_subnet, content};
 
-/// The address space of networks whose driver gives the addresses, as Docker's IPAM `null` names it.
+/// The address space of networks whose driver assigns the addresses; Docker's IPAM `null` has this
+/// name for it.
 const NULL_SPACE: &str = "null";
 
-/// That of networks whose addresses are a CNI plugin's.
+/// The address space of networks whose addresses come from a CNI plugin.
 const CNI_SPACE: &str = "cni";
 
-/// Takes the pools again, and what the network and its attachments have of them: who has ended with the boot will give
-/// back what is written down.
+/// Requests the pools again, and the addresses that the network and its attachments have from them.
+/// Attachments that ended with the boot release what is recorded for them later.
 pub(super) fn replay(
     call: &Call<'_>,
     journal: &Journal,
@@ -76,7 +77,7 @@ pub(super) fn replay(
     Ok(())
 }
 
-/// The pools of a network whose addresses are no IPAM driver's.
+/// Returns the pools of a network whose addresses do not come from an IPAM driver.
 pub(super) fn pools_of_others(
     wanted: &Wanted,
     given: Option<&AddResult>,
@@ -120,8 +121,8 @@ pub(super) fn pools_of_others(
     Ok(pools)
 }
 
-/// Takes the pools from their driver, with the addresses that the network itself needs. Each is written down before it is asked
-/// for, and again as it came.
+/// Requests the pools from their driver, with the addresses that the network itself needs. Each is
+/// recorded before the request, and again with the answer.
 pub(super) fn take_pools(
     journal: &Journal,
     network: &mut Network,
@@ -166,7 +167,7 @@ pub(super) fn take_pools(
         pool.asking = false;
         pool.id.clone_from(&answer.pool_id);
         pool.subnet.clone_from(&answer.pool);
-        // Before anything of the answer is judged: it must be given back.
+        // Before the answer is checked: the pool must be released in any case.
         journal.put_network(network)?;
         let whole = answered_subnet(ipam, Method::RequestPool, &answer.pool)?;
         if whole.addr().is_ipv6() != subnet.v6 {
@@ -200,7 +201,7 @@ fn question(pool: &Pool, wanted: &Wanted, subnet: &Subnet) -> RequestPool {
     }
 }
 
-/// Takes an address for the network itself.
+/// Requests an address for the network itself.
 fn hold(
     journal: &Journal,
     network: &mut Network,
@@ -226,7 +227,7 @@ fn with_length(address: IpAddr, subnet: IpNet) -> String {
     format!("{address}/{}", subnet.prefix_len())
 }
 
-/// Gives a pool back with what the network itself has of it.
+/// Releases a pool with the network's own addresses from it.
 pub(super) fn give_back(
     call: &Call<'_>,
     ipam: &Driver<'_>,
@@ -244,7 +245,7 @@ pub(super) fn give_back(
             call.warn("the IPAM driver may have given a pool and its answer was lost: nobody can give it back");
             return Ok(());
         };
-        // Asked again it gives the same, or says that it is taken, which tells as much.
+        // A repeated request gets the same pool, or the answer that it is taken, which is as good.
         match ipam.ask::<ipam::Pool>(Method::RequestPool, &question(pool, &network.wanted, subnet))
         {
             Ok(answer) => pool_id = answer.pool_id,
@@ -267,7 +268,7 @@ pub(super) fn give_back(
     }
 }
 
-/// Gives an address back. One that the driver does not know is given back already.
+/// Releases an address. One that the driver does not know is already released.
 pub(super) fn release_address(
     call: &Call<'_>,
     ipam: &Driver<'_>,
@@ -284,12 +285,12 @@ pub(super) fn release_address(
     }
 }
 
-/// The pools of a family, in their order.
+/// Returns the pools of a family, in their order.
 pub(super) fn pools_of_family(network: &Network, v6: bool) -> impl Iterator<Item = &Pool> {
     network.pools.iter().filter(move |pool| pool.v6 == v6 && !pool.asking)
 }
 
-/// The error for an address that no pool has.
+/// Returns the error for an address that is in no pool.
 pub(super) fn outside(address: IpAddr) -> Error {
     Error::new(
         code::INVALID_CONFIG,

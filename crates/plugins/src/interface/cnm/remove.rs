@@ -1,4 +1,4 @@
-//! DEL, the undoing of ADD, and GC.
+//! Runs DEL, the undo of ADD, and GC.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ use crate::shared::attachment::{self, Left, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::kernel_error as kernel;
 
-/// Runs DEL. Needs nothing but the attachment's key; the rest is written down.
+/// Runs DEL. Needs only the attachment's key; the rest is recorded.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let timeouts = Timeouts::new(timeout_of(call), call.context().deadline);
     attachment::del(call, |netns| all(call, call.attachment(), netns, &timeouts))
@@ -51,24 +51,24 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     failures.into_result()
 }
 
-/// Removes the network if nobody is on it.
+/// Removes the network if it has no attachment.
 fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
     if journal.has_endpoints()? || journal.network()? == Found::Nothing {
-        // An ADD may have been killed as it began.
+        // An ADD may have been killed at its start.
         return journal.tidy();
     }
     let _lock = network::lock(call)?;
     network::release(call, journal, timeouts)
 }
 
-/// Opens the namespace that ADD wrote down, if it is still there.
+/// Opens the namespace that ADD recorded, if it still exists.
 pub(super) fn recorded_netns(call: &Call<'_>, key: &AttachmentKey) -> Result<Option<Netns>, Error> {
     let record = Index::new(call.roots()).get(key, NAME).found;
     let census = Census::new();
     record.map_or(Ok(None), |record| attachment::find_recorded_netns(call, &record, &census))
 }
 
-/// Removes everything that ADD made beside the reservation of a CNI address plugin.
+/// Removes everything that ADD created except the reservation of a CNI IPAM plugin.
 pub(super) fn all(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -103,7 +103,8 @@ pub(super) fn all(
     attachment::forget(&Index::new(call.roots()), key, NAME)
 }
 
-/// Undoes what was written down, as libnetwork does: ports, Leave, the link, DeleteEndpoint, and last the addresses.
+/// Undoes the recorded steps, as libnetwork does: ports, Leave, the link, DeleteEndpoint, and last
+/// the addresses.
 fn undo(
     call: &Call<'_>,
     endpoint: &Endpoint,
@@ -119,7 +120,8 @@ fn undo(
             failures.note("give the link back", link::give_back(call, key, netns, lent));
         }
     };
-    // What the driver put into the container it looks for under the name it gave it.
+    // If the driver put the link into the container, it looks for it there under the name that it
+    // gave it.
     give_back(failures, true);
     let driver = Driver::again(&endpoint.driver, timeouts).map_err(|error| error.to_cni());
     let driver = match endpoint.made {
@@ -167,7 +169,8 @@ fn name_of(key: &AttachmentKey) -> EndpointName {
     EndpointName { network_id: network_id(key.network.as_str()), endpoint_id: endpoint_id(key) }
 }
 
-/// A driver that does not want to undo something is told so in its own log too; the rest goes on, as with libnetwork.
+/// Turns a driver's refusal to undo something into a warning (the driver logs it too); the rest goes
+/// on, as with libnetwork.
 fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Error> {
     match done {
         Err(error) if error.is_unsupported() => Ok(()),
@@ -179,8 +182,8 @@ fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Error> {
     }
 }
 
-/// Deletes the endpoint. A refusal counts only if the driver still knows the endpoint: drivers refuse what they have
-/// forgotten, and nobody could ever undo that.
+/// Deletes the endpoint. A refusal counts only if the driver still knows the endpoint: drivers
+/// refuse what they have forgotten, and that could never be undone.
 fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(), Error> {
     let refusal = match driver.tell(Method::DeleteEndpoint, name) {
         Err(error) if error.is_refusal() => error,
@@ -196,7 +199,7 @@ fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(
     }
 }
 
-/// What a driver tells of an endpoint: values of any type, and nulls of one that it does not know.
+/// What a driver reports about an endpoint: values of any type, and nulls for an unknown endpoint.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Told {
@@ -209,8 +212,8 @@ impl Told {
     }
 }
 
-/// Removes an attachment that nothing is written down about: by the IDs that it has, from the driver that the configuration
-/// names. Only a link with our mark shows that there was one at all.
+/// Removes an attachment without a record: by its IDs, from the driver that the configuration
+/// names. Only a link with our mark shows that there was an attachment at all.
 fn undo_unknown(
     call: &Call<'_>,
     journal: &Journal,
@@ -248,7 +251,7 @@ fn undo_unknown(
     failures.note("release the addresses", release_found(call, journal, &addresses, timeouts));
 }
 
-/// The addresses of the link with our mark; `None` when there is no such link.
+/// Returns the addresses of the link with our mark; `None` if there is no such link.
 fn marked_addresses(
     netns: Option<&Netns>,
     key: &AttachmentKey,
@@ -260,7 +263,7 @@ fn marked_addresses(
     Ok(Some(addresses.iter().map(|address| address.address.addr()).collect()))
 }
 
-/// What the driver calls the link nobody knows: it cannot be given back.
+/// Deletes the link with our mark. The driver's name for it is unknown, so it cannot be returned.
 fn delete_marked(call: &Call<'_>, netns: Option<&Netns>, key: &AttachmentKey) -> Result<(), Error> {
     let Some(netns) = netns else { return Ok(()) };
     let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
@@ -279,7 +282,7 @@ fn delete_marked(call: &Call<'_>, netns: Option<&Netns>, key: &AttachmentKey) ->
     }
 }
 
-/// Gives back the addresses that the link had, but for what another attachment of ours has.
+/// Releases the addresses that the link had, except those of another attachment of ours.
 fn release_found(
     call: &Call<'_>,
     journal: &Journal,

@@ -16,7 +16,7 @@ use crate::interface::single::Namespaces;
 use crate::shared::repair::{self, Inside};
 use crate::shared::{attachment, container, drift, owner};
 
-/// Runs CHECK: what is written down, what the driver knows, what the container has.
+/// Runs CHECK: compares the record, the driver's knowledge, and what the container has.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     if let Some(ipam) = call.ipam() {
@@ -54,7 +54,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
 }
 
-/// Puts back the container's side. The driver's is the driver's.
+/// Repairs the container's side. The driver is responsible for its own.
 pub(super) fn repair(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |_, repair| {
         let wanted = Inside {

@@ -41,20 +41,20 @@ struct RawRuntime {
     device_id: String,
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The device, as the first of the keys says that is given.
+    /// The device, by the first of its keys that is given.
     pub(super) device: Device,
-    /// The PCI address, if one is given beside whatever says the device: its driver decides about DPDK.
+    /// The PCI address, if one is given in addition to the device: its driver decides about DPDK.
     pub(super) pci: Option<Bus>,
-    /// The key `DPDKMode`: counts where no PCI address is given.
+    /// The key `DPDKMode`: it counts if no PCI address is given.
     pub(super) dpdk: bool,
-    /// Who holds which device.
+    /// The index that records which attachment holds which device.
     pub(super) index: Index,
 }
 
-/// How the device is named.
+/// How the configuration selects the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Device {
     /// Key `device`.
@@ -84,7 +84,7 @@ impl Bus {
 }
 
 impl Config {
-    /// Reads the configuration and checks what can be without looking.
+    /// Reads the configuration and checks what can be checked without the host.
     pub(super) fn read(call: &Call<'_>) -> Result<Self, Error> {
         let raw: Raw = call.read_config()?;
         let pci = raw.bus()?;
@@ -92,7 +92,7 @@ impl Config {
         Ok(Config { device, pci, dpdk: raw.dpdk_mode, index: Index::new(call.roots()) })
     }
 
-    /// Returns the key and the text that say the device, for messages.
+    /// Returns the key and the text that select the device, for messages.
     pub(super) fn selection(&self) -> (&'static str, String) {
         match &self.device {
             Device::Name(name) => ("device", name.clone()),
@@ -157,7 +157,7 @@ fn kernel_path(text: &str) -> Result<PathBuf, Error> {
     Ok(path.to_owned())
 }
 
-/// A name that becomes part of a path.
+/// Checks a name that becomes part of a path.
 fn plain(key: &str, text: &str) -> Result<String, Error> {
     if text.starts_with('.') || text.contains('/') || text.contains('\0') {
         return Err(invalid(format!("invalid {key} {text:?}"), "it is not the name of a device"));

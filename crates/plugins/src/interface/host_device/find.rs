@@ -16,7 +16,7 @@ use crate::interface::single::SingleLink;
 use crate::shared::attachment::may_live;
 use crate::shared::{device, kernel_error as kernel};
 
-/// The drivers that hand a device to a program.
+/// The drivers that give a device to a program.
 const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// The device as it was found.
@@ -24,9 +24,9 @@ const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"]
 pub enum Observed {
     /// A link of the host.
     Link(Box<Found>),
-    /// A device that a program drives.
+    /// A device that is driven by a program.
     UserSpace {
-        /// Its PCI address; empty if only `DPDKMode` says so.
+        /// Its PCI address; empty if only `DPDKMode` indicates it.
         pci_id: String,
     },
 }
@@ -42,7 +42,7 @@ pub struct Found {
     pub path: String,
 }
 
-/// Looks for the device; says who has it if it is not there.
+/// Finds the device; if it is missing, the error names its holder.
 pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, Error> {
     if let Some(pci_id) = driven_by_program(config)? {
         let object = user_space::object_of(config);
@@ -77,7 +77,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, 
     Ok(Observed::Link(Box::new(Found { link, pci_id, path })))
 }
 
-/// Says whether a program drives the device: returns its PCI address then. Where a PCI address is given its driver
+/// Returns the device's PCI address if a program drives it. If a PCI address is given, its driver
 /// decides, otherwise the key `DPDKMode`.
 pub(super) fn driven_by_program(config: &Config) -> Result<Option<String>, Error> {
     let Some(bus) = &config.pci else {
@@ -132,7 +132,7 @@ fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Error> 
     }
 }
 
-/// A name that cannot be one is nobody's.
+/// Finds a link by name. An impossible name belongs to no link.
 fn by_name(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
     if name.len() > 127 || name.contains('\0') {
         return Ok(None);
@@ -140,7 +140,8 @@ fn by_name(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
     host.link_by_name(name).map_err(kernel)
 }
 
-/// The first link with a hardware address; hardware before what stands on it and has its address.
+/// Finds the first link with a hardware address; hardware comes before links that are stacked on it
+/// and share its address.
 fn by_mac(host: &mut RouteSocket, mac: MacAddr) -> Result<Option<Link>, Error> {
     let links = host.links().map_err(kernel)?;
     let found = links.into_iter().filter(|link| link.mac == Some(mac) && !link.loopback());
@@ -182,13 +183,13 @@ fn auxiliary_folder(id: &str) -> PathBuf {
     Path::new(SYSFS).join("bus/auxiliary/devices").join(id)
 }
 
-/// A virtio device is a device on a PCI device.
+/// Returns the folder of a virtio device, which is a device on a PCI device.
 fn virtio_folder(pci: &Path) -> Option<PathBuf> {
     let name = entries(pci)?.into_iter().find(|name| name.starts_with("virtio"))?;
     Some(pci.join(name).join("net"))
 }
 
-/// The names in a folder, sorted; `None` if there is no such folder.
+/// Returns the names in a folder, sorted; `None` if there is no such folder.
 fn entries(folder: &Path) -> Option<Vec<String>> {
     let entries = fs::read_dir(folder).ok()?;
     let mut names: Vec<_> =
@@ -202,7 +203,7 @@ fn pci_address(path: &Path) -> Option<String> {
     is_pci(name).then(|| name.to_owned())
 }
 
-/// `0000:3b:00.1`: domain, bus, device, function.
+/// Returns whether a text is a PCI address, `0000:3b:00.1`: domain, bus, device, function.
 fn is_pci(text: &str) -> bool {
     let hex = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let parts: Vec<&str> = text.split([':', '.']).collect();
@@ -217,16 +218,16 @@ fn missing(config: &Config, why: &str) -> Error {
     )
 }
 
-/// An attachment that has the device that is asked for.
+/// An attachment that has the requested device.
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) attachment: AttachmentKey,
     pub(super) facts: Facts,
-    /// Its namespace is there.
+    /// Whether its namespace exists.
     pub(super) alive: bool,
 }
 
-/// Says which attachment has the device that is asked for, if one has.
+/// Returns the attachment that has the requested device, if any.
 pub(super) fn holder(config: &Config) -> Option<Holder> {
     let census = Census::new();
     let records = config.index.list().found.into_iter();
@@ -241,7 +242,7 @@ pub(super) fn holder(config: &Config) -> Option<Holder> {
 }
 
 fn held(config: &Config) -> Option<Error> {
-    // What a program drove needs nothing to come back.
+    // A device that a program drove needs nothing to return.
     let holder = holder(config).filter(|holder| holder.alive || !holder.facts.user_space)?;
     if holder.alive {
         return Some(user_space::in_use(config, &holder.attachment));

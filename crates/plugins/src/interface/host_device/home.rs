@@ -1,4 +1,4 @@
-//! What the device was, and bringing it home.
+//! Records the device's state on the host, and moves the device back there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,25 +18,25 @@ use super::user_space;
 use crate::shared::identity::Identity;
 use crate::shared::{kernel_error as kernel, owner};
 
-/// How long the kernel may take to bring hardware home from a namespace whose last holder is gone. It does that on a
-/// thread of its own, one namespace after the other.
+/// How long the kernel may take to move hardware back from a namespace whose last holder is gone.
+/// It does that on a thread of its own, one namespace after the other.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause between looks.
+/// The pause between two checks.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How many names are tried for a device whose own was taken meanwhile.
+/// How many names are tried for a device whose own name was taken meanwhile.
 const SPARE_NAMES: u32 = 8;
 
-/// The device as it was on the host: what is written down before it is moved.
+/// The device as it was on the host: recorded before it is moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Facts {
     /// Its name; empty for a device that a program drives.
     pub(super) device: String,
-    /// A program drives it; there is no link.
+    /// Whether a program drives it; there is no link then.
     pub(super) user_space: bool,
-    /// The key and the text that the configuration named it by.
+    /// The key and the text with which the configuration selected it.
     selected: (String, String),
     /// Its PCI address.
     pci: String,
@@ -49,13 +49,13 @@ pub(super) struct Facts {
     mtu: u32,
     up: bool,
     alias: Option<String>,
-    /// Its further names; `None` in a record of an older version.
+    /// Its alternative names; `None` in a record of an older version.
     alt_names: Option<Vec<String>>,
-    /// What made it; hardware has none, and survives the namespace it is in.
+    /// Its kind; hardware has none, and survives the namespace that it is in.
     kind: Option<String>,
-    /// How the container's namespace tells a virtual device from others ([`crate::interface::single`] writes it down once
-    /// the device is there). Hardware is told by its permanent address and its place on a bus, which no container can
-    /// give a link.
+    /// What distinguishes a virtual device from others in the container's namespace
+    /// ([`crate::interface::single`] records it once the device is there). Hardware is identified
+    /// by its permanent address and its place on a bus, which a container cannot give a link.
     inside: Option<Identity>,
 }
 
@@ -93,13 +93,13 @@ impl Facts {
         }
     }
 
-    /// Names the device as something that one attachment holds, if a program drives it.
+    /// Names the device as an object that one attachment holds, if a program drives it.
     pub(super) fn object(&self) -> Option<String> {
         let (key, text) = &self.selected;
         self.user_space.then(|| user_space::object(&self.pci, (key, text)))
     }
 
-    /// Says whether this is the device that a configuration asks for.
+    /// Reports whether this is the device that a configuration asks for.
     pub(super) fn is_what(&self, config: &Config) -> bool {
         let (key, text) = config.selection();
         if (self.selected.0.as_str(), self.selected.1.as_str()) == (key, text.as_str()) {
@@ -116,7 +116,7 @@ impl Facts {
         }
     }
 
-    /// Says whether a link cannot be the device: its hardware is another.
+    /// Reports whether a link cannot be the device because its hardware differs.
     pub(super) fn contradicts(&self, link: &Link) -> bool {
         let differs = |was: &Option<String>, is: Option<String>| {
             was.as_ref().zip(is).is_some_and(|(was, is)| *was != is)
@@ -126,13 +126,13 @@ impl Facts {
             || differs(&self.parent, link.parent_device.clone())
     }
 
-    /// Says whether a link in the container cannot be the device: another stands in its place.
+    /// Reports whether a link in the container cannot be the device: another one is in its place.
     pub(super) fn contradicts_inside(&self, link: &Link) -> bool {
         self.contradicts(link) || self.inside.is_some_and(|inside| !inside.is(link))
     }
 
-    /// Says whether a link in the container is the device, under whatever name. A virtual one is told by what
-    /// the container cannot change, where that was written down.
+    /// Reports whether a link in the container is the device, under whatever name. A virtual one is
+    /// identified by what the container cannot change, if that was recorded.
     fn is_inside(&self, link: &Link) -> bool {
         match self.inside {
             Some(_) => !self.contradicts_inside(link),
@@ -140,7 +140,7 @@ impl Facts {
         }
     }
 
-    /// Says whether a link is the device, under whatever name: by what we marked it with, or by its hardware.
+    /// Reports whether a link is the device, under whatever name: by our mark, or by its hardware.
     fn is(&self, link: &Link) -> bool {
         let same = |was: &Option<String>, is: Option<String>| was.is_some() && *was == is;
         !self.contradicts(link)
@@ -149,8 +149,8 @@ impl Facts {
                 || same(&self.mac, text_of(link.mac)))
     }
 
-    /// Says whether the device is on the host as it was, and not on its way: a DEL that was killed may have moved it, and not
-    /// brought it up any more.
+    /// Reports whether the device is on the host as it was, and its return is complete: a DEL that
+    /// was killed may have moved it without bringing it up.
     fn is_home(&self, link: &Link) -> bool {
         let same_mac = self.mac.is_none() || self.mac == text_of(link.mac);
         let same_state = link.mtu == self.mtu && link.up() == self.up && same_mac;
@@ -158,7 +158,7 @@ impl Facts {
         same_names && link.alias == self.alias && same_state
     }
 
-    /// Says whether the device survives its namespace, and is still in the machine.
+    /// Reports whether the device survives its namespace, and is still in the machine.
     fn will_return(&self) -> bool {
         self.kind.is_none() && (self.path.is_empty() || Path::new(&self.path).exists())
     }
@@ -168,7 +168,8 @@ fn text_of(mac: Option<MacAddr>) -> Option<String> {
     mac.map(|mac| mac.to_string())
 }
 
-/// Brings an attachment's device home, from the container or from where the kernel put it. Nothing to bring is success.
+/// Moves an attachment's device back, from the container or from where the kernel put it. If there
+/// is no device to move, that is success.
 pub(super) fn bring(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -192,8 +193,8 @@ pub(super) fn bring(
     Ok(())
 }
 
-/// Finds the device in the container: under the interface's name, or renamed. Without facts it must have the mark, as
-/// the reference plugin makes it, too.
+/// Finds the device in the container: under the interface's name, or renamed. Without facts it must
+/// have the mark that the reference plugin sets too.
 fn find_inside(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -230,7 +231,8 @@ fn find_inside(
     Ok(links.into_iter().find(|link| !link.loopback() && is_it(link)))
 }
 
-/// Finds the device on the host when it is not as it was there. Hardware is waited for where its namespace is gone.
+/// Finds the device on the host if it is not as it was there. If the namespace is gone, waits for
+/// hardware to return.
 fn find_returned(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -240,8 +242,9 @@ fn find_returned(
 ) -> Result<Option<Link>, Error> {
     let ifname = key.ifname.as_str();
     let Some(facts) = facts else {
-        // Somebody else's record, or none: a link that is down, that the kernel left under the container's name, and
-        // whose alias is the name that the configuration asks for.
+        // There is no record, or another plugin's. The device is a link that is down, that the
+        // kernel left under the container's name, and whose alias is the name that the
+        // configuration asks for.
         let named = host.link_by_name(ifname).map_err(kernel)?;
         return Ok(named.filter(|link| !link.up() && is_asked_for(call, link)));
     };
@@ -249,7 +252,7 @@ fn find_returned(
     loop {
         let all = host.links().map_err(kernel)?;
         let found = all.into_iter().filter(|link| facts.is(link));
-        // One that came back first: the host may have something that looks like it.
+        // A device that came back is preferred: the host may have a similar one.
         let found = found.min_by_key(|link| link.alias.as_ref() != Some(&facts.device));
         if let Some(link) = found {
             return Ok((!facts.is_home(&link)).then_some(link));
@@ -268,8 +271,8 @@ fn find_returned(
     }
 }
 
-/// Brings a device home that came back after its attachment's DEL had given up: nothing but its mark tells its name.
-/// Says whether there was one.
+/// Restores a device that came back after its attachment's DEL had given up: only its mark holds
+/// its name. Returns whether there was one.
 pub(super) fn bring_late(
     call: &Call<'_>,
     config: &Config,
@@ -283,23 +286,24 @@ pub(super) fn bring_late(
     Ok(true)
 }
 
-/// Says whether a link has the mark, and it is the name that the configuration asks for. Of other ways to name a device
-/// none says what it was called.
+/// Reports whether a link's mark is the name that the configuration asks for. If the configuration
+/// selects the device in another way, its old name is unknown.
 fn is_asked_for(call: &Call<'_>, link: &Link) -> bool {
     let Ok(Config { device: Device::Name(name), .. }) = Config::read(call) else { return false };
     original_name(link) == Some(name.as_str())
 }
 
-/// The name that a mark says, if it is one of a link moved by this plugin or the reference's.
+/// Returns the name in the mark, if the link was moved by this plugin or the reference's.
 pub(super) fn original_name(link: &Link) -> Option<&str> {
     let alias = link.alias.as_deref()?;
     (!alias.starts_with(owner::PREFIX) && IfName::new(alias).is_ok()).then_some(alias)
 }
 
-/// How often a device is moved that the container gives further names meanwhile.
+/// How often moving a device is tried while the container adds alternative names to it.
 const MOVE_TRIES: usize = 8;
 
-/// Moves the device from the container to the host, with its name and alias in the same message.
+/// Moves the device from the container to the host, and sets its name and alias in the same
+/// message.
 fn move_home(
     call: &Call<'_>,
     inside: &mut RouteSocket,
@@ -327,7 +331,7 @@ fn move_home(
         }
     }
     match moved {
-        // The namespace goes at this moment, and takes what is virtual along.
+        // The namespace is being deleted at this moment, and its virtual links with it.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => {
             return Err(
@@ -341,15 +345,17 @@ fn move_home(
     Ok(())
 }
 
-/// Returns the further names that the container gave a device, which are in use on the host once the device is there. Where nobody
-/// wrote down which it had, that cannot be told.
+/// Returns the alternative names that the container gave a device; on the host they would be in use
+/// once the device is there. Without a record of the device's own alternative names they are
+/// unknown.
 fn given_names<'l>(link: &'l Link, facts: Option<&Facts>) -> Vec<&'l String> {
     let Some(own) = facts.and_then(|facts| facts.alt_names.as_ref()) else { return Vec::new() };
     link.alt_names.iter().filter(|name| !own.contains(name)).collect()
 }
 
-/// Takes further names from a device in the container that it must not come home with: those that the container gave it, and
-/// those that are another's on the host, with which the kernel does not move it.
+/// Removes alternative names from a device in the container with which it must not return: those
+/// that the container added, and those that another link has on the host, because the kernel then
+/// refuses to move the device.
 fn take_names(
     inside: &mut RouteSocket,
     host: &mut RouteSocket,
@@ -365,7 +371,7 @@ fn take_names(
     let ifindex = link.index;
     for name in names {
         match inside.apply_one(&Change::DelAltName { ifindex, name: name.clone() }) {
-            // The container took it off itself.
+            // The container removed it itself.
             Err(error) if !error.is_not_found() && error.errno() != Some(Errno::INVAL) => {
                 return Err(kernel(error));
             }
@@ -375,7 +381,7 @@ fn take_names(
     Ok(())
 }
 
-/// Gives a device that the kernel brought back its name and state.
+/// Restores name and state of a device that the kernel moved back.
 fn restore(
     call: &Call<'_>,
     host: &mut RouteSocket,
@@ -390,7 +396,7 @@ fn restore(
     };
     let mut changes = Vec::new();
     if link.up() {
-        // Kernels before 6.2 rename no link that is up.
+        // Kernels before 6.2 do not rename a link that is up.
         changes.push(Change::SetLink { ifindex, set: LinkSet::default().up(false) });
     }
     let set = LinkSet { name: Some(name.clone()), alias: Some(alias), ..LinkSet::default() };
@@ -407,7 +413,8 @@ fn restore(
     Ok(())
 }
 
-/// The name to come home with: its own, or, when another link has that by now, a spare one with the mark kept.
+/// Returns the name with which it returns: its own, or, if another link has that by now, a spare
+/// one with the mark kept.
 fn name_and_alias(
     call: &Call<'_>,
     host: &mut RouteSocket,
@@ -421,7 +428,7 @@ fn name_and_alias(
         return Ok((original, own_alias));
     }
     for number in 0..SPARE_NAMES {
-        // As the kernel does it: dev and a number.
+        // In the kernel's way: dev and a number.
         let spare = format!("dev{}", link.index + number);
         if host.link_by_name(&spare).map_err(kernel)?.is_none() {
             call.warn(format_args!(
@@ -437,11 +444,12 @@ fn name_and_alias(
     .with_details("another link has that name, and no other name was free"))
 }
 
-/// How often each value of a device that is home is put back: a machine in trouble may lack memory for a moment, and nobody
-/// comes back for it.
+/// How often restoring each value of a returned device is tried: a machine in trouble may lack
+/// memory for a moment, and there is no later attempt.
 const SETTLE_TRIES: usize = 3;
 
-/// Puts hardware address, MTU and state back as they were. What cannot be is told: the device is home already.
+/// Restores hardware address, MTU and state. Failures are only warnings: the device is already
+/// back.
 fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Facts>) {
     let Some(facts) = facts else { return };
     let ifindex = link.index;

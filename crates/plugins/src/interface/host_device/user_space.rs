@@ -1,5 +1,6 @@
-//! Who has a device that a program drives. There is no link to tell, so the attachment holds the device as a shared object
-//! of the host: one look at the device's holders, and not at every record of the node, says whether it is free.
+//! Records which attachment has a device that a program drives. There is no link that could show
+//! it, so the attachment holds the device as a shared object of the host. One look at the device's
+//! holders, and not at every record of the node, tells whether it is free.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
@@ -12,7 +13,8 @@ use crate::interface::single::SingleLink as _;
 use crate::shared::attachment::may_live;
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
-/// Names the device: by its address on the bus, and where it has none by the key and the text that ask for it.
+/// Names the device: by its address on the bus, or, without one, by the key and the text that
+/// select it.
 pub(super) fn object(address: &str, selection: (&str, &str)) -> String {
     match (address, selection) {
         ("", (key, text)) => format!("device {key} {text}"),
@@ -28,7 +30,7 @@ pub(super) fn object_of(config: &Config) -> Option<String> {
     may_be.then(|| object(address.unwrap_or_default(), (key, &text)))
 }
 
-/// Finds the attachment that has the device and whose namespace is there.
+/// Finds the attachment that has the device and whose namespace exists.
 pub(super) fn holder(index: &Index, object: &str) -> Option<AttachmentKey> {
     let census = Census::new();
     index.holders(object).found.into_iter().find(|key| {
@@ -37,7 +39,7 @@ pub(super) fn holder(index: &Index, object: &str) -> Option<AttachmentKey> {
     })
 }
 
-/// Says that another attachment has the device.
+/// Returns the error that another attachment has the device.
 pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Error {
     let (key, text) = config.selection();
     let message = format!("failed to find host device: {key} {text} is in use by {holder}");
@@ -47,7 +49,7 @@ pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Error {
 /// Takes the device for an attachment.
 ///
 /// # Errors
-/// Code 108 if another one was quicker, 105 or 11 when our own files refuse.
+/// Code 108 if another one was faster, 105 or 11 when our own files fail.
 pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Error> {
     let (index, own) = (&config.index, call.attachment());
     let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
@@ -57,10 +59,10 @@ pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(),
     }
 }
 
-/// Gives the device back. That it is not held is fine.
+/// Releases the device. It is not an error if it is not held.
 ///
 /// # Errors
-/// Code 105 or 11 when our own files refuse.
+/// Code 105 or 11 when our own files fail.
 pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Error> {
     if !index.holders(object).found.contains(key) {
         return Ok(());

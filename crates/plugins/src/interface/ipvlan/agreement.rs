@@ -1,4 +1,5 @@
-//! What the attachments of one parent have agreed on: mode and reach, which the kernel keeps once per parent.
+//! What the attachments of one parent have agreed on: mode and reach, which the kernel stores once
+//! per parent.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
@@ -23,10 +24,11 @@ fn object(parent: &str) -> String {
     format!("ipvlan {parent}")
 }
 
-/// Runs `create` with the parent held for the attachment, if those who hold it agree.
+/// Runs `create` with the parent held for the attachment, if its holders agree.
 ///
 /// # Errors
-/// Code 108 naming one who does not; 11 when the lock is not to be had; what `create` fails with.
+/// Code 108 naming one that does not; 11 when the lock cannot be taken in time; the error of
+/// `create`.
 pub(super) fn join<T>(
     call: &Call<'_>,
     parent: &str,
@@ -61,10 +63,10 @@ pub(super) fn join<T>(
     create()
 }
 
-/// Lets go of the parent; the last one ends the agreement.
+/// Releases the parent; the last attachment ends the agreement.
 ///
 /// # Errors
-/// Code 105, 11 when the lock is not to be had.
+/// Code 105, 11 when the lock cannot be taken in time.
 pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let object = object(parent);
@@ -78,7 +80,7 @@ pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Resul
     index.take_note(&object).map(drop).map_err(|error| file_error(&error))
 }
 
-/// Releases the holds of attachments whose record or namespace is gone, and their links with it.
+/// Releases the holds of attachments whose record or namespace, and so their link, is gone.
 fn forget_the_dead(index: &Index, object: &str) -> Result<(), Error> {
     let census = Census::new();
     for key in index.holders(object).found {

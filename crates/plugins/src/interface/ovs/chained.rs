@@ -1,7 +1,8 @@
-//! `ovs-mirror-producer` and `ovs-mirror-consumer`: a port that `ovs` has made joins mirrors.
+//! `ovs-mirror-producer` and `ovs-mirror-consumer`: a port that `ovs` has created joins mirrors.
 //!
-//! As chained plugins, for configurations of ovs-cni; the key `mirrors` of `ovs` does the same within its one transaction. Unlike with
-//! ovs-cni, addresses, routes and DNS of the result before are passed on, and a port or mirror that is gone is no error of DEL.
+//! They are chained plugins, for configurations of ovs-cni; the key `mirrors` of `ovs` does the
+//! same within its one transaction. Unlike with ovs-cni, the plugins pass on the addresses, routes
+//! and DNS of the previous result, and DEL succeeds if a port or mirror is gone.
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
@@ -28,7 +29,7 @@ use crate::shared::{drift, repair};
 #[derive(Debug)]
 pub struct MirrorProducer;
 
-/// The container gets what mirrors copy: `ovs-mirror-consumer`.
+/// The container receives what mirrors copy: `ovs-mirror-consumer`.
 #[derive(Debug)]
 pub struct MirrorConsumer;
 
@@ -65,7 +66,7 @@ struct RawEntry {
     egress: bool,
 }
 
-/// Which of both plugins.
+/// Which of the two plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Producer,
@@ -80,7 +81,7 @@ impl Role {
         }
     }
 
-    /// Where a port of this kind stands in a mirror.
+    /// Returns the columns of a mirror in which a port of this kind is listed.
     fn columns(self) -> &'static [&'static str] {
         match self {
             Role::Producer => &["select_src_port", "select_dst_port"],
@@ -89,7 +90,7 @@ impl Role {
     }
 }
 
-/// What is asked for.
+/// The checked configuration.
 #[derive(Debug)]
 struct Config {
     place: Place,
@@ -97,7 +98,7 @@ struct Config {
     mirrors: Vec<Mirror>,
 }
 
-/// What DEL wants to know.
+/// What is recorded for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Facts {
@@ -140,7 +141,7 @@ impl Config {
     }
 }
 
-/// The attachment's port, and what its mirrors are like.
+/// The attachment's port, and the state of its mirrors.
 struct Observed {
     port: Uuid,
     name: String,
@@ -148,7 +149,8 @@ struct Observed {
     mirrors: Vec<SeenMirror>,
 }
 
-/// Finds the port: by our mark, or by the names of the host's links in the result before; then its bridge and the mirrors.
+/// Finds the port: by our mark, or by the names of the host's links in the previous result; then
+/// its bridge and the mirrors.
 fn observe(
     switch: &mut Switch,
     call: &Call<'_>,
@@ -193,7 +195,7 @@ fn observe(
     Ok(Observed { port, name, bridge, mirrors })
 }
 
-/// Runs ADD: the port joins the mirrors, which are made where they are not.
+/// Runs ADD: the port joins the mirrors; missing mirrors are created.
 fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
     let config = Config::of(call, role)?;
     let result = call.require_prev_result("Required prevResult missing")?;
@@ -216,7 +218,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
         plan.comment(&format!("netwright: {} {key}", role.name()));
         let numbered = number(&mut plan);
-        // A switch that does not run does it when it is started.
+        // A switch that is not running applies it when it starts.
         let waits = switch.is_alive()?;
         if waits {
             switch.listen()?;
@@ -231,7 +233,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
             Err(error) if error.is_conflict() || error.is_duplicate() => {}
             Err(error) => {
                 let error = switch.explain(error);
-                // After silence nobody knows what was done: DEL shall look.
+                // After a timeout it is unknown what was done: DEL must check.
                 if !was_there && error.code != codes::SWITCH {
                     let _ = attachment::forget(&index, key, role.name());
                 }
@@ -242,7 +244,7 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
     Err(busy())
 }
 
-/// A port that is mirrored to itself would multiply its frames.
+/// Refuses to mirror a port to itself, which would multiply its frames.
 fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
     for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
         let is_source = ["select_src_port", "select_dst_port"]
@@ -263,7 +265,7 @@ fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs DEL: the port leaves the mirrors; those that we made and nobody uses go.
+/// Runs DEL: the port leaves the mirrors; those that we created and that no port uses are removed.
 fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let _no_repair = repair::lock_out_repair(call)?;
     of(call, call.attachment(), role)
@@ -275,7 +277,7 @@ fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
     let facts = record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
     let facts: Facts = facts.unwrap_or_else(|| configured(call, role));
     match take_out(call, key, role, &facts) {
-        // Nothing was written down here, so most likely nothing done.
+        // There is no record, so most likely nothing was done.
         Err(error) if record.is_none() && error.code == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
         }
@@ -284,7 +286,8 @@ fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
     attachment::forget(&index, key, role.name())
 }
 
-/// What a configuration says, without a record; what cannot be read is passed over.
+/// Returns the facts that a configuration gives if there is no record; what cannot be read is
+/// ignored.
 fn configured(call: &Call<'_>, role: Role) -> Facts {
     let Ok(config) = Config::of(call, role) else {
         let place = defaults::document(call).ok();
@@ -329,7 +332,7 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, role: Role, facts: &Facts) -> 
     Err(busy())
 }
 
-/// Runs CHECK: the port stands where ADD put it.
+/// Runs CHECK: the port is in the columns where ADD put it.
 fn check(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let config = Config::of(call, role)?;
     let result = call.require_prev_result("Required prevResult missing")?;
@@ -348,7 +351,7 @@ fn check(call: &Call<'_>, role: Role) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs GC: everything of this network that is written down and not valid.
+/// Runs GC: removes everything of this network that is recorded and not valid.
 fn gc(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
@@ -360,7 +363,8 @@ fn gc(call: &Call<'_>, role: Role) -> Result<(), Error> {
     failures.into_result()
 }
 
-/// Runs STATUS: whether the database answers, has what is needed, and the bridge, if one is named, is there.
+/// Runs STATUS: whether the database answers and has what is needed, and whether the bridge exists,
+/// if one is named.
 fn status(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let config = Config::of(call, role)?;
     let mut switch = Switch::connect(call, &config.place.remote()?).map_err(unavailable)?;
@@ -398,7 +402,7 @@ macro_rules! plugin {
             }
 
             fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-                // It goes by the port's name in the switch's database, and changes no link.
+                // It depends on the port's name in the switch's database, and changes no link.
                 repair::by_adding_again(call, self, $role.name(), || Ok(()))
             }
 

@@ -1,4 +1,4 @@
-//! What an administrator may ask of a port, checked.
+//! The configuration of a port, read and checked.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use super::vlans::{RawTrunk, Vlans};
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 
-/// The bridge where OVN binds its ports.
+/// The bridge on which OVN binds its ports.
 const OVN_BRIDGE: &str = "br-int";
 
-/// The OpenFlow port numbers that may be asked for (`man 5 ovs-vswitchd.conf.db`, Interface).
+/// The OpenFlow port numbers that may be configured (`man 5 ovs-vswitchd.conf.db`, Interface).
 const OFPORTS: std::ops::RangeInclusive<i64> = 1..=65_279;
 
 /// The keys as written.
@@ -82,7 +82,7 @@ struct RawArgs {
     cni: RawCniArgs,
 }
 
-/// Of any type: what is no text is passed over, as the reference does.
+/// Values of any type: those that are not text are ignored, as with the reference.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawCniArgs {
@@ -96,16 +96,16 @@ struct RawRuntime {
     mac: String,
 }
 
-/// What the container gets.
+/// The kind of the container's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PortKind {
     /// One end of a pair whose other end is the port.
     Veth,
-    /// A port that the switch makes itself.
+    /// A port that the switch itself creates.
     Internal,
 }
 
-/// How a bridge is made that is not there.
+/// How a missing bridge is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NewBridge {
     pub(super) datapath_type: String,
@@ -135,9 +135,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Reads and checks the configuration of a call, with the file of defaults under it.
+    /// Reads and checks the configuration of a call, merged over the file of defaults.
     ///
-    /// `CNI_ARGS` comes before `args.cni`; `runtimeConfig.mac` before both.
+    /// `CNI_ARGS` takes precedence over `args.cni`, and `runtimeConfig.mac` over both.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let document = defaults::document(call)?;
         let raw: Raw = cni::json::from_slice(&document).map_err(|error| {
@@ -271,7 +271,8 @@ fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Error> {
     }))
 }
 
-/// The keys `vni` and `remotes` are `tunnel`'s, for those who can write flat keys only.
+/// Reads a tunnel. The keys `vni` and `remotes` are short for those of `tunnel`, for users who can
+/// only write flat keys.
 fn tunnel(
     tunnel: Option<RawTunnel>,
     vni: Option<i64>,
@@ -288,14 +289,14 @@ fn tunnel(
     }
 }
 
-/// Keys of `external_ids` that say whose a row is.
+/// Returns whether a key of `external_ids` is one of those that hold a row's owner.
 fn is_ours(key: &str) -> bool {
     key.starts_with(OWN_PREFIX)
         || ["owner", "contNetns", "contIface", "contPodUid", "iface-id", "attached-mac"]
             .contains(&key)
 }
 
-/// A mistake in the configuration.
+/// Returns the error for a mistake in the configuration.
 pub(super) fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
     Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }

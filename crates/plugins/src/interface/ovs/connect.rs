@@ -1,4 +1,4 @@
-//! ADD and its undoing.
+//! Runs ADD and its undo.
 
 use cni::{AddResult, AttachmentKey, Error, IpConfig};
 use cni_plugin::{Call, codes};
@@ -29,35 +29,35 @@ use crate::shared::{attachment, kernel_error as kernel, owner, pair};
 /// The datapath that reads frames as they are.
 const USER_SPACE: &str = "netdev";
 
-/// How the container's interface is configured: duplicate addresses are the address plugin's to avoid.
+/// How the container's interface is configured: the IPAM plugin keeps addresses unique.
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
-/// What we write down about an attachment, for DEL and GC.
+/// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
     pub(super) place: Place,
     pub(super) bridge: String,
-    /// The pair's end on the host; empty for a port that the switch made.
+    /// The pair's end on the host; empty for a port that the switch created.
     pub(super) host_ifname: String,
-    /// There may be a bridge or tunnels that go with the network's last port.
+    /// Whether there may be a bridge or tunnels that are removed with the network's last port.
     pub(super) shares: bool,
-    /// The container's interface, if the switch made it.
+    /// The container's interface, if the switch created it.
     pub(super) inside: Option<Identity>,
-    /// What is held so that no other attachment has these addresses here ([`claim`]).
+    /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
 }
 
-/// What was found in the database before anything was changed.
+/// What the database contained before anything was changed.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
-    /// The bridge's datapath, if the bridge is there.
+    /// The bridge's datapath, if the bridge exists.
     datapath: Option<String>,
-    /// Ports that are to go: of an earlier boot, or this attachment's own leftover.
+    /// Ports to remove: those of an earlier boot, or a leftover of this attachment.
     stale: Vec<(Uuid, Option<String>)>,
     tunnels: Vec<String>,
     mirrors: Vec<SeenMirror>,
-    /// The bridge is written down, and no switch has made it.
+    /// Whether the bridge is in the database, but no switch has created it.
     unmade: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     attached.map_err(|error| undo.run(error))
 }
 
-/// Where ADD works.
+/// The context in which ADD works.
 pub(super) struct Site<'s> {
     pub(super) netns: &'s Netns,
     pub(super) host: &'s mut RouteSocket,
@@ -98,7 +98,7 @@ pub(super) fn port_name(key: &AttachmentKey, config: &Config) -> String {
     }
 }
 
-/// Looks at everything that decides whether and how ADD goes on.
+/// Reads everything that decides whether and how ADD goes on.
 pub(super) fn observe(
     switch: &mut Switch,
     call: &Call<'_>,
@@ -161,7 +161,7 @@ pub(super) fn observe(
     })
 }
 
-/// The transaction that makes the port, with the handle of its interface.
+/// Plans the transaction that creates the port, and returns it with the handle of its interface.
 fn plan(
     config: &Config,
     owner: &Owner<'_>,
@@ -183,7 +183,7 @@ fn plan(
         for (number, remote) in tunnel.remotes.iter().enumerate() {
             let tunnel_name = rows::tunnel_name(network, tunnel, remote);
             if seen.tunnels.contains(&tunnel_name) {
-                // The last port of the network may leave meanwhile, and take them along.
+                // The last port of the network may leave meanwhile, and remove them.
                 let row = [Row::new().with("name", tunnel_name.as_str())];
                 let found = vec![Condition::equals("name", tunnel_name.as_str())];
                 wanted.assume(Port::TABLE, found, &["name"], Until::Equal, &row);
@@ -208,7 +208,7 @@ fn plan(
     (wanted, interface)
 }
 
-/// Takes ports from whatever bridge they are on, with what belongs to them.
+/// Removes ports from whatever bridge they are on, with their rows.
 pub(super) fn remove_ports(transaction: &mut Transaction, ports: &[(Uuid, Option<String>)]) {
     if ports.is_empty() {
         return;
@@ -217,7 +217,8 @@ pub(super) fn remove_ports(transaction: &mut Transaction, ports: &[(Uuid, Option
     transaction.mutate(Bridge::TABLE, vec![], &[Mutation::delete("ports", uuids)]);
     for (uuid, hash) in ports {
         let Some(hash) = hash else { continue };
-        // Rows that stand by themselves must be let go of before they are deleted, though the port goes too.
+        // Rows of root tables must be unreferenced before they are deleted, even though the port is
+        // deleted too.
         let none = Row::new().with("qos", Value::Set(Vec::new()));
         transaction.update(Port::TABLE, vec![Condition::is(uuid)], &none);
         for table in ["QoS", "Queue"] {
@@ -226,7 +227,7 @@ pub(super) fn remove_ports(transaction: &mut Transaction, ports: &[(Uuid, Option
     }
 }
 
-/// Writes the port down. What was read may have changed since: then it is read again.
+/// Writes the port. If what was read has changed meanwhile, it is read again.
 pub(super) fn write(
     switch: &mut Switch,
     call: &Call<'_>,
@@ -258,8 +259,9 @@ pub(super) fn write(
     Err(busy())
 }
 
-/// Port, addresses, and the container's side. An address plugin that talks over the link comes when the port is there, every other
-/// before: the port's row says the address of its link.
+/// Sets up port, addresses, and the container's side. An IPAM plugin that communicates over the
+/// link runs when the port exists, every other before: the port's row contains the hardware address
+/// of its link.
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &'a Config,
@@ -307,7 +309,8 @@ fn attach<'a>(
     site.switch.listen()?;
     let makes_bridge = seen.datapath.is_none();
     let (interface, user_space) = write(site.switch, call, config, seen, &name, mac)?;
-    // Before the link is up: a switch that takes a link writes the flags that it read before, and would set it down again.
+    // Before the link is up: a switch that adopts a link writes back the flags that it read
+    // earlier, and would set the link down again.
     match makes_bridge {
         true => site.switch.wait_for_first_port(&config.bridge, &interface, &name)?,
         false => site.switch.wait_for_port(&interface, &name)?,
@@ -353,7 +356,8 @@ fn attach<'a>(
     Ok(report(call, result, &made, mac))
 }
 
-/// The segment that the container is on, and the host's own link on it: the bridge's, which is in no VLAN.
+/// Returns the container's segment, and the host's own link on it: the bridge's, which is in no
+/// VLAN.
 pub(super) fn segment(
     host: &mut RouteSocket,
     config: &Config,
@@ -361,14 +365,14 @@ pub(super) fn segment(
     let vlan = config.vlans.tag.filter(|tag| *tag != 0);
     let segment = Segment::of_switch(&config.bridge, vlan);
     let own = match vlan {
-        // A name that no link can have is none's.
+        // No link can have a longer name.
         None if config.bridge.len() < 16 => host.link_by_name(&config.bridge).map_err(kernel)?,
         _ => None,
     };
     Ok((segment, own))
 }
 
-/// Sets what a pair has beyond being one.
+/// Prepares a new pair for its use as a port.
 fn prepare(
     site: &mut Site<'_>,
     pair: &Pair,
@@ -387,14 +391,14 @@ fn prepare(
     Ok(())
 }
 
-/// A switch in user space passes on what is in a frame: the checksum must be there.
+/// Makes the kernel fill in checksums: a switch in user space forwards frames as they are.
 pub(super) fn fill_in_checksums(netns: &Netns, call: &Call<'_>) -> Result<(), Error> {
     kernel::ethtool::fill_in_checksums(netns, call.ifname().as_str())
         .map_err(|error| Error::from_chain(codes::KERNEL, &error))
 }
 
-/// The hardware address that the reference gives an interface with this address: `0a:58` and the IPv4 address, or the first bytes of the
-/// IPv6 address's text's hash.
+/// Returns the hardware address that the reference gives an interface with this address: `0a:58`
+/// and the IPv4 address, or the first bytes of the hash of the IPv6 address's text.
 fn derived_mac(result: &AddResult) -> Option<MacAddr> {
     let first = result.ips.first()?.address.addr();
     let rest = match first {

@@ -1,4 +1,5 @@
-//! The connection to the switch's database, and waiting until the switch has done what is written there.
+//! The connection to the switch's database, and waiting until the switch has applied what is
+//! written there.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,23 @@ use ovsdb::{
 /// How long the database, and then the switch, may take: both answer within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often somebody else may change what was read before it is changed.
+/// How often the data may change between reading and writing it.
 pub(super) const ATTEMPTS: usize = 8;
 
-/// What the client is ready to hold: a plugin asks for few rows.
+/// How much the client may buffer: a plugin reads few rows.
 const LIMITS: Limits = Limits { message_bytes: 32 << 20, events: 10_000 };
 
 /// The lock that `ovs-vswitchd` holds while it runs (vswitchd/bridge.c `bridge_init`).
 const SWITCH_LOCK: &str = "ovs_vswitchd";
 
-/// The lock that calls of ours hold while they ask for that one: else they would take each other for the switch.
+/// The lock that our calls hold while they test for that one: otherwise they would mistake each
+/// other for the switch.
 const ASKING_LOCK: &str = "netwright_asks";
 
-/// How long others may ask first. Each takes a moment; one that is stopped must not stop the rest.
+/// How long others may test first. Each takes a moment; a stopped process must not stop the rest.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Tables and columns this plugin writes and reads. Older databases lack some.
+/// Tables and columns that this plugin writes and reads. Older databases lack some.
 const NEEDED: &[(&str, &[&str])] = &[
     ("Open_vSwitch", &["bridges", "next_cfg", "cur_cfg"]),
     ("Bridge", Bridge::COLUMNS),
@@ -46,11 +48,12 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("Controller", &["target"]),
 ];
 
-/// Where a transaction's outcome has the configuration's number.
+/// Where a transaction's outcome holds the configuration's number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbered(Handle);
 
-/// Gives the configuration its next number with a transaction (`man 5 ovs-vswitchd.conf.db`, `next_cfg`).
+/// Increments the configuration's number in a transaction (`man 5 ovs-vswitchd.conf.db`,
+/// `next_cfg`).
 pub(super) fn number(plan: &mut Transaction) -> Numbered {
     plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
     Numbered(plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]))
@@ -76,10 +79,10 @@ impl Switch {
         Ok(Switch { client, until, listens: false })
     }
 
-    /// Does a transaction.
+    /// Runs a transaction.
     ///
     /// # Errors
-    /// What the database said; [`told`] makes an error object of it.
+    /// The database's error; [`told`] turns it into an error object.
     pub(super) fn try_transact(
         &mut self,
         transaction: &Transaction,
@@ -87,7 +90,7 @@ impl Switch {
         self.client.transact(transaction, self.until)
     }
 
-    /// Does a transaction.
+    /// Runs a transaction.
     ///
     /// # Errors
     /// Code 112.
@@ -95,7 +98,8 @@ impl Switch {
         self.try_transact(transaction).map_err(|error| self.explain(error))
     }
 
-    /// Tells what the database refused, with what its schema lacks if that is why.
+    /// Returns the error object for what the database refused, with what its schema lacks if that
+    /// is the cause.
     pub(super) fn explain(&mut self, error: OvsdbError) -> Error {
         if !matches!(error, OvsdbError::Operation { .. }) {
             return told(&error);
@@ -106,7 +110,7 @@ impl Switch {
         }
     }
 
-    /// Says whether the database has everything this plugin needs.
+    /// Checks that the database has everything that this plugin needs.
     ///
     /// # Errors
     /// Code 112.
@@ -117,8 +121,8 @@ impl Switch {
             .map_err(|error| told(&error).with_details("Open vSwitch 2.13 and later have it"))
     }
 
-    /// Says whether a switch is at work on the database: it holds a lock as long as it is connected. What the database has told
-    /// meanwhile is lost, so ask before something is waited for.
+    /// Reports whether a switch is using the database: it holds a lock as long as it is connected.
+    /// Notifications that arrive meanwhile are lost, so call this before waiting for anything.
     ///
     /// # Errors
     /// Code 112.
@@ -142,7 +146,7 @@ impl Switch {
         Ok(!free)
     }
 
-    /// Begins to listen for what becomes of interfaces; once is enough.
+    /// Subscribes to changes of interfaces; once is enough.
     ///
     /// # Errors
     /// Code 112.
@@ -161,12 +165,12 @@ impl Switch {
         Ok(())
     }
 
-    /// Waits until the switch has taken an interface that was written down since [`Switch::listen`].
+    /// Waits until the switch has adopted an interface that was written since [`Switch::listen`].
     ///
     /// # Errors
-    /// Code 112 with the switch's words when it could not, or when it does nothing.
+    /// Code 112 with the switch's words when it could not, or when it does not react.
     pub(super) fn wait_for_port(&mut self, uuid: &Uuid, name: &str) -> Result<i64, Error> {
-        // What has come meanwhile is in the events; so is what comes.
+        // Changes that have arrived are in the events, and so are later ones.
         loop {
             let row = self.next_row("Interface", uuid)?;
             let Some(row) = row else {
@@ -185,8 +189,8 @@ impl Switch {
         }
     }
 
-    /// Waits as [`Switch::wait_for_port`] does for a port that came with its bridge: what keeps the switch from making the bridge
-    /// is told as soon as the switch has tried.
+    /// Waits as [`Switch::wait_for_port`] does for a port that came with its bridge. If the switch
+    /// cannot create the bridge, that is reported as soon as it has tried.
     ///
     /// # Errors
     /// As [`Switch::require_made`] and [`Switch::wait_for_port`].
@@ -197,7 +201,7 @@ impl Switch {
         name: &str,
     ) -> Result<i64, Error> {
         self.require_made(bridge)?;
-        // What was told meanwhile is lost.
+        // Notifications that arrived meanwhile are lost.
         let mut look = Transaction::new(DATABASE);
         let row = look.select("Interface", vec![Condition::is(uuid)], &["ofport", "error"]);
         let found = self.transact(&look)?;
@@ -208,10 +212,11 @@ impl Switch {
         }
     }
 
-    /// Lets the switch do all that was written down before, and refuses a bridge that it could not make.
+    /// Waits until the switch has applied all earlier writes, and refuses a bridge that it could
+    /// not create.
     ///
     /// # Errors
-    /// Code 112 with the switch's words, or when it does nothing.
+    /// Code 112 with the switch's words, or when it does not react.
     pub(super) fn require_made(&mut self, bridge: &str) -> Result<(), Error> {
         self.listen()?;
         let mut plan = Transaction::new(DATABASE);
@@ -221,7 +226,8 @@ impl Switch {
         self.refuse_unmade(bridge)
     }
 
-    /// Refuses a bridge that is written down and that no switch has made. One that was written down just now will be made.
+    /// Refuses a bridge that is in the database and that no switch has created. One that was
+    /// written just now will be created.
     ///
     /// # Errors
     /// Code 112 with the switch's words.
@@ -248,10 +254,10 @@ impl Switch {
         )))
     }
 
-    /// Waits until the switch has done what a transaction with [`number`] wrote down, and everything before it.
+    /// Waits until the switch has applied a transaction with [`number`], and everything before it.
     ///
     /// # Errors
-    /// Code 112 when it does nothing.
+    /// Code 112 when it does not react.
     pub(super) fn wait_for(&mut self, outcome: &Outcome, numbered: Numbered) -> Result<(), Error> {
         let row = outcome.rows(numbered.0).first();
         let numbers = row.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
@@ -267,7 +273,7 @@ impl Switch {
         }
     }
 
-    /// Returns what becomes of a row: `None` when the time is over, `Some(None)` when it is gone.
+    /// Returns the next state of a row: `None` at the deadline, `Some(None)` if it was deleted.
     fn next_row(&mut self, table: &str, uuid: &Uuid) -> Result<Option<Option<Row>>, Error> {
         loop {
             let event = self.client.next_event(self.until).map_err(|error| told(&error))?;
@@ -277,7 +283,7 @@ impl Switch {
                 }
                 continue;
             };
-            // The last word counts.
+            // The last state counts.
             let mut of_row = rows.into_iter().filter(|row| row.table == table && row.uuid == *uuid);
             if let Some(row) = of_row.next_back() {
                 return Ok(Some(row.new));
@@ -286,7 +292,8 @@ impl Switch {
     }
 }
 
-/// Says of a row of the table `Bridge` that no switch has made it: one that does writes down the datapath's ID.
+/// Reports whether a row of the table `Bridge` was not applied by any switch: one that applies it
+/// sets the datapath's ID.
 pub(super) fn is_unmade(bridge: &Row) -> bool {
     bridge.text("datapath_id").is_empty()
 }
@@ -302,7 +309,7 @@ fn silent(what: &str) -> Error {
         .with_details("the database answers: is ovs-vswitchd running?")
 }
 
-/// Returns the error object for a conversation with the database that failed.
+/// Returns the error object for a failure of the database connection.
 pub(super) fn told(error: &OvsdbError) -> Error {
     let hint = match error {
         OvsdbError::Connect { .. } => {
@@ -324,7 +331,7 @@ pub(super) fn told(error: &OvsdbError) -> Error {
     if hint.is_empty() { error } else { error.with_details(hint) }
 }
 
-/// Somebody else kept changing what this call wanted to change.
+/// Returns the error for data that others kept changing while this call wanted to change it.
 pub(super) fn busy() -> Error {
     Error::new(code::TRY_AGAIN_LATER, "the bridge kept changing under this call")
         .with_details(format!("gave up after {ATTEMPTS} attempts"))

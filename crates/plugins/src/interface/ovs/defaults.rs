@@ -1,4 +1,5 @@
-//! The file with defaults for every network: keys of the plugin's configuration that a network does not give itself.
+//! The file with defaults for every network: keys of the plugin's configuration that a network does
+//! not set itself.
 
 use std::path::Path;
 
@@ -6,17 +7,18 @@ use cni::{Error, code};
 use cni_plugin::Call;
 use serde_json::{Map, Value};
 
-/// Where the file is looked for when the configuration does not say, as the reference does.
+/// The default places of the file, the same as the reference's.
 const PLACES: [&str; 2] =
     ["/etc/kubernetes/cni/net.d/ovs.d/ovs.conf", "/etc/cni/net.d/ovs.d/ovs.conf"];
 
-/// Keys that make the network what it is; a file cannot give them.
+/// Keys that define the network; a file cannot set them.
 const OWN: [&str; 4] = ["cniversion", "name", "type", "prevresult"];
 
 /// Returns the call's configuration with the file's keys merged under it.
 ///
 /// # Errors
-/// Code 6 when the file is no JSON object; code 7 when the configuration names one that cannot be read.
+/// Code 6 when the file is not a JSON object; code 7 when the configuration names one that cannot
+/// be read.
 pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Error> {
     let Some((path, defaults)) = read(call)? else { return Ok(call.document().to_vec()) };
     let defaults: Map<String, Value> = serde_json::from_slice(&defaults).map_err(|error| {
@@ -44,7 +46,7 @@ fn read(call: &Call<'_>) -> Result<Option<(String, Vec<u8>)>, Error> {
     let only: Only = call.read_config()?;
     let path = only.configuration_path;
     if path.is_empty() {
-        // What is there and cannot be read is no default.
+        // A file that exists and cannot be read counts as missing.
         let there = PLACES.iter().find_map(|path| {
             let bytes = state::read_optional(Path::new(path)).ok().flatten()?;
             Some(((*path).to_owned(), bytes))

@@ -1,4 +1,4 @@
-//! What may be asked for beside a port: shaping, tunnels, mirrors.
+//! What may be configured in addition to a port: shaping, tunnels, mirrors.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::config::invalid;
 /// The highest VXLAN or Geneve network identifier.
 const VNI_MAX: i64 = (1 << 24) - 1;
 
-/// How many hosts a tunnel leads to at most: each is a port of the bridge.
+/// How many hosts a tunnel may lead to: each is a port of the bridge.
 const REMOTES_MAX: usize = 1024;
 
 /// The key `qos` as written.
@@ -34,18 +34,19 @@ struct RawQueue {
     priority: Option<i64>,
 }
 
-/// Shaping. Ingress and egress are the switch's: what comes from the container, and what goes to it.
+/// Shaping. Ingress and egress are seen from the switch: traffic from the container, and traffic to
+/// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Qos {
     /// Bits per second from the container; more is dropped.
     pub(super) ingress_bits: Option<i64>,
-    /// Bits that may come at once.
+    /// Bits that may arrive at once.
     pub(super) ingress_burst_bits: i64,
     /// Bits per second to the container.
     pub(super) egress_bits: Option<i64>,
     /// `burst` of the egress in bits.
     pub(super) egress_burst_bits: i64,
-    /// Queues of the egress by number, as `Queue.other_config`.
+    /// Queues of the egress by number, with their `Queue.other_config`.
     pub(super) queues: BTreeMap<u32, BTreeMap<String, String>>,
 }
 
@@ -63,7 +64,7 @@ impl RawQos {
                 "rates are bits per second, bursts are bits",
             ));
         }
-        // The database counts in thousands.
+        // The database counts in units of 1000.
         if self.ingress_rate != 0 && self.ingress_rate < 1000 {
             return Err(invalid(
                 format!("invalid qos.ingressRate {}", self.ingress_rate),
@@ -110,7 +111,7 @@ impl RawQos {
 }
 
 impl Qos {
-    /// Whether the port needs a row of the table `QoS`.
+    /// Returns whether the port needs a row of the table `QoS`.
     pub(super) fn shapes_egress(&self) -> bool {
         self.egress_bits.is_some() || !self.queues.is_empty()
     }
@@ -127,7 +128,7 @@ pub(super) struct RawTunnel {
     port: Option<u16>,
 }
 
-/// Tunnels to other hosts that have the network too.
+/// Tunnels to other hosts that have the same network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tunnel {
     /// `vxlan` or `geneve`.
@@ -143,7 +144,7 @@ pub(super) struct Tunnel {
 }
 
 impl RawTunnel {
-    /// A VXLAN tunnel of which only this is said.
+    /// Creates a VXLAN tunnel from the flat keys.
     pub(super) fn flat(vni: Option<i64>, remotes: Vec<String>) -> Self {
         RawTunnel { vni, remotes, ..RawTunnel::default() }
     }
@@ -181,7 +182,7 @@ impl RawTunnel {
         let mut remotes = remotes.collect::<Result<Vec<_>, _>>()?;
         remotes.sort_unstable();
         remotes.dedup();
-        // A list of all hosts may be the same everywhere.
+        // This lets every host use the same list of all hosts.
         remotes.retain(|remote| Some(*remote) != local);
         if remotes.is_empty() || REMOTES_MAX < remotes.len() {
             return Err(invalid(
@@ -203,16 +204,16 @@ pub(super) struct RawMirror {
     pub(super) output: bool,
 }
 
-/// What a mirror takes from, or gives to, the port.
+/// How a mirror uses the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mirror {
     /// Its name.
     pub(super) name: String,
-    /// What the container sends is mirrored.
+    /// Whether traffic that the container sends is mirrored.
     pub(super) ingress: bool,
-    /// What the container gets is mirrored.
+    /// Whether traffic that the container receives is mirrored.
     pub(super) egress: bool,
-    /// What is mirrored goes to this port.
+    /// Whether mirrored traffic goes to this port.
     pub(super) output: bool,
 }
 

@@ -1,9 +1,10 @@
-//! Ports that the switch makes itself: links that appear on the host and move into the container.
+//! Ports that the switch creates itself: links that appear on the host and move into the container.
 //!
-//! The datapath in user space holds such a link (a tap) by a descriptor, so that it may have any name. The kernel's knows it by the name
-//! that the database has, and makes another when it finds none of that name (`ovs_vport_locate`, linux net/openvswitch/vport.c):
-//! there the link keeps its name, wherever it is, and the container's interface is a macvlan in mode `passthru` over it,
-//! which passes on every frame and has the same hardware address.
+//! The datapath in user space holds such a link (a tap) by a descriptor, so the link may have any
+//! name. The kernel's datapath identifies the link by its name in the database, and creates another
+//! if it finds none of that name (`ovs_vport_locate`, linux net/openvswitch/vport.c). There the
+//! link keeps its name, wherever it is, and the container's interface is a macvlan in mode
+//! `passthru` over it, which passes on every frame and has the same hardware address.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::{Call, codes};
@@ -18,13 +19,14 @@ use super::rows;
 use crate::shared::identity::{self, Identity};
 use crate::shared::{drift, kernel_error as kernel, owner};
 
-/// What the kernel calls the links of its own datapath.
+/// The kernel's kind for links of its own datapath.
 const OF_KERNEL: &str = "openvswitch";
 
-/// What the container's interface is: a link of the datapath in user space, or one over a link of the kernel's.
+/// The kinds of the container's interface: a link of the datapath in user space, or one over a link
+/// of the kernel's.
 pub(super) const KINDS: &[&str] = &["tun", "macvlan"];
 
-/// What the switch makes.
+/// The kinds of the links that the switch creates.
 const MADE: &[&str] = &[OF_KERNEL, "tun"];
 
 /// A link that has become the container's.
@@ -35,7 +37,7 @@ pub(super) struct Taken {
     pub(super) identity: Identity,
 }
 
-/// Moves the link that the switch has made into the container, under its final name.
+/// Moves the link that the switch has created into the container, under its final name.
 pub(super) fn take(
     call: &Call<'_>,
     site: &mut Site<'_>,
@@ -81,7 +83,7 @@ pub(super) fn move_in(
     if keeps_name { cover(call, inside, &link) } else { Ok(link) }
 }
 
-/// Makes the container's interface over a link that must keep its name.
+/// Creates the container's interface over a link that must keep its name.
 fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link, Error> {
     let set = LinkSet { no_own_ipv6: true, ..LinkSet::default().up(true) };
     inside.apply_one(&Change::SetLink { ifindex: lower.index, set }).map_err(kernel)?;
@@ -94,7 +96,7 @@ fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link
     inside.create_link(&new).map_err(kernel)
 }
 
-/// Says what is wrong with what lies under the container's interface, if anything does.
+/// Reports what is wrong with the link under the container's interface, if anything.
 pub(super) fn check_lower(
     call: &Call<'_>,
     inside: &mut RouteSocket,
@@ -112,7 +114,8 @@ pub(super) fn check_lower(
     }
 }
 
-/// Removes what a switch that is not running has left of a port: its link, wherever it is. A switch that runs has removed it.
+/// Removes the link of a port that a switch which is not running has left behind, wherever it is. A
+/// running switch has removed it.
 pub(super) fn remove_link(
     key: &AttachmentKey,
     name: &str,
@@ -130,8 +133,8 @@ pub(super) fn remove_link(
     remove_made(&mut inside, name)
 }
 
-/// Removes a link that the switch has made. One of the kernel's datapath is the switch's to remove, which does so as soon as it runs:
-/// until then it carries nothing.
+/// Removes a link that the switch has created. A link of the kernel's datapath is left to the
+/// switch, which removes it as soon as it runs: until then the link carries nothing.
 fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
     let Some(link) = socket.link_by_name(name).map_err(kernel)? else { return Ok(()) };
     if !MADE.iter().any(|kind| link.is_kind(kind)) {
@@ -149,7 +152,7 @@ fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Removes a link of ours from the container whose switch is gone: a new one takes its place.
+/// Removes a link of ours from the container whose switch is gone: a new one replaces it.
 pub(super) fn remove_dead(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(), Error> {
     let ifname = call.ifname().as_str();
     let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What ADD has made, and how it is reported.
+//! What ADD has created, and how it is reported.
 
 use cni::{AddResult, Error, Interface};
 use cni_plugin::Call;
@@ -25,7 +25,8 @@ impl Made {
         }
     }
 
-    /// Where the container's interface stands in the result: behind the host's end, if there is one.
+    /// The position of the container's interface in the result: after the host's end, if there is
+    /// one.
     pub(super) fn position(&self) -> usize {
         match self {
             Made::Pair(_) => 1,
@@ -40,7 +41,7 @@ impl Made {
     }
 }
 
-/// The result: the host's end first, if there is one.
+/// Returns the result: the host's end first, if there is one.
 pub(super) fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAddr) -> AddResult {
     let side = |name: &str, mac: MacAddr, mtu: u32| Interface {
         name: name.to_owned(),

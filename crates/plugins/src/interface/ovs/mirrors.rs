@@ -1,4 +1,5 @@
-//! Mirrors: rows of a bridge that ports join as source or as output, made by the first and removed by the last.
+//! Mirrors: rows of a bridge that ports join as source or as output. The first port creates one and
+//! the last removes it.
 
 use cni::Error;
 use cni_plugin::codes;
@@ -10,17 +11,17 @@ use super::rows::{ids, named};
 /// The table.
 const TABLE: &str = "Mirror";
 
-/// The columns that make a mirror used.
+/// The columns with which ports use a mirror.
 pub(super) const USES: &[&str] = &["select_src_port", "select_dst_port", "output_port"];
 
-/// A mirror as it was found; `None`: there is none of that name.
+/// A mirror as it was found; `None` if there is none of that name.
 #[derive(Debug, Clone)]
 pub(super) struct SeenMirror {
     row: Option<(Uuid, Row)>,
 }
 
 impl SeenMirror {
-    /// Whether a port stands in a column of it.
+    /// Returns whether a column of it lists a port.
     pub(super) fn has(&self, column: &str, port: &Uuid) -> bool {
         self.row.as_ref().is_some_and(|(_, row)| row.uuids(column).contains(port))
     }
@@ -35,7 +36,7 @@ pub(super) fn look(look: &mut Transaction, mirrors: &[Mirror]) -> Vec<Handle> {
     mirrors.iter().map(select).collect()
 }
 
-/// Says what was found. `own` is the port that is to join, if it is there already.
+/// Interprets the outcome. `own` is the port that is to join, if it exists already.
 ///
 /// # Errors
 /// Code 108 when a mirror has another output already.
@@ -62,7 +63,7 @@ pub(super) fn seen(
     Ok(all)
 }
 
-/// Has a port join the mirrors of a bridge; `port` is its row.
+/// Makes a port join the mirrors of a bridge; `port` is its row.
 pub(super) fn join(
     transaction: &mut Transaction,
     bridge: &str,
@@ -95,7 +96,7 @@ pub(super) fn join(
     }
 }
 
-/// Where a port stands in a mirror.
+/// Returns the columns of a mirror that list a port.
 pub(super) fn columns(mirror: &Mirror) -> impl Iterator<Item = &'static str> {
     let columns = [
         ("select_src_port", mirror.ingress),
@@ -105,7 +106,7 @@ pub(super) fn columns(mirror: &Mirror) -> impl Iterator<Item = &'static str> {
     columns.into_iter().filter(|(_, stands)| *stands).map(|(column, _)| column)
 }
 
-/// Has a port leave these columns of the mirrors of these names.
+/// Makes a port leave these columns of the mirrors of these names.
 pub(super) fn leave(
     transaction: &mut Transaction,
     names: &[String],
@@ -119,7 +120,7 @@ pub(super) fn leave(
     }
 }
 
-/// Reads the mirrors that we have made.
+/// Reads the mirrors that we have created.
 pub(super) fn look_at_made(look: &mut Transaction) -> Handle {
     let made = vec![super::rows::has_id(ids::MADE, "true")];
     look.select(
@@ -129,7 +130,8 @@ pub(super) fn look_at_made(look: &mut Transaction) -> Handle {
     )
 }
 
-/// Removes those of them that nobody uses but the ports that go, from these columns. What is used by then stays.
+/// Removes those of them that only the leaving ports use, in these columns. Mirrors that are in use
+/// by then stay.
 pub(super) fn remove_unused(
     transaction: &mut Transaction,
     made: &[Row],

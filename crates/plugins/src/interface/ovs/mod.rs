@@ -1,11 +1,12 @@
 //! `ovs`: a port of an Open vSwitch bridge, written into its database.
 //!
-//! A veth pair whose host end is the port, or a port that Open vSwitch makes itself and that moves into the container. Everything ADD
-//! wants of the switch is one transaction; the rows carry their owner in `external_ids`, so that DEL finds them whatever else is lost.
+//! A veth pair whose host end is the port, or a port that Open vSwitch creates itself and that
+//! moves into the container. Everything that ADD needs from the switch is one transaction. The rows
+//! carry their owner in `external_ids`, so DEL finds them whatever else is lost.
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `vlans` | access, trunk, native |
 //! | `extras` | shaping, tunnels, mirrors, as configured |
 //! | `defaults` | the file with defaults |
@@ -13,13 +14,13 @@
 //! | `database` | the connection, and waiting for the switch |
 //! | `rows` | what is written, as data |
 //! | `connect` | ADD |
-//! | `made` | what ADD has made, and its result |
-//! | `interior` | ports that the switch makes |
+//! | `made` | what ADD has created, and its result |
+//! | `interior` | ports that the switch creates |
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
 //! | `remove` | DEL and GC |
 //! | `verify` | CHECK and STATUS |
-//! | `repair` | CHECK that puts back |
+//! | `repair` | a CHECK that restores |
 //! | `sweep` | ports of containers that are gone |
 
 mod chained;

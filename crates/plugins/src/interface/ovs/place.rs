@@ -1,4 +1,4 @@
-//! Where the database is, and the keys for it.
+//! The address of the database, and the files for its TLS connection.
 
 use cni::Error;
 use ovsdb::vswitch::SOCKET;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::invalid;
 
-/// The keys of the configuration that say so; what ADD writes down for DEL.
+/// The configuration keys for it; ADD records them for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Place {
@@ -19,7 +19,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The same again, of an address.
+    /// Creates it from an address.
     pub(super) fn of(remote: &Remote) -> Self {
         let socket_file = remote.to_string();
         let Remote::Tls(_, Some(keys)) = remote else {
@@ -34,10 +34,10 @@ impl Place {
         }
     }
 
-    /// Reads the address; without one it is the usual place.
+    /// Reads the address; the default is the usual place.
     ///
     /// # Errors
-    /// Code 7: it is none, or its keys are missing.
+    /// Code 7 when it is not an address, or its key files are missing.
     pub(super) fn remote(&self) -> Result<Remote, Error> {
         let text = if self.socket_file.is_empty() { SOCKET } else { &self.socket_file };
         let remote = text.parse().map_err(|error| {

@@ -1,4 +1,4 @@
-//! DEL, the undoing of ADD, and GC.
+//! Runs DEL, the undo of ADD, and GC.
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
@@ -19,17 +19,18 @@ use crate::shared::claim;
 use crate::shared::failures::Failures;
 use crate::shared::pair;
 
-/// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
+/// Runs DEL. Needs only the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::del(call, |netns| all(call, netns))
 }
 
-/// Removes everything that ADD made beside the addresses' reservation.
+/// Removes everything that ADD created except the reservation of the addresses.
 pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
     of(call, call.attachment(), netns)
 }
 
-/// Removes everything of an attachment: first the port, which would complain of a link that is gone, then the link.
+/// Removes everything of an attachment: first the port, since the switch would report an error for
+/// a missing link, then the link.
 fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let record = index.get(key, NAME).found;
@@ -47,7 +48,7 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
     };
     let netns = netns.or(recorded.as_ref());
     match take_out(call, key, facts.as_ref()) {
-        // Nothing was written down here, so most likely nothing there. If it was, GC finds it.
+        // There is no record, so most likely nothing exists. If it does, GC finds it.
         Err(error) if record.is_none() && error.code == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
         }
@@ -67,19 +68,19 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
     failures.into_result()
 }
 
-/// Returns where the database is: as written down, as configured, or the usual place.
+/// Returns the database's address: as recorded, as configured, or the usual place.
 fn remote(call: &Call<'_>, facts: Option<&Facts>) -> Result<Remote, Error> {
     if let Some(facts) = facts.filter(|facts| !facts.place.socket_file.is_empty()) {
         return facts.place.remote();
     }
-    // A configuration that cannot be read must not keep DEL from what is known without it.
+    // An unreadable configuration must not keep DEL from what is known without it.
     let place = defaults::document(call).ok();
     let place: Place =
         place.and_then(|document| cni::json::from_slice(&document).ok()).unwrap_or_default();
     place.remote()
 }
 
-/// What goes with the last port of a network, as far as it is known: the bridge's name.
+/// Returns the bridge that may be removed with the last port of a network, if its name is known.
 fn shared_bridge(call: &Call<'_>, facts: Option<&Facts>) -> Option<String> {
     if let Some(facts) = facts {
         return facts.shares.then(|| facts.bridge.clone());
@@ -88,7 +89,7 @@ fn shared_bridge(call: &Call<'_>, facts: Option<&Facts>) -> Option<String> {
     (config.create.is_some() || config.tunnel.is_some()).then_some(config.bridge)
 }
 
-/// Takes the attachment's port out of the database, with what only it used.
+/// Removes the attachment's port from the database, with what only it used.
 fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Result<(), Error> {
     let mut switch = Switch::connect(call, &remote(call, facts)?)?;
     for _ in 0..ATTEMPTS {
@@ -97,7 +98,7 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
             return Ok(());
         }
         let (plan, numbered, takes_links) = plan(key, &found);
-        // A switch that runs removes the links. One that does not leaves a port's to us.
+        // A running switch removes the links. If none runs, we remove a port's link.
         let waits = takes_links && switch.is_alive()?;
         if waits {
             switch.listen()?;
@@ -116,14 +117,14 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Resu
     Err(busy())
 }
 
-/// What an attachment has in the database, and what it is the last to use.
+/// What an attachment has in the database, and what only it still uses.
 #[derive(Debug, Default)]
 struct Found {
     ports: Vec<Port>,
     made_mirrors: Vec<Row>,
     /// The tunnels of the network, if it has no other port.
     tunnels: Vec<Uuid>,
-    /// The bridge that we made, if it has no other port: itself and all its ports.
+    /// The bridge that we created, if it has no other port: itself and all its ports.
     bridge: Option<(Uuid, Vec<Uuid>)>,
     bridge_name: String,
 }
@@ -161,7 +162,8 @@ fn find(
     });
     let outcome = switch.transact(&look)?;
     let mut ports: Vec<Port> = outcome.rows(own).iter().map(Port::read).collect();
-    // The reference's own, of a container that was there before us. One that says it is ours was found by that.
+    // Ports of the reference, for a container that existed before our plugin was used. Ports with
+    // our mark are already found by it.
     let references = references.map(|handle| outcome.rows(handle)).unwrap_or_default();
     let references = references.iter().map(Port::read);
     ports.extend(references.filter(|port| !port.external_ids.contains_key(ids::OWNER)));
@@ -183,15 +185,16 @@ fn find(
         let made = made.and_then(|row| Some((row.uuid("_uuid")?, row.uuids("ports"))));
         found.bridge = made.filter(|(_, ports)| {
             let left = ports.iter().filter(|uuid| stays(uuid) && !found.tunnels.contains(uuid));
-            // The one that every bridge has.
+            // The local port, which every bridge has.
             left.count() <= 1
         });
     }
     Ok(found)
 }
 
-/// The transaction that removes it, where its number among the switch's configurations is found, and whether a link goes with it
-/// that the switch made: a port of its own, or a bridge.
+/// Plans the transaction that removes it. Returns it with the place of the configuration's number
+/// in its outcome, and whether it removes a link that the switch created: a port of its own, or a
+/// bridge.
 fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
     let mut plan = Transaction::new(DATABASE);
     let own: Vec<(Uuid, Option<String>)> = found
@@ -228,7 +231,8 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
     (plan, numbered, takes_links)
 }
 
-/// Runs GC: everything of this network that is written down, marked, or in the database, and not valid.
+/// Runs GC: removes everything of this network that is recorded, marked, or in the database, and
+/// not valid.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let mut failures = Failures::new();
@@ -239,7 +243,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
         stale.extend(marked);
     }
     match in_database(call) {
-        // Where nothing was ever written down there may be no switch at all.
+        // If there is no record, there may be no switch at all.
         Err(error) if error.code == codes::SWITCH && !is_used(call, &index) => {
             call.warn(format_args!("the switch is not asked: {error}"));
         }
@@ -263,13 +267,13 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     failures.into_result()
 }
 
-/// Says whether anything is written down of this network's ports.
+/// Reports whether there is a record of this network's ports.
 fn is_used(call: &Call<'_>, index: &Index) -> bool {
     let records = index.of_network(call.network().as_str());
     !records.damaged.is_empty() || records.found.iter().any(|record| record.plugin == NAME)
 }
 
-/// Lists the attachments of this network that ports are marked with.
+/// Lists the attachments of this network whose marks are on ports.
 fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     let mut switch = Switch::connect(call, &remote(call, None)?)?;
     let mut look = Transaction::new(DATABASE);
@@ -280,7 +284,7 @@ fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
     Ok(keys.filter_map(|row| rows::owner_of(&row.map("external_ids"))).collect())
 }
 
-/// STATUS's answer where the switch is the reason.
+/// Returns STATUS's answer if the switch is the reason.
 pub(super) fn unavailable(error: Error) -> Error {
     match error.code {
         codes::SWITCH => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },

@@ -1,4 +1,5 @@
-//! Putting back, under a running container: its port in the database, the link of a port that the switch made anew, and its interface.
+//! Repairs, under a running container, its port in the database, the link of a port that the switch
+//! created anew, and its interface.
 
 use cni::{AddResult, Error};
 use cni_plugin::Call;
@@ -14,7 +15,8 @@ use super::{NAME, interior, rows, verify};
 use crate::shared::repair::{self, Inside, Repair};
 use crate::shared::{attachment, claim, identity, kernel_error as kernel};
 
-/// Runs the repair. The addresses' reservation comes before the addresses, the port before the container's side.
+/// Runs the repair. The reservation of the addresses comes before the addresses, the port before
+/// the container's side.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
@@ -41,7 +43,8 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
     })
 }
 
-/// The pair's end on the host, and its port. A pair that is gone cannot be put back under a container.
+/// Restores the pair's end on the host, and its port. A pair that is gone cannot be restored under
+/// a container.
 fn veth(
     call: &Call<'_>,
     config: &Config,
@@ -62,7 +65,7 @@ fn veth(
         return Ok(());
     }
     port(call, config, &end.name, mac, repair)?;
-    // Afterwards: a switch that lets go of a link or takes it may set it down.
+    // After the port: a switch that releases or adopts a link may set it down.
     let end = host.link_by_index(peer).map_err(kernel)?;
     if let Some(end) = end.filter(|end| !end.up()) {
         let change = Change::SetLink { ifindex: end.index, set: LinkSet::default().up(true) };
@@ -71,7 +74,7 @@ fn veth(
     Ok(())
 }
 
-/// Puts the port's rows back, if something about them is not as ADD left it. Returns whether it did.
+/// Restores the port's rows if they are not as ADD left them. Returns whether it did.
 fn port(
     call: &Call<'_>,
     config: &Config,
@@ -92,7 +95,7 @@ fn port(
     Ok(done)
 }
 
-/// What is there of ours goes and comes again, in one transaction.
+/// Removes what exists of our rows and writes them again, in one transaction.
 fn write_again(
     switch: &mut Switch,
     call: &Call<'_>,
@@ -106,7 +109,8 @@ fn write_again(
     switch.wait_for_port(&interface, name).map(drop)
 }
 
-/// A switch that was started anew has made a new link for the port; the one in the container has no other end any more.
+/// Replaces the link of a port that the switch created: a switch that was restarted has created a
+/// new one, and the one in the container no longer has another end.
 #[expect(clippy::too_many_arguments, reason = "both sides, and what is known of them")]
 fn internal(
     call: &Call<'_>,
@@ -126,7 +130,7 @@ fn internal(
     };
     port(call, config, &name, mac, repair)?;
     if host.link_index(&name).map_err(kernel)?.is_none() {
-        // Where it is as ADD left it, somebody may have set it down.
+        // If it is as ADD left it, someone may have set it down.
         if let Some(lower) = inside.link_by_name(&name).map_err(kernel)?.filter(|link| !link.up()) {
             let change = Change::SetLink { ifindex: lower.index, set: LinkSet::default().up(true) };
             repair.apply(inside, format_args!("link {name:?} up"), &change);

@@ -1,4 +1,4 @@
-//! What is written into the database, as data: rows, who owns them, and how they are found again.
+//! What is written into the database, as data: rows, their owners, and how they are found again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use ovsdb::{Atom, Condition, Function, Row, Transaction, Value};
 use super::config::{Config, NewBridge, PortKind};
 use super::extras::{Qos, Tunnel};
 
-/// How every key of ours in `external_ids` begins.
+/// The prefix of every key of ours in `external_ids`.
 pub(super) const OWN_PREFIX: &str = "netwright-";
 
 /// Keys of `external_ids`.
@@ -24,13 +24,13 @@ pub(super) mod ids {
     pub(in super::super) const CONTAINER: &str = "netwright-container";
     /// The interface's name in the container.
     pub(in super::super) const IFNAME: &str = "netwright-ifname";
-    /// The boot in which it was made.
+    /// The boot in which it was created.
     pub(in super::super) const BOOT: &str = "netwright-boot";
     /// The bridge it is a port of.
     pub(in super::super) const BRIDGE: &str = "netwright-bridge";
-    /// On a bridge or mirror: made by us.
+    /// On a bridge or mirror: it was created by us.
     pub(in super::super) const MADE: &str = "netwright-made";
-    /// On a port: a tunnel of this network.
+    /// On a port: it is a tunnel of this network.
     pub(in super::super) const TUNNEL: &str = "netwright-tunnel";
     /// The namespace's path, as the reference has it.
     pub(in super::super) const NETNS: &str = "contNetns";
@@ -44,10 +44,10 @@ pub(super) mod ids {
     pub(in super::super) const REFERENCE: &str = "ovs-cni.network.kubevirt.io";
 }
 
-/// How long the name of a link is.
+/// How many digits of the hash are in the name of a link.
 const HASH_DIGITS: usize = 12;
 
-/// Says whose a port is.
+/// The owner of a port.
 #[derive(Debug, Clone)]
 pub(super) struct Owner<'a> {
     pub(super) key: &'a AttachmentKey,
@@ -56,7 +56,7 @@ pub(super) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// What both rows of a port say.
+    /// Returns the `external_ids` of both rows of a port.
     pub(super) fn external_ids(&self, config: &Config) -> BTreeMap<String, String> {
         let mut pairs: BTreeMap<String, String> = config.external_ids.clone();
         let own = [
@@ -76,22 +76,22 @@ impl Owner<'_> {
     }
 }
 
-/// The condition that a row has a pair among its `external_ids`.
+/// Returns the condition that a row has a pair among its `external_ids`.
 pub(super) fn has_id(key: &str, value: &str) -> Condition {
     Condition::includes("external_ids", Value::map([(key, value)]))
 }
 
-/// The condition that a row has not that pair.
+/// Returns the condition that a row does not have that pair.
 pub(super) fn lacks_id(key: &str, value: &str) -> Condition {
     Condition::new("external_ids", Function::Excludes, Value::map([(key, value)]))
 }
 
-/// A row that the same transaction makes.
+/// Returns a reference to a row that the same transaction creates.
 pub(super) fn named(name: &str) -> Value {
     Value::Atom(Atom::Named(name.to_owned()))
 }
 
-/// The columns of a port that say which VLANs it carries.
+/// Adds the columns for the VLANs of a port.
 pub(super) fn vlan_columns(config: &Config, row: Row) -> Row {
     let vlans = &config.vlans;
     row.with("vlan_mode", vlans.mode)
@@ -100,7 +100,7 @@ pub(super) fn vlan_columns(config: &Config, row: Row) -> Row {
         .with("protected", config.protected)
 }
 
-/// Says what of a port differs from the configuration.
+/// Describes how a port's VLANs differ from the configuration.
 pub(super) fn vlan_drift(config: &Config, port: &Port) -> Option<String> {
     let wanted = &config.vlans;
     let tag = wanted.tag.map(i64::from);
@@ -120,7 +120,7 @@ pub(super) fn vlan_drift(config: &Config, port: &Port) -> Option<String> {
             port.name, port.trunks
         ));
     }
-    // The reference writes none for an access port on some versions.
+    // Some versions of the reference write none for an access port.
     if port.vlan_mode != wanted.mode {
         return Some(format!(
             "port {:?} has vlan_mode {:?}, the configuration asks for {:?}",
@@ -130,8 +130,8 @@ pub(super) fn vlan_drift(config: &Config, port: &Port) -> Option<String> {
     None
 }
 
-/// Writes a container's port: its interface, itself, and its shaping. Its row is called `port` in the transaction.
-/// Returns the handle of the interface.
+/// Writes a container's port: its interface, the port itself, and its shaping. The port's row is
+/// named `port` in the transaction. Returns the handle of the interface.
 pub(super) fn write_port(
     transaction: &mut Transaction,
     config: &Config,
@@ -267,17 +267,18 @@ pub(super) fn write_tunnel(
         .with("name", name)
         .with("interfaces", named(&interface_name))
         .with("external_ids", Value::map(ids));
-    // Every host has a tunnel to every other: what came by one must not leave by another.
+    // Every host has a tunnel to every other: frames from one tunnel must not leave by another.
     let port = vlan_columns(config, port).with("protected", true);
     transaction.insert("Port", as_name, &port);
 }
 
-/// Returns the name of the link of a port that the switch makes, before it is the container's.
+/// Returns the name of the link of a port that the switch creates, before it becomes the
+/// container's.
 pub(super) fn interior_name(key: &AttachmentKey) -> String {
     format!("nwi{}", &key.hash()[..HASH_DIGITS])
 }
 
-/// Reads whose a port is.
+/// Reads the owner of a port.
 pub(super) fn owner_of(ids: &BTreeMap<String, String>) -> Option<AttachmentKey> {
     let key = AttachmentKey {
         network: NetworkName::new(ids.get(ids::NETWORK)?).ok()?,

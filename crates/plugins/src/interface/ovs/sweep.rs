@@ -1,4 +1,5 @@
-//! Ports of ours whose containers are gone, found without any runtime's word: for a service that looks after the switch.
+//! Finds ports of ours whose containers are gone, without a runtime's help: for a service that
+//! maintains the switch.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -18,10 +19,11 @@ use super::rows::{self, ids};
 use crate::shared::kernel_error as kernel;
 use crate::shared::shared_object::file_error;
 
-/// Removes ports of ours that nobody has behind them, and returns a line for each: made in an earlier boot, without the link
-/// that is their interface, or, where the switch makes that, without the container's namespace.
+/// Removes ports of ours that no container uses, and returns a line for each: created in an earlier
+/// boot, without the link that is their interface, or, if the switch creates that link, without the
+/// container's namespace.
 ///
-/// Whatever else such an attachment has left is DEL's and GC's to remove.
+/// DEL and GC remove whatever else such an attachment has left.
 ///
 /// # Errors
 /// Code 112 when the database does not answer, 100 when the kernel does not.
@@ -68,7 +70,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
     }
     let going: Vec<Uuid> = dead.iter().map(|(uuid, _)| uuid.clone()).collect();
     let mut plan = Transaction::new(DATABASE);
-    // As they were read: an ADD that writes them anew gives them other identities.
+    // Only the rows that were read: an ADD that writes them anew gives them other UUIDs.
     for uuid in &going {
         let row = [ovsdb::Row::new().with("_uuid", Value::Atom(uuid.into()))];
         plan.assume(Port::TABLE, vec![Condition::is(uuid)], &["_uuid"], Until::Equal, &row);
@@ -78,14 +80,14 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
     plan.comment("netwright: remove ports of containers that are gone");
     match client.transact(&plan, until) {
         Ok(_) => Ok(lines),
-        // Somebody is at it; the next look sees what came of it.
+        // Another call is working on it; the next sweep sees the result.
         Err(error) if error.is_conflict() => Ok(Vec::new()),
         Err(error) => Err(told(&error)),
     }
 }
 
-/// Says whether the namespace that a port was made for is known to be gone: by what the plugin wrote down, since the database has only
-/// its path.
+/// Reports whether the namespace that a port was created for is known to be gone. The plugin's
+/// record tells, since the database has only the path.
 fn is_gone(index: &Index, census: &Census, key: &AttachmentKey, netns: &str) -> bool {
     let recorded = index.get(key, NAME).found.and_then(|record| record.noted());
     let noted = recorded.unwrap_or_else(|| Noted { path: netns.into(), ..Noted::default() });

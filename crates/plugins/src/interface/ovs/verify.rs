@@ -16,7 +16,7 @@ use super::rows::{self, ids};
 use super::{NAME, interior};
 use crate::shared::{attachment, claim, container, drift, kernel_error as kernel, owner, pair};
 
-/// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
+/// Runs CHECK: the IPAM plugin's, then every object that ADD created, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     if let Some(ipam) = call.ipam() {
@@ -69,7 +69,7 @@ fn check_host(
     Ok(link)
 }
 
-/// What the database says of an attachment's port.
+/// The database's rows about an attachment's port.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) bridge: Option<Bridge>,
@@ -91,7 +91,8 @@ pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<O
         port: outcome.rows(port).first().map(Port::read),
         interface: outcome.rows(interface).first().map(Interface::read),
     };
-    // Whether the port is that bridge's is asked by the port, whose bridge may have thousands.
+    // Whether the port is on that bridge is queried by the port, since the bridge may have
+    // thousands of ports.
     if let (Some(bridge), Some(port)) = (&mut seen.bridge, &seen.port)
         && let Some(uuid) = &port.uuid
     {
@@ -108,7 +109,7 @@ pub(super) fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<O
     Ok(seen)
 }
 
-/// Says the first thing that is not as ADD left it.
+/// Returns the first difference from what ADD left.
 pub(super) fn judge(
     call: &Call<'_>,
     config: &Config,
@@ -124,7 +125,7 @@ pub(super) fn judge(
     if port.uuid.as_ref().is_none_or(|uuid| !bridge.ports.contains(uuid)) {
         return Some(format!("port {name:?} is not on bridge {:?} any more", config.bridge));
     }
-    // One that another plugin made has no mark of ours.
+    // A port that another plugin created does not have our mark.
     if let Some(hash) =
         port.external_ids.get(ids::OWNER).filter(|hash| **hash != call.attachment().hash())
     {
@@ -157,8 +158,8 @@ pub(super) fn judge(
     }
 }
 
-/// Runs STATUS: the address plugin's, whether the database answers and has what is needed, and whether the bridge is there and
-/// the switch at work.
+/// Runs STATUS: the IPAM plugin's, whether the database answers and has what is needed, and whether
+/// the bridge exists and the switch is running.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     if let Some(ipam) = call.ipam() {
         ipam.status()?;

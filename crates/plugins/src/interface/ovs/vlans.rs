@@ -1,4 +1,4 @@
-//! Which VLANs a port carries.
+//! The VLANs that a port carries.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use serde::Deserialize;
 
 use super::config::invalid;
 
-/// The highest VLAN ID the database takes.
+/// The highest VLAN ID that the database accepts.
 const VLAN_MAX: i64 = 4095;
 
-/// How VLANs were asked for.
+/// The configured VLANs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Vlans {
     /// The port's `vlan_mode`.
     pub(super) mode: &'static str,
     /// The access or native VLAN.
     pub(super) tag: Option<u16>,
-    /// The VLANs a trunk carries; none for all.
+    /// The VLANs of a trunk; empty for all.
     pub(super) trunks: BTreeSet<u16>,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct RawTrunk {
 }
 
 impl Vlans {
-    /// Reads the keys `vlan`, `trunk` and `vlanMode`. Without the last, a trunk is a trunk whatever `vlan` says, as the reference
-    /// has it.
+    /// Reads the keys `vlan`, `trunk` and `vlanMode`. Without `vlanMode`, a trunk is a trunk
+    /// whatever `vlan` says, as with the reference.
     ///
     /// # Errors
     /// Code 7, naming the key.

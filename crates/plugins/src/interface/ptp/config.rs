@@ -1,4 +1,4 @@
-//! What an administrator may ask of a point-to-point network, checked.
+//! The configuration of a point-to-point network, read and checked.
 
 use cni::{Error, code};
 use cni_plugin::{Call, Delegate};
@@ -35,7 +35,7 @@ pub(super) struct Raw {
 pub(super) struct Config {
     pub(super) masquerade: Option<MasqueradeBackend>,
     pub(super) mtu: Option<u32>,
-    /// What becomes of the host's forwarding behind the last container.
+    /// What becomes of the host's forwarding after the last container.
     pub(super) forwarding: AtTheEnd,
 }
 
@@ -51,7 +51,7 @@ impl Config {
     }
 }
 
-/// Returns the address plugin, without which there is nothing to route.
+/// Returns the IPAM plugin, without which there is nothing to route.
 pub(super) fn ipam<'c>(call: &'c Call<'_>) -> Result<Delegate<'c>, Error> {
     call.ipam().ok_or_else(|| {
         Error::new(code::INVALID_CONFIG, "no plugin name provided").with_details(

@@ -1,4 +1,4 @@
-//! ADD and its undoing.
+//! Runs ADD and its undo.
 
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig};
 use cni_plugin::{Call, codes};
@@ -17,19 +17,19 @@ use crate::shared::pair::{NewPair, Pair};
 use crate::shared::undo::Undo;
 use crate::shared::{attachment, container, dns, forwarding, owner, pair, rules};
 
-/// What we write down about an attachment, for DEL, CHECK and GC.
+/// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
-    /// What is held so that no other attachment has these addresses ([`claim`]).
+    /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
 }
 
 impl Facts {
-    /// Reads what was written down, if it was and is still legible.
+    /// Reads what a record holds, if there is one and it is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
         attachment::read_facts(index, key, NAME)
     }
@@ -49,8 +49,9 @@ pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
     attached.map_err(|error| undo.run(error))
 }
 
-/// Pair, addresses, and what needs them. The container's end comes up first and the host's last: an end that is up
-/// alone makes the kernel wait. An address plugin that talks over the link finds both up.
+/// Sets up the pair, its addresses, and what needs them. The container's end comes up first and the
+/// host's last: if only one end is up, the kernel waits. An IPAM plugin that communicates over the
+/// link finds both ends up.
 fn attach<'a>(
     call: &'a Call<'_>,
     config: &Config,
@@ -116,7 +117,7 @@ fn configure_container(
     })
 }
 
-/// Gives the host's end the gateways' addresses and the host its routes to the container.
+/// Adds the gateways' addresses to the host's end, and the host's routes to the container.
 fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Result<(), Error> {
     let addresses = plan::host_addresses(pair.host_index, ips);
     let failed =
@@ -132,7 +133,7 @@ fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Resu
     Ok(())
 }
 
-/// Names who has the host's route to an address.
+/// Names the holder of the host's route to an address.
 fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
     let family = if destination.addr().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
     let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };

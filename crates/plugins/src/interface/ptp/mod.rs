@@ -1,11 +1,12 @@
 //! `ptp`: a veth pair between the container and the host, which routes everything.
 //!
-//! Whatever a container sends goes to the host, neighbours of its subnet included: its only link-scope route leads to
-//! the gateway, whose address is the host's end. The host has a route to each container.
+//! Whatever a container sends goes to the host, even packets to neighbours in its subnet: its only
+//! link-scope route leads to the gateway, whose address is on the host's end. The host has a route
+//! to each container.
 //!
 //! | module | what |
 //! |---|---|
-//! | `config` | what may be asked for |
+//! | `config` | the configuration, checked |
 //! | `plan` | addresses and routes of both ends |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |

@@ -1,4 +1,4 @@
-//! Addresses and routes of both ends, decided before anything is done.
+//! The addresses and routes of both ends, decided before anything is done.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,19 +8,20 @@ use kernel::route::{self, AddressOptions, Change, Scope, is_link_local_v6};
 
 use crate::shared::container::{self, Options};
 
-/// Where the container's interface stands in the result: after the host's end.
+/// The position of the container's interface in the result: after the host's end.
 pub(super) const CONTAINER_POSITION: usize = 1;
 
-/// The gateway of IPv4 addresses that have none: a link-local address (RFC 3927), which no subnet contains.
+/// The gateway of IPv4 addresses without one: a link-local address (RFC 3927), which is in no
+/// subnet.
 const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
 
-/// The gateway of IPv6 addresses that have none.
+/// The gateway of IPv6 addresses without one.
 const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
-/// Duplicate address detection is off on both ends: nobody else is on the cable.
+/// Duplicate address detection is off on both ends: no other host is on the link.
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
-/// Gives every address its place in the result, and a gateway if the address plugin named none.
+/// Sets the position of every address in the result, and a gateway if the IPAM plugin named none.
 pub(super) fn place(ips: &mut [IpConfig]) {
     for ip in ips {
         ip.interface = Some(CONTAINER_POSITION);
@@ -65,8 +66,8 @@ pub(super) fn through_gateways(ips: &[IpConfig]) -> Vec<Route> {
     routes
 }
 
-/// Returns the changes for the container's end: addresses without the routes to their subnets, up, the ways through the
-/// gateways, and the routes that were asked for.
+/// Returns the changes for the container's end: addresses without the routes to their subnets, up,
+/// the routes through the gateways, and the configured routes.
 pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec<Change> {
     let all: Vec<&IpConfig> = ips.iter().collect();
     let mut changes = Vec::new();
@@ -78,7 +79,8 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
                 address,
                 options: AddressOptions { noprefixroute: true, ..options },
             }),
-            // There is a way to the gateways; whatever other next hop was asked for, the host is on the cable.
+            // The gateways are reachable. For any other next hop that was configured, the host is
+            // directly on the link.
             Change::AppendRoute(route) => asked.push(Change::AppendRoute(route::Route {
                 onlink: route.gateway.is_some_and(|gateway| {
                     !is_link_local_v6(gateway) && !all.iter().any(|ip| ip.gateway == Some(gateway))
@@ -93,7 +95,7 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
     changes
 }
 
-/// Returns the ways through the gateways as the kernel takes them.
+/// Returns the routes through the gateways in the kernel's form.
 pub(super) fn ways(ifindex: u32, ips: &[IpConfig]) -> Vec<route::Route> {
     let ways = through_gateways(ips).into_iter().map(|way| {
         let source = ips.iter().find(|ip| match way.gw {

@@ -1,4 +1,4 @@
-//! DEL, the undoing of ADD, and GC.
+//! Runs DEL, the undo of ADD, and GC.
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
@@ -11,13 +11,13 @@ use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
 use crate::shared::{attachment, claim, forwarding, pair, rules};
 
-/// Runs DEL. Needs nothing but the attachment's key; everything else makes it cheaper.
+/// Runs DEL. Needs only the attachment's key; everything else makes it cheaper.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::del_pair(call, |netns| all(call, call.attachment(), netns))
 }
 
-/// Removes everything that ADD made beside the addresses' reservation. The host's addresses and routes go with its end
-/// of the pair.
+/// Removes everything that ADD created except the reservation of the addresses. The kernel removes
+/// the host's addresses and routes with its end of the pair.
 pub(super) fn all(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -40,7 +40,8 @@ fn remove_pair(
     pair::remove(call, key, known.as_deref(), netns)
 }
 
-/// Removes all but the link: filter elements, holds on shared objects, and last the record of them.
+/// Removes everything except the link: filter elements, holds on shared objects, and last their
+/// record.
 fn rest(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     let facts = Facts::read(index, key);
     let claims = facts.as_ref().map(|facts| facts.claims.clone());

@@ -1,4 +1,5 @@
-//! Putting back, under a running container: both ends of the pair, the host's routes, and what is in the packet filter.
+//! Repairs, under a running container, both ends of the pair, the host's routes, and the packet
+//! filter.
 
 use cni::{Error, IpConfig};
 use cni_plugin::Call;
@@ -13,7 +14,7 @@ use crate::shared::{
     advertisements, container, forwarding, host_side, kernel_error as kernel, owner, rules,
 };
 
-/// Runs the repair; the addresses' reservation comes before the addresses.
+/// Runs the repair; the reservation of the addresses comes before the addresses.
 pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
@@ -97,7 +98,8 @@ fn put_link_back(
     }
 }
 
-/// The gateways' addresses, and the host's routes; one that another has by now stays his.
+/// Restores the gateways' addresses and the host's routes; a route that another attachment or
+/// program has by now stays.
 fn put_host_back(
     host: &mut RouteSocket,
     peer: &Link,

@@ -14,7 +14,7 @@ use crate::shared::{
     advertisements, container, drift, forwarding, host_side, kernel_error as kernel, pair, rules,
 };
 
-/// Runs CHECK: the address plugin's, then every object ADD made, from the container outwards.
+/// Runs CHECK: the IPAM plugin's, then every object that ADD created, from the container outwards.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     ipam(call)?.check()?;
@@ -74,7 +74,7 @@ fn check_host(host: &mut RouteSocket, link: &Link, ips: &[IpConfig]) -> Result<(
     Ok(())
 }
 
-/// Says whether a route of the host's is there.
+/// Reports whether the host has a route.
 pub(super) fn has_host_route(
     host: &mut RouteSocket,
     link: &Link,
@@ -103,7 +103,7 @@ pub(super) fn check_filter(
     rules::check(&index, key, config.masquerade, &wanted, &ips)
 }
 
-/// Runs STATUS: the address plugin's. The host always has what a pair needs.
+/// Runs STATUS of the IPAM plugin. The host always has what a pair needs.
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
     ipam(call)?.status()
 }

@@ -1,8 +1,9 @@
 //! Taps with an SELinux label.
 //!
-//! A tap has the label of the process that makes it (`linux security/selinux/hooks.c`, `selinux_tun_dev_alloc_security`);
-//! the label for sockets does not count. So `ip` is run under the label, as the reference does, and with the same
-//! permissions: policies that suit the one suit the other.
+//! A tap has the label of the process that creates it (`linux security/selinux/hooks.c`,
+//! `selinux_tun_dev_alloc_security`); the label for sockets does not count. So the plugin runs `ip`
+//! under the label, as the reference does, and with the same permissions: policies for the
+//! reference suit this plugin too.
 
 use std::fs;
 use std::io;
@@ -14,16 +15,16 @@ use cni_plugin::codes;
 use kernel::netns::{Netns, within};
 use kernel::tun::NewTap;
 
-/// There while SELinux is on.
+/// This file exists while SELinux is on.
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 
 /// The label of the program that this thread executes next (`man 5 proc_pid_attr`).
 const EXEC_LABEL: &str = "/proc/thread-self/attr/exec";
 
-/// Where `ip` is looked for: the environment is not ours to read.
+/// The folders in which `ip` is looked up: libraries do not read the environment.
 const FOLDERS: [&str; 4] = ["/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"];
 
-/// Refuses a label where there is nothing that would heed it.
+/// Refuses a label on a host that would ignore it.
 pub(super) fn usable(context: &str) -> Result<(), Error> {
     if Path::new(ENFORCE).exists() {
         return Ok(());
@@ -35,7 +36,8 @@ pub(super) fn usable(context: &str) -> Result<(), Error> {
     .with_details("remove key \"selinuxContext\", or switch SELinux on"))
 }
 
-/// Makes a tap with a label. The label is this thread's for one execution only; the address plugin runs without.
+/// Creates a tap with a label. The label applies to this thread and one execution only; the IPAM
+/// plugin runs without it.
 pub(super) fn create_tap(netns: &Netns, tap: &NewTap, context: &str) -> Result<(), Error> {
     let made = within(netns, || {
         let label = |text: &str| fs::write(EXEC_LABEL, text);
@@ -47,7 +49,7 @@ pub(super) fn create_tap(netns: &Netns, tap: &NewTap, context: &str) -> Result<(
             .with_details("key \"selinuxContext\" is no label that the policy knows"));
         }
         let ran = ip(&arguments(tap));
-        // An empty line takes it back; where the execution took place it is gone already.
+        // An empty line clears the label; after a successful execution it is already gone.
         let _ = label("\n");
         finish(ran)
     });

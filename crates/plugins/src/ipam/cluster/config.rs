@@ -1,4 +1,4 @@
-//! What the configuration and the arguments of a call ask for.
+//! The configuration and the arguments of a call.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,18 +16,18 @@ use super::keys::{Ipam, RawAddress, invalid};
 use crate::shared::daemon::socket_in;
 use crate::shared::socket;
 
-/// A configuration that makes sense, together with what the runtime asked for.
+/// A valid configuration, together with what the runtime asked for.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) network: Network,
-    /// The addresses that are asked for, each of a range.
+    /// The requested addresses, each within a range.
     pub(super) wanted: Vec<IpAddr>,
-    /// Addresses beside those of the ranges.
+    /// Addresses outside the ranges.
     pub(super) fixed: Vec<IpConfig>,
     pub(super) routes: Vec<Route>,
     pub(super) dns: Dns,
     pub(super) socket: PathBuf,
-    /// The gateways of `CNI_ARGS`.
+    /// The gateways in `CNI_ARGS`.
     gateways: Vec<IpAddr>,
 }
 
@@ -53,10 +53,11 @@ struct Ips {
 }
 
 impl Config {
-    /// Reads and judges the configuration and the arguments of a call.
+    /// Reads and checks the configuration and the arguments of a call.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 4 when one of `CNI_ARGS` is, 102 when an address is asked for that no range has.
+    /// Code 6 when a type is wrong, 7 when a value is, 4 when one of `CNI_ARGS` is, 102 when a
+    /// requested address is in no range.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
@@ -112,7 +113,7 @@ impl Config {
             })?;
             match net {
                 _ if is_of_range(&network, address) => wanted.push(address),
-                // Beside those of the ranges, as with Whereabouts.
+                // In addition to those of the ranges, as with Whereabouts.
                 Some(net) => fixed.push(IpConfig::new(net, None)),
                 None => return Err(of_no_range(&network, address)),
             }
@@ -143,14 +144,14 @@ impl Config {
         Ok(config)
     }
 
-    /// Completes an address by a gateway of `CNI_ARGS`, where it has none.
+    /// Adds a gateway of `CNI_ARGS` to an address that has none.
     pub(super) fn complete(&self, mut ip: IpConfig) -> IpConfig {
         let in_network = self.gateways.iter().find(|gateway| ip.address.contains(*gateway));
         ip.gateway = ip.gateway.or(in_network.copied());
         ip
     }
 
-    /// Results of old versions hold one address of each family.
+    /// Refuses several addresses of a family: results of old versions hold one of each family.
     fn refuse_several(&self, call: &Call<'_>) -> Result<(), Error> {
         let of_ranges = self.network.ranges().iter().map(Range::family);
         let of_fixed = self.fixed.iter().map(|one| Family::of(one.address.addr()));
@@ -179,7 +180,7 @@ fn of_no_range(network: &Network, address: IpAddr) -> Error {
         .with_details(format!("ranges are {}, without exclusions and gateways", ranges.join(", ")))
 }
 
-/// Reads where the daemon listens, and nothing else: for verbs that must work whatever is wrong with the rest.
+/// Reads only the daemon's socket: for verbs that must work even if the rest is invalid.
 pub(super) fn socket_of(call: &Call<'_>) -> PathBuf {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
@@ -206,7 +207,7 @@ fn socket_or_default(call: &Call<'_>, text: Option<&str>) -> Result<PathBuf, Err
     }
 }
 
-/// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
+/// Lists the unknown keys of `ipam`. The rest of the document belongs to the calling plugin.
 pub(super) fn unknown_keys(config: &str) -> Result<Vec<UnknownKey>, JsonError> {
     let mut unknown = cni::json::unknown_keys::<Document>(config)?;
     unknown.retain(|key| key.parent == "ipam" || key.parent.starts_with("ipam."));

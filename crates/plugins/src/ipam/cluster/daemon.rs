@@ -1,4 +1,4 @@
-//! `netwrightd ipam`, as far as the plugin has to do with it ([`crate::shared::daemon`]).
+//! The plugin's side of `netwrightd ipam` ([`crate::shared::daemon`]).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,32 +10,35 @@ use cni_plugin::{Call, codes};
 use super::answered_nonsense;
 use crate::shared::daemon::{self, ExchangeError};
 
-/// How long a daemon is waited for that is not there: one that is being replaced comes back within seconds.
+/// How long a call waits for an absent daemon: one that is being replaced comes back within
+/// seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer is waited for that decides what is done: the store may be slow, and kubelet waits for minutes.
+/// How long a call waits for an answer that decides what is done: the store may be slow, and
+/// kubelet waits for minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the daemon is waited for when it is only told something, which it finds in a file otherwise.
+/// How long a call waits for the daemon to accept a notification, which the daemon otherwise finds
+/// in a file.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it is waited for when it says whether it could answer.
+/// How long a call waits for the daemon to report whether it could answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The daemon.
 #[derive(Debug)]
 pub(super) struct Daemon(daemon::Daemon);
 
-/// Says why there is no answer that counts.
+/// The reason why there is no usable answer.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// What to end with.
+    /// The error to report.
     pub(super) error: Error,
-    /// Whether the daemon may have done what it was asked for nevertheless.
+    /// Whether the daemon may still have done what it was asked to do.
     pub(super) may_be_done: bool,
 }
 
-/// An answer that does not fit the question.
+/// Returns the failure for an answer that does not fit the request.
 pub(super) fn nonsense(why: &str) -> Failed {
     Failed { error: answered_nonsense(why), may_be_done: true }
 }
@@ -45,7 +48,7 @@ impl Daemon {
         Daemon(daemon::Daemon::new(socket, call.context().deadline, wire::MAX_MESSAGE))
     }
 
-    /// Asks for addresses, and waits for a daemon that is not there yet.
+    /// Requests addresses, and waits for a daemon that is not there yet.
     pub(super) fn assigned(&self, request: &Request) -> Result<Vec<Assigned>, Failed> {
         match self.ask(request, START_TIMEOUT, ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
@@ -54,8 +57,8 @@ impl Daemon {
         }
     }
 
-    /// Asks a daemon that is there whether something is so. One that is missing for a moment only says nothing against it:
-    /// ADD waits for it.
+    /// Asks a running daemon to confirm something. A daemon that is missing only for a moment
+    /// counts as a confirmation: ADD waits for it.
     pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
         match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
@@ -70,10 +73,11 @@ impl Daemon {
         }
     }
 
-    /// Tells the daemon, and leaves the message for it where it does not hear it, or does not say that it is done.
+    /// Notifies the daemon. If the daemon is absent or does not confirm, the message is left for
+    /// it.
     ///
     /// # Errors
-    /// Code 105 when nothing can be left either.
+    /// Code 105 when the message cannot be left either.
     pub(super) fn tell(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
         match self.ask(request, Duration::ZERO, TELL_TIMEOUT) {
             Ok(Answer::Ok) => return Ok(()),
@@ -84,10 +88,11 @@ impl Daemon {
         self.leave_or_fail(request)
     }
 
-    /// Tells a daemon that is there what is true only now. One that is away learns it when it looks itself.
+    /// Notifies a running daemon of something that is only true now. An absent daemon finds it out
+    /// when it starts.
     ///
     /// # Errors
-    /// What a daemon that is there has against it.
+    /// The objections of a running daemon.
     pub(super) fn tell_now(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
         match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
@@ -101,7 +106,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves a message. Where that fails too, it is only told: DEL says the same again.
+    /// Leaves a message. If that fails too, it is only a warning: DEL sends the same message again.
     pub(super) fn leave(&self, call: &Call<'_>, request: &Request) {
         if let Err(error) = self.leave_or_fail(request) {
             call.warn(error);

@@ -1,7 +1,8 @@
 //! The file of defaults: keys that a definition does not have.
 //!
-//! Whoever writes definitions may name any file of the node. So it is read as what it is to be and nothing else: a file of the
-//! administrator's, of a sane size, in the place itself; and what is wrong with it is told without its content.
+//! Anyone who writes definitions can name any file of the node. So the file must be an
+//! administrator's file of a sane size, at that path itself; and error messages do not contain its
+//! content.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 
 use super::keys::{Ipam, invalid};
 
-/// Where Whereabouts' installer puts it.
+/// The paths that Whereabouts' installer uses.
 const PLACES: [&str; 2] = [
     "/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf",
     "/etc/cni/net.d/whereabouts.d/whereabouts.conf",
@@ -23,13 +24,13 @@ const PLACES: [&str; 2] = [
 /// The largest file that is read.
 const MAX_SIZE: u64 = 64 * 1024;
 
-/// What others than its owner may do with it: not write.
+/// The permission that users other than its owner must not have: to write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Reads the defaults: of the file that the definition names, else of the first that is there.
+/// Reads the defaults: from the file that the definition names, else from the first that exists.
 ///
 /// # Errors
-/// Code 7 when the file that is named is not there, or when one cannot be used.
+/// Code 7 when the named file does not exist, or when a file cannot be used.
 pub(super) fn read(named: Option<&str>) -> Result<Ipam, Error> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         let path = Path::new(named);

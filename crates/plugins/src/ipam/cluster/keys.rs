@@ -1,4 +1,4 @@
-//! The keys as written, and what they say of a network: Whereabouts', and few of our own.
+//! The keys as written, and the network that they define: Whereabouts' keys, and a few of our own.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What Whereabouts reads and this plugin passes over, and why.
+/// The keys that Whereabouts reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
     ("kubernetes", CREDENTIALS),
     ("datastore", CREDENTIALS),
@@ -57,9 +57,9 @@ pub(super) struct Ipam {
     /// The prefix length of a node's blocks of addresses.
     #[serde(rename = "blockSize")]
     block_size: Option<u8>,
-    /// Whether a pod that is made again gets its addresses again.
+    /// Whether a pod that is created again gets the same addresses.
     sticky: Option<bool>,
-    /// Where the daemon listens.
+    /// The socket on which the daemon listens.
     pub(super) socket: Option<String>,
     #[serde(rename = "type")]
     _type: Option<IgnoredAny>,
@@ -117,7 +117,7 @@ pub(super) struct RawAddress {
 }
 
 impl Ipam {
-    /// Takes what it does not say from another.
+    /// Fills missing keys from another.
     pub(super) fn over(self, below: Ipam) -> Self {
         Ipam {
             range: self.range.or(below.range),
@@ -158,7 +158,7 @@ impl Ipam {
         }
         give_gateways(&mut ranges, &gateways(self.gateway.as_deref(), "ipam.gateway")?);
         for range in &mut ranges {
-            // Whoever has them has them beside the ranges.
+            // An attachment gets these in addition to the addresses of the ranges.
             range.exclude.extend(fixed.iter().map(|one| IpNet::from(one.address.addr())));
         }
         let bits = self.block_bits()?;
@@ -173,8 +173,8 @@ impl Ipam {
         })
     }
 
-    /// How many bits number the addresses of a block. A prefix length that IPv4 has is meant for IPv4; blocks of the other family then have as many
-    /// addresses.
+    /// Returns how many bits number the addresses of a block. A prefix length that is valid for
+    /// IPv4 is meant for IPv4; blocks of the other family then have as many addresses.
     fn block_bits(&self) -> Result<Option<u8>, Error> {
         let bits = |prefix: u8| {
             let of = |family: Family| family.bits().checked_sub(prefix);
@@ -194,7 +194,8 @@ impl Ipam {
             return Ok(None);
         };
         let prefix = text.trim_start_matches('/').parse().ok().and_then(bits);
-        // A node that needs more takes another block: a slice need not be as large as there.
+        // A node that needs more takes another block, so a slice need not be as large as with
+        // Whereabouts.
         let bits = prefix.map(|bits| bits.min(MAX_BLOCK_BITS));
         bits.map(Some).ok_or_else(|| {
             invalid(format!("ipam.node_slice_size: {text:?} is no prefix length, such as \"/26\""))
@@ -227,7 +228,7 @@ impl RawRange {
             })?;
             Ok(Some(address))
         };
-        // What a range says itself wins.
+        // A range's own value takes precedence.
         range.first = range
             .first
             .map_or_else(|| end(&self.range_start, "range_start", None), |first| Ok(Some(first)))?;
@@ -271,7 +272,8 @@ fn gateways(text: Option<&str>, key: &str) -> Result<Vec<IpAddr>, Error> {
     items.filter(|item| !item.is_empty()).map(read).collect()
 }
 
-/// Gives each range a gateway of its family: the one that is in its subnet, else the first that is in nobody's.
+/// Gives each range a gateway of its family: one that is in its subnet, else the first that is in
+/// no range's subnet.
 fn give_gateways(ranges: &mut [RangeSpec], gateways: &[IpAddr]) {
     let subnets: Vec<IpNet> = ranges.iter().map(|range| range.subnet).collect();
     for range in ranges.iter_mut().filter(|range| range.gateway.is_none()) {

@@ -1,14 +1,19 @@
 //! `cluster-ipam`: addresses of networks that span nodes.
 //!
-//! The plugin holds no credentials and knows no store: `netwrightd ipam` has the node's blocks of addresses, and gives them over a Unix socket
-//! ([`cluster::wire`]). Whoever has an address is named by container ID and interface; the pod says whose it is. The keys are those of
-//! Whereabouts, whose name this plugin answers to as well, so that definitions written for it need not be changed, and few of our own.
+//! The plugin holds no credentials and does not access the store. `netwrightd ipam` has the node's
+//! blocks of addresses, and assigns addresses over a Unix socket ([`cluster::wire`]). Container ID
+//! and interface identify the holder of an address, and the pod is named as its user. The keys are
+//! those of Whereabouts, and a few of our own. The plugin also answers to Whereabouts' name, so
+//! that definitions written for it need no change.
 //!
-//! - ADD asks for an address of each range, and gives back what it asked for when the answer is of no use.
-//! - DEL needs nothing but the key, and nobody to hear it: what is told to nobody is left beside the socket. So whatever is
-//!   wrong with the configuration or the cluster, a container goes.
-//! - GC tells a daemon that is there which attachments are; one that is not looks itself when it comes.
-//! - CHECK asks what the daemon knows of the attachment, and compares; what nobody holds can be put back.
+//! - ADD requests an address of each range, and releases them if the answer is unusable.
+//! - DEL needs only the key, and no running daemon: an undelivered message is left beside the
+//!   socket. So a container can always be removed, whatever is wrong with the configuration or the
+//!   cluster.
+//! - GC tells a running daemon which attachments are valid; an absent daemon checks that itself
+//!   when it starts.
+//! - CHECK compares the attachment with what the daemon knows of it; addresses that no attachment
+//!   holds can be restored.
 //! - STATUS asks whether ADD would be served.
 
 mod config;
@@ -33,7 +38,7 @@ use daemon::Daemon;
 /// The plugin's type.
 pub const NAME: &str = "cluster-ipam";
 
-/// What else it is called: definitions written for Whereabouts name this.
+/// Its other names: definitions written for Whereabouts use this one.
 pub const ALIASES: [&str; 1] = ["whereabouts"];
 
 /// The plugin.
@@ -61,7 +66,7 @@ impl Plugin for ClusterIpam {
             }
         });
         let assigned = assigned.map_err(|failed| {
-            // It may have been done by one whose answer nobody got to read.
+            // The daemon may have done it while its answer was lost.
             if failed.may_be_done {
                 daemon.leave(call, &Request::Release(owner));
             }
@@ -128,8 +133,10 @@ impl Plugin for ClusterIpam {
         Ok(())
     }
 
-    /// Has what the container uses and nobody holds assigned to it again. What another holds by now is his, and CHECK says so. The plugin that asks
-    /// holds the attachment's lock if it is one of ours; behind another's DEL nothing may be assigned.
+    /// Gets the addresses assigned again that the container uses and no attachment holds. An
+    /// address that another attachment holds by now stays with it, and CHECK reports it. The
+    /// calling plugin holds the attachment's lock if it is one of ours; after another plugin's DEL
+    /// nothing may be assigned.
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         if Index::new(call.roots()).of_attachment(call.attachment()).found.is_empty() {
             return Ok(Vec::new());
@@ -182,7 +189,7 @@ impl Plugin for ClusterIpam {
     }
 }
 
-/// Who asks. Nothing but the key is needed, and nothing else decides.
+/// Returns the owner. It depends only on the key.
 fn owner(call: &Call<'_>) -> Owner {
     let args = Args::parse_lenient(&call.env().args);
     let get = |key| args.get(key).unwrap_or_default().to_owned();
@@ -196,7 +203,7 @@ fn owner(call: &Call<'_>) -> Owner {
     }
 }
 
-/// What the daemon has assigned to the attachment.
+/// Returns what the daemon has assigned to the attachment.
 fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Error> {
     let daemon = Daemon::new(call, config.socket.clone());
     let network = config.network.spec().clone();
@@ -204,7 +211,8 @@ fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Error> {
     daemon.assigned(&Request::Held(held)).map_err(|failed| failed.error)
 }
 
-/// The container's addresses that are of the network's ranges: `addresses` and `IP` may give more.
+/// Returns the container's addresses that are in the network's ranges: `addresses` and `IP` may add
+/// others.
 fn of_ranges(network: &Network, previous: &AddResult, ifname: &str) -> Vec<IpAddr> {
     let addresses = previous.container_ips(ifname).map(|ip| ip.address.addr());
     addresses
@@ -212,7 +220,8 @@ fn of_ranges(network: &Network, previous: &AddResult, ifname: &str) -> Vec<IpAdd
         .collect()
 }
 
-/// Says what is wrong with an answer to [`Request::Assign`], if something is: whoever believes it gives two containers one address.
+/// Returns what is wrong with an answer to [`Request::Assign`], if anything: trusting a wrong one
+/// would give two containers one address.
 fn unfit(network: &Network, assigned: &[Assigned], wanted: &[IpAddr]) -> Option<String> {
     let ranges = network.ranges();
     if assigned.len() != ranges.len() {
@@ -235,7 +244,7 @@ fn unfit(network: &Network, assigned: &[Assigned], wanted: &[IpAddr]) -> Option<
     twice.map(|pair| format!("it gives {} twice", pair[0].addr()))
 }
 
-/// The error of an answer that does not fit.
+/// Returns the error for an answer that does not fit.
 pub(super) fn answered_nonsense(why: &str) -> Error {
     Error::new(codes::DAEMON, format!("netwrightd answered what makes no sense: {why}"))
         .with_details("plugin and daemon should be of one version")

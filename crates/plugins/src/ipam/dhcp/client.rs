@@ -12,36 +12,36 @@ use thiserror::Error;
 use super::protocol::{Answer, Ask, MAX_LINE, Question, Reply, VERSION, to_line};
 use crate::shared::{daemon, wait};
 
-/// The shortest time-out the kernel can be told: none at all would be for ever.
+/// The shortest timeout that can be set: zero would mean waiting forever.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// The daemon was not asked, or did not answer.
+/// The daemon did not get the request, or did not answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("error dialing DHCP daemon: dial unix {path}: connect", path = path.display())]
     Dial {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Somebody else listens than root or the user we run as.
+    /// The listener is neither root nor the user that we run as.
     #[error("error dialing DHCP daemon: {path} is served by user {uid}, which is neither root nor ours", path = path.display())]
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// Whose.
+        /// The listener's user.
         uid: u32,
     },
-    /// It went away before it answered.
+    /// It disconnected before it answered.
     #[error("the DHCP daemon at {path} did not answer", path = path.display())]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -53,7 +53,7 @@ pub enum AskError {
         /// How long we waited.
         timeout: Duration,
     },
-    /// Its answer is none.
+    /// Its answer is invalid.
     #[error("the DHCP daemon at {path} answered what is no answer: {reason}", path = path.display())]
     Garbage {
         /// The socket.
@@ -64,13 +64,14 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Says whether no daemon is there, or it ended while it was asked.
+    /// Reports whether no daemon is running, or it ended during the request.
     #[must_use]
     pub fn is_daemon_down(&self) -> bool {
         matches!(self, AskError::Dial { .. } | AskError::Broken { .. })
     }
 
-    /// Says whether nobody listens, or whoever did ended while it was asked: as it is while a daemon is replaced.
+    /// Reports whether no daemon listens, or the daemon ended during the request, as happens while
+    /// it is replaced.
     pub(super) fn is_daemon_away(&self) -> bool {
         match self {
             AskError::Dial { source, .. } => daemon::is_absent(source),
@@ -79,14 +80,14 @@ impl AskError {
         }
     }
 
-    /// Says whether it did not answer in time.
+    /// Reports whether it did not answer in time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         matches!(self, AskError::Slow { .. })
     }
 }
 
-/// Asks the daemon and waits for its answer.
+/// Sends a request to the daemon and waits for its answer.
 ///
 /// # Errors
 /// [`AskError`].
@@ -94,7 +95,7 @@ pub fn ask(path: &Path, ask: &Ask, timeout: Duration) -> Result<Answer, AskError
     ask_when_there(path, ask, Duration::ZERO, timeout)
 }
 
-/// Does what [`ask`] does, and waits as long as `start` for a daemon that is not there.
+/// Does the same as [`ask`], and waits for `start` if no daemon is there.
 ///
 /// # Errors
 /// [`AskError`].
@@ -162,7 +163,7 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(SHORTEST_WAIT)
 }
 
-/// Connects, waiting at most `timeout` for a daemon whose queue is full.
+/// Connects; if the daemon's queue is full, waits at most `timeout`.
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, AskError> {
     let failed = |errno: rustix::io::Errno| match errno {
         rustix::io::Errno::AGAIN => AskError::Slow { path: path.to_owned(), timeout },

@@ -10,13 +10,13 @@ use super::options;
 use super::protocol::{Client, Family, ProvidedOption};
 use crate::shared::socket;
 
-/// Where the reference's daemon listens, and so does ours.
+/// The socket of the reference's daemon and of ours.
 pub(super) const SOCKET: &str = "/run/cni/dhcp.sock";
 
-/// How many options may be asked for or sent: there are not more.
+/// How many options may be requested or sent: there are no more.
 const MAX_OPTIONS: usize = 255;
 
-/// A configuration that makes sense.
+/// A valid configuration.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) socket: PathBuf,
@@ -60,7 +60,7 @@ struct Provide {
 }
 
 impl Config {
-    /// Reads and judges the configuration of a call.
+    /// Reads and checks the configuration of a call.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| {
@@ -80,7 +80,7 @@ fn client(ipam: &Ipam, args: &Args) -> Result<Client, Error> {
         )));
     }
     let mut request = Vec::new();
-    // An entry that names no option only says `skipDefault`.
+    // An entry without an option only carries `skipDefault`.
     for one in ipam.request.iter().filter(|one| !one.option.is_empty()) {
         request.push(options::parse(&one.option).map_err(invalid)?);
     }
@@ -103,7 +103,7 @@ fn client(ipam: &Ipam, args: &Args) -> Result<Client, Error> {
                 )));
             }
         }
-        // What comes later wins, as with the reference.
+        // The last value wins, as with the reference.
         let configured = Some(one.value.as_str()).filter(|value| !value.is_empty());
         if let Some(value) = from_arg.or(configured) {
             provide.retain(|other: &ProvidedOption| other.code != code);
@@ -145,7 +145,7 @@ fn families(names: &[String]) -> Result<Vec<Family>, Error> {
     Ok(families)
 }
 
-/// Reads where the daemon listens, and nothing else: for verbs that must work when the rest is wrong, or missing.
+/// Reads only the daemon's socket: for verbs that must work if the rest is invalid or missing.
 pub(super) fn socket_path(call: &Call<'_>) -> Result<PathBuf, Error> {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
@@ -169,7 +169,7 @@ fn checked_socket(text: &str) -> Result<PathBuf, Error> {
     socket::checked_path("ipam.daemonSocketPath", text)
 }
 
-/// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
+/// Lists the unknown keys of `ipam`. The rest of the document belongs to the calling plugin.
 pub(super) fn unknown_keys(
     config: &str,
 ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {

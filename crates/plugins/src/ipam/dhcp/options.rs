@@ -1,6 +1,6 @@
 //! The names of DHCP options.
 
-/// The reference's names, then those of `dhcp-options(5)` for what clients ask for.
+/// The reference's names, then those of `dhcp-options(5)` for what clients request.
 const NAMES: &[(&str, u8)] = &[
     ("dhcp-client-identifier", 61),
     ("subnet-mask", 1),
@@ -26,13 +26,13 @@ const NAMES: &[(&str, u8)] = &[
     ("fqdn", 81),
 ];
 
-/// The longest value of an option, as the reference takes it.
+/// The longest value of an option that the reference accepts.
 pub const MAX_VALUE: usize = 255;
 
 /// Reads a name or a decimal number.
 ///
 /// # Errors
-/// The reference's words about a name that there is none of, and a number that is none.
+/// The reference's words for an unknown name or an invalid number.
 pub fn parse(name: &str) -> Result<u8, String> {
     if let Some((_, code)) = NAMES.iter().find(|(known, _)| *known == name) {
         return Ok(*code);

@@ -1,8 +1,9 @@
-//! What plugin and daemon say to each other.
+//! The protocol between plugin and daemon.
 //!
-//! A Unix stream socket. The plugin sends one line, the daemon answers with one line, both close. A line is a JSON
-//! object of at most [`MAX_LINE`] octets with a closing newline. The reference's protocol (Go's net/rpc with gob) is not
-//! spoken: plugin and daemon come together.
+//! It uses a Unix stream socket. The plugin sends one line, the daemon answers with one line, and
+//! both close. A line is a JSON object of at most [`MAX_LINE`] octets with a closing newline. The
+//! reference's protocol (Go's net/rpc with gob) is not supported: plugin and daemon are installed
+//! together.
 //!
 //! ```json
 //! {"version":1,"ask":{"acquire":{"attachment":{"network":"lan","containerID":"c1","ifname":"eth0"},
@@ -10,10 +11,13 @@
 //! {"version":1,"answer":{"lease":{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.9/24","gateway":"192.0.2.1"}]}}}
 //! ```
 //!
-//! - The daemon serves root and the user it runs as (SO_PEERCRED); the plugin talks to root and to its own user.
-//! - A connection on which no whole line comes within ten seconds is closed.
-//! - While the plugin waits for a lease the connection stays open. If the plugin closes it, the daemon stops looking.
-//! - A daemon that does not know the version, or the question, answers `failed`. Keys it does not know it passes over.
+//! - The daemon serves root and the user it runs as (SO_PEERCRED); the plugin accepts root and its
+//!   own user.
+//! - The daemon closes a connection on which no complete line arrives within ten seconds.
+//! - While the plugin waits for a lease the connection stays open. If the plugin closes it, the
+//!   daemon stops trying.
+//! - A daemon that does not know the version or the question answers `failed`. It ignores unknown
+//!   keys.
 
 use std::path::PathBuf;
 
@@ -24,77 +28,79 @@ use state::NetnsIdentity;
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
 
-/// The longest line. GC's list of attachments is the longest there is: this holds some ten thousand.
+/// The longest line. GC's list of attachments is the longest message: this has room for some ten
+/// thousand.
 pub const MAX_LINE: usize = 2 * 1024 * 1024;
 
-/// The version in which leases are written as results.
+/// The CNI version of the results in which leases are written.
 pub const RESULT_VERSION: Version = Version::V1_1_0;
 
-/// The plugin's line.
+/// The line that the plugin sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Question {
     /// [`VERSION`].
     pub version: u32,
-    /// What is wanted.
+    /// The request.
     pub ask: Ask,
 }
 
-/// What is wanted.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Ask {
-    /// A lease; the one there is, if there is one. Answered by [`Answer::Lease`].
+    /// Get a lease; the present one, if there is one. Answered by [`Answer::Lease`].
     Acquire(Box<Acquire>),
-    /// The lease there is. Answered by [`Answer::Lease`] or [`Answer::Unknown`].
+    /// Show the present lease. Answered by [`Answer::Lease`] or [`Answer::Unknown`].
     Inspect {
-        /// Whose.
+        /// Its holder.
         attachment: AttachmentKey,
     },
-    /// Give the lease back. Answered by [`Answer::Done`] or [`Answer::Unknown`].
+    /// Release the lease. Answered by [`Answer::Done`] or [`Answer::Unknown`].
     Release {
-        /// Whose.
+        /// Its holder.
         attachment: AttachmentKey,
     },
-    /// Give back every lease of a network but those of these attachments. Answered by [`Answer::Done`].
+    /// Release every lease of a network except those of these attachments. Answered by
+    /// [`Answer::Done`].
     Collect {
         /// The network.
         network: NetworkName,
-        /// What is valid.
+        /// The valid attachments.
         valid: Vec<GcAttachment>,
     },
-    /// Answered by [`Answer::Done`] when a lease could be asked for.
+    /// Report readiness. Answered by [`Answer::Done`] when a lease could be requested.
     Status,
 }
 
-/// A lease that is wanted.
+/// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Acquire {
-    /// For whom.
+    /// The attachment that it is for.
     pub attachment: AttachmentKey,
-    /// Where the interface is: a path as the host sees it.
+    /// The namespace of the interface: a path as the host sees it.
     pub netns: PathBuf,
-    /// Which namespace the plugin found there.
+    /// The namespace that the plugin found there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_id: Option<NetnsIdentity>,
     /// The PID namespace of the plugin, unless that is the machine's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
-    /// How to ask.
+    /// How to ask the servers.
     pub client: Client,
 }
 
-/// How servers are asked.
+/// How to ask the servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Client {
-    /// Which addresses; none means IPv4.
+    /// The wanted families; an empty list means IPv4.
     pub families: Vec<Family>,
-    /// Options to ask for before the default ones.
+    /// Options to request before the default ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub request: Vec<u8>,
-    /// Asks for no default ones.
+    /// Whether to leave out the default options.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_default: bool,
     /// Options to send.
@@ -125,7 +131,7 @@ pub struct ProvidedOption {
     pub value: Vec<u8>,
 }
 
-/// The daemon's line.
+/// The line that the daemon sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     /// [`VERSION`].
@@ -145,24 +151,24 @@ pub enum Answer {
     Done,
     /// There is no such lease.
     Unknown,
-    /// It was not done.
+    /// The request failed.
     Failed(Failure),
 }
 
-/// Why it was not done.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A code of CNI's or ours.
+    /// A CNI error code or one of ours.
     pub code: u32,
     /// One line.
     pub msg: String,
-    /// Causes and what to do.
+    /// Causes and remedies.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
 }
 
 impl Failure {
-    /// Makes a CNI error of it.
+    /// Turns it into a CNI error.
     #[must_use]
     pub fn into_error(self) -> cni::Error {
         cni::Error::new(self.code, self.msg).with_details(self.details)
@@ -176,7 +182,7 @@ impl From<cni::Error> for Failure {
 }
 
 impl Question {
-    /// A question in this version.
+    /// Creates a question in this version.
     #[must_use]
     pub fn new(ask: Ask) -> Self {
         Question { version: VERSION, ask }
@@ -184,7 +190,7 @@ impl Question {
 }
 
 impl Reply {
-    /// An answer in this version.
+    /// Creates an answer in this version.
     #[must_use]
     pub fn new(answer: Answer) -> Self {
         Reply { version: VERSION, answer }
@@ -202,7 +208,7 @@ pub fn to_line<T: Serialize>(message: &T) -> Vec<u8> {
 /// Reads a question; the error is the answer to send.
 ///
 /// # Errors
-/// Code 1 for another version, code 6 for anything that is no question.
+/// Code 1 for another version, code 6 for anything that is not a question.
 pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
     #[derive(Deserialize)]
     struct Head {

@@ -1,8 +1,9 @@
-//! Leases to be released while no daemon runs.
+//! Notes about leases that must be released although no daemon is running.
 //!
-//! Beside its socket the daemon makes a folder, `<socket>.todo`, and leaves it there when it ends. DEL puts a note into it
-//! when nobody answers; the daemon works notes off when it starts, and every few seconds. Where there is no such folder no
-//! daemon has run since the machine started, and there is no lease to release.
+//! The daemon creates a folder beside its socket, `<socket>.todo`, and leaves it there when it
+//! ends. If no daemon answers, DEL puts a note into it; the daemon processes notes when it starts,
+//! and every few seconds. If there is no such folder, no daemon has run since the machine started,
+//! and there is no lease to release.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub fn folder(socket: &Path) -> PathBuf {
     name.into()
 }
 
-/// Leaves a note that an attachment's lease is to be released.
+/// Leaves a note to release an attachment's lease.
 ///
 /// # Errors
 /// [`FileError`] when it cannot be written.
@@ -39,7 +40,7 @@ pub fn leave(socket: &Path, key: &AttachmentKey) -> Result<(), FileError> {
     )
 }
 
-/// Reads every note; what is none is passed over and named, so that it can be removed.
+/// Reads every note; an invalid one is returned by its path only, so that it can be removed.
 #[must_use]
 pub fn notes(folder: &Path) -> Vec<(PathBuf, Option<AttachmentKey>)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);

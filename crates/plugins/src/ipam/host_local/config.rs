@@ -8,14 +8,14 @@ use cni_plugin::Call;
 use ipam::{RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 use serde::{Deserialize, Deserializer};
 
-/// Where the reference keeps its folders, and so we do.
+/// The reference keeps its folders here, and so do we.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// A configuration that makes sense.
+/// A valid configuration.
 #[derive(Debug)]
 pub(super) struct HostLocal {
-    /// The range sets: `runtimeConfig.ipRanges`, then the single range beside `ipam`'s own keys, then `ranges`.
-    /// The order numbers the files `last_reserved_ip.N`.
+    /// The range sets: `runtimeConfig.ipRanges`, then the single range among `ipam`'s own keys,
+    /// then `ranges`. Their order numbers the files `last_reserved_ip.N`.
     pub(super) ranges: RangeSets,
     pub(super) routes: Vec<Route>,
     pub(super) resolv_conf: Option<String>,
@@ -43,7 +43,7 @@ struct Ipam {
     resolv_conf: String,
     #[serde(rename = "dataDir")]
     data_dir: String,
-    // The single range of old configurations, whose keys lie beside the others.
+    // The single range of old configurations, whose keys are among the others.
     #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
     subnet: Option<ipnet::IpNet>,
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
@@ -74,7 +74,7 @@ struct CniArgs {
     ips: Vec<RequestedIp>,
 }
 
-/// An address asked for; a prefix length is allowed and does not matter.
+/// A requested address; a prefix length is allowed and ignored.
 #[derive(Debug, Clone, Copy)]
 struct RequestedIp(IpAddr);
 
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for RequestedIp {
 }
 
 impl HostLocal {
-    /// Reads and judges the configuration of a call.
+    /// Reads and checks the configuration of a call.
     pub(super) fn load(call: &Call<'_>) -> Result<Self, Error> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
@@ -131,11 +131,12 @@ impl HostLocal {
         })
     }
 
-    /// Returns the addresses asked for, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips` together.
+    /// Returns the requested addresses, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips`
+    /// together.
     pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Error> {
         let args = call.args(&["IP"])?;
         let mut requested = Vec::with_capacity(self.requested.len() + 1);
-        // An empty value is none, as with the reference.
+        // An empty value counts as absent, as with the reference.
         if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
             let RequestedIp(address) = RequestedIp::parse(text).ok_or_else(|| {
                 Error::new(
@@ -152,7 +153,7 @@ impl HostLocal {
     }
 }
 
-/// Reads where the folders are, and nothing else: for verbs that must work when the rest is wrong.
+/// Reads only where the folders are: for verbs that must work if the rest is invalid.
 pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Error> {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
@@ -169,7 +170,7 @@ pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Error> {
     Ok(data_dir_or_default(document.ipam.data_dir))
 }
 
-/// What to write instead of ranges that make no sense.
+/// Returns what to write instead of invalid ranges.
 fn instead(error: &RangeSetsError) -> String {
     let RangeSetsError::Set { source: RangeSetError::Range(error), .. } = error else {
         return String::new();
@@ -195,7 +196,7 @@ fn data_dir_or_default(text: String) -> PathBuf {
     if text.is_empty() { DATA_DIR.into() } else { text.into() }
 }
 
-/// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
+/// Lists the unknown keys of `ipam`. The rest of the document belongs to the calling plugin.
 pub(super) fn unknown_keys(
     config: &str,
 ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {

@@ -8,7 +8,7 @@ use state::FileError;
 /// Reads a file.
 ///
 /// # Errors
-/// Code 7 when it is not there or cannot be read: the configuration names it.
+/// Code 7 when it does not exist or cannot be read: the configuration names it.
 pub(super) fn read(path: &Path) -> Result<Dns, Error> {
     let failed = |reason: &dyn std::fmt::Display| {
         Error::new(code::INVALID_CONFIG, format!("open {}: {reason}", path.display()))
@@ -23,8 +23,8 @@ pub(super) fn read(path: &Path) -> Result<Dns, Error> {
     }
 }
 
-/// Reads text as the reference does: one server a line, `search` and `options` add up over lines, the last
-/// `domain` counts, lines of one word or beginning with `#` or `;` do not.
+/// Parses text as the reference does: one server per line; `search` and `options` accumulate over
+/// lines; the last `domain` counts; lines of one word or beginning with `#` or `;` are ignored.
 fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {

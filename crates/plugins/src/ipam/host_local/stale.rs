@@ -1,13 +1,16 @@
-//! Which reservations are of containers that are gone, without a DEL.
+//! Finds reservations of containers that are gone without a DEL.
 //!
-//! After a power cut nobody calls DEL for the containers that were there, and a small pool is exhausted for ever (pains.md A1).
-//! A reservation is stale only when the network namespace that it was made for is known to be gone ([`kernel::living`]), and no link on
-//! the host carries the attachment's mark.
+//! After a power failure the containers that existed before never get a DEL, and a small pool would
+//! stay exhausted forever (pains.md A1). A reservation is stale only if the network namespace that
+//! it was made for is known to be gone ([`kernel::living`]), and no link on the host carries the
+//! attachment's mark.
 //!
-//! The boot is a hint only: in a container that plays a node it is the host's, or invented. Where the kernel tells no cookies, a
-//! namespace to which the path of another container's reservation leads is that one's.
+//! The boot ID is only a hint: in a container that acts as a node it is the host's, or invented. If
+//! the kernel provides no cookies, a namespace to which the path of another container's reservation
+//! leads belongs to that one.
 //!
-//! Looked at only when a pool gives no address, so that it costs nothing otherwise; every reservation is then read.
+//! This runs only when a pool gives no address, so it costs nothing otherwise; every reservation is
+//! then read.
 
 use std::collections::HashSet;
 
@@ -18,7 +21,7 @@ use kernel::netns::NetnsId;
 
 use crate::shared::pair;
 
-/// Describes the container's namespace of this call, if it is there.
+/// Describes the container's namespace of this call, if it exists.
 pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     let path = call.netns_path()?.to_owned();
     let netns = call.open_netns_if_there().ok().flatten()?;
@@ -28,8 +31,9 @@ pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, cookie, pid_ns, boot })
 }
 
-/// Whether a stale reservation may be why there is no address: one that is in the way, or any when all are taken. It spares
-/// reading every file where the one in the way is of a container that is there.
+/// Returns whether a stale reservation may be the reason for the missing address: the one that is
+/// in the way, or any if all are taken. This saves reading every file if the one in the way is of a
+/// container that exists.
 pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
     match refused {
         SetError::Exhausted { .. } => true,
@@ -40,7 +44,7 @@ pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
     }
 }
 
-/// Takes back what is stale, under the pool's lock; says how many addresses that were.
+/// Releases stale reservations, under the pool's lock; returns how many addresses that were.
 ///
 /// # Errors
 /// [`StoreError::Folder`] when the folder cannot be read.
@@ -70,14 +74,15 @@ fn noted(origin: &Origin) -> Noted {
     Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns }
 }
 
-/// Chooses the stale reservations: `life` says what became of a namespace, and `at_path` whether its path leads to it.
+/// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether
+/// its path leads to it.
 fn stale(
     all: &[(Reservation, Origin)],
     asking: Option<&Origin>,
     life: &dyn Fn(&Noted) -> Life,
     at_path: &dyn Fn(&Noted) -> bool,
 ) -> Vec<Reservation> {
-    // Whose path leads to what was noted is there, and has that number now.
+    // A namespace to which its recorded path leads exists, and has that number now.
     let (present, absent): (Vec<_>, Vec<_>) =
         all.iter().partition(|(_, origin)| at_path(&noted(origin)));
     let present = present.iter().map(|(_, origin)| origin);
@@ -118,8 +123,8 @@ mod tests {
         (Reservation { file: file.into(), address, holder }, origin)
     }
 
-    /// Says who is stale of reservations `(container, number, cookie)`: to whose number its path leads, and what else is known of
-    /// the others.
+    /// Names the stale ones of reservations `(container, number, cookie)`. `at_path` lists those to
+    /// whose number their path leads, and `life` is the state of the others.
     fn who(
         all: &[(&str, u64, Option<u64>)],
         asking: Option<(u64, Option<u64>)>,

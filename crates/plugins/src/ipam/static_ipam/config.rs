@@ -1,4 +1,4 @@
-//! What an administrator and a runtime may ask of `static`, checked.
+//! The configuration of `static`, by an administrator and a runtime, read and checked.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use cni_plugin::Call;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-/// A configuration that makes sense, together with what the runtime asked for.
+/// A valid configuration, together with what the runtime asked for.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) addresses: Vec<Address>,
@@ -17,7 +17,7 @@ pub(super) struct Config {
     pub(super) dns: Dns,
 }
 
-/// An address to give, with its gateway.
+/// An address to assign, with its gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) address: IpNet,
@@ -65,7 +65,7 @@ struct Ips {
 }
 
 impl Config {
-    /// Reads and judges the configuration and the arguments of a call.
+    /// Reads and checks the configuration and the arguments of a call.
     ///
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is, 4 when one of `CNI_ARGS` is.
@@ -79,7 +79,7 @@ impl Config {
             ("args.cni.ips", &document.args.cni.ips),
         ];
         let mut addresses = match picked.into_iter().find(|(_, ips)| !ips.is_empty()) {
-            // What is replaced is not judged, as with the reference.
+            // Addresses that are replaced are not checked, as with the reference.
             Some((key, ips)) => pick(key, ips, &configured.flatten().collect::<Vec<_>>())?,
             None => configured.chain(from_args.into_iter().map(Ok)).collect::<Result<_, _>>()?,
         };
@@ -122,7 +122,7 @@ impl Raw {
 fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Error> {
     let args = call.args(&["IP", "GATEWAY"])?;
     let list = |key: &str| {
-        // An empty value is none, as with the reference.
+        // An empty value counts as absent, as with the reference.
         let text = args.get(key).filter(|text| !text.is_empty());
         text.into_iter().flat_map(|text| text.split(',')).collect::<Vec<_>>()
     };
@@ -143,7 +143,7 @@ fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Error> {
     Ok((addresses.collect::<Result<_, Error>>()?, gateways.collect::<Result<_, Error>>()?))
 }
 
-/// Reads the addresses that take the place of the configured ones. One that is configured keeps its gateway.
+/// Reads the addresses that replace the configured ones. One that is configured keeps its gateway.
 fn pick(key: &str, ips: &[String], configured: &[Address]) -> Result<Vec<Address>, Error> {
     let read = |(index, text): (usize, &String)| {
         let address = parse_cidr(text).ok_or_else(|| {
@@ -158,7 +158,7 @@ fn pick(key: &str, ips: &[String], configured: &[Address]) -> Result<Vec<Address
     ips.iter().enumerate().map(read).collect()
 }
 
-/// Leaves out what was named before.
+/// Removes duplicates.
 fn once(addresses: Vec<Address>) -> Vec<Address> {
     let mut kept: Vec<Address> = Vec::with_capacity(addresses.len());
     for one in addresses {
@@ -170,7 +170,7 @@ fn once(addresses: Vec<Address>) -> Vec<Address> {
     kept
 }
 
-/// Lists the keys of `ipam` that nothing reads. The rest of the document is the calling plugin's.
+/// Lists the unknown keys of `ipam`. The rest of the document belongs to the calling plugin.
 pub(super) fn unknown_keys(config: &str) -> Result<Vec<UnknownKey>, JsonError> {
     let mut unknown = cni::json::unknown_keys::<Document>(config)?;
     unknown.retain(|key| key.parent == "ipam" || key.parent.starts_with("ipam."));

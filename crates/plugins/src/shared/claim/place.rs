@@ -1,4 +1,4 @@
-//! Where addresses must differ: on a segment, and among those that the host routes to.
+//! Places within which addresses must differ: a segment, or everything that the host routes to.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,54 +8,55 @@ use kernel::route::{Link, RouteSocket, VlanProtocol};
 
 use crate::shared::kernel_error as kernel;
 
-/// How many links may stand on each other before we stop looking.
+/// How many links may be stacked before the search stops.
 const DEPTH: usize = 8;
 
-/// Where addresses must differ.
+/// A place within which addresses must differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A bridge, a parent or a device, and a VLAN of it.
     Segment(Segment),
-    /// The host's table of routes, or the one with this number, which a VRF has.
+    /// The host's routing table, or the table with this number, which belongs to a VRF.
     Routes(Option<u32>),
 }
 
-/// What frames without a router reach.
+/// What frames reach without a router.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     base: Base,
-    /// The name of the link that everything on it is met by.
+    /// The name of the link by which everything on it is reachable.
     ifname: String,
     /// The VLANs on that link, the innermost first.
     vlans: Vec<String>,
-    /// The container that the link is in; `None`: it is the host's.
+    /// The container that the link is in; `None` if it is the host's.
     container: Option<String>,
 }
 
-/// What tells the link that everything on a segment is met by.
+/// What identifies the link by which everything on a segment is reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Base {
-    /// Its number: the name may be given to another link.
+    /// Its ifindex: the name may be given to another link.
     Number(u32),
-    /// Its name. A switch of Open vSwitch makes its links anew when it starts, and goes by their names itself.
+    /// Its name. An Open vSwitch switch creates its links anew when it starts, and identifies them
+    /// by name itself.
     Name,
 }
 
-/// What the kernel calls links that Open vSwitch may have made, by itself or in user space.
+/// The kinds of links that Open vSwitch may have created, in the kernel or in user space.
 const OF_SWITCHES: [&str; 2] = ["openvswitch", "tun"];
 
-/// What stands before a link's number in a claim's name.
+/// The prefix of a link's ifindex in a claim's name.
 const NUMBER: &str = "link ";
 
 impl Segment {
-    /// A link of the host, and a VLAN of it.
+    /// A link of the host, and optionally a VLAN of it.
     #[must_use]
     pub fn of_link(link: &Link, vlan: Option<u16>) -> Self {
         let vlans = vlan.iter().map(ToString::to_string).collect();
         Segment::at(link, vlans, None)
     }
 
-    /// A bridge of Open vSwitch, and a VLAN of it.
+    /// An Open vSwitch bridge, and optionally a VLAN of it.
     #[must_use]
     pub fn of_switch(bridge: &str, vlan: Option<u16>) -> Self {
         let vlans = vlan.iter().map(ToString::to_string).collect();
@@ -70,9 +71,9 @@ impl Segment {
 }
 
 impl Place {
-    /// Names an address in this place, as it is claimed.
+    /// Returns the name under which an address is claimed in this place.
     pub(super) fn object(&self, address: IpAddr) -> String {
-        // An IPv4 address may be written as one of IPv6.
+        // An IPv4 address may be written as an IPv6 address.
         let address = address.to_canonical();
         match self {
             Place::Segment(Segment { base, ifname, vlans, container }) => {
@@ -93,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Says it in words.
+    /// Describes it in words.
     pub(super) fn told(&self) -> String {
         match self {
             Place::Segment(Segment { ifname, vlans, container, .. }) => {
@@ -116,7 +117,7 @@ impl Place {
     }
 }
 
-/// Says what is claimed in words: a link of the host's by the name that it has by now.
+/// Describes a claim in words: a link of the host by its present name.
 pub(super) fn told(object: &str) -> String {
     let named = || {
         let (before, rest) = object.split_once(NUMBER)?;
@@ -135,13 +136,14 @@ pub(super) fn told(object: &str) -> String {
 pub struct Met {
     /// The segment.
     pub segment: Segment,
-    /// The links by which the host itself is on it, where that is known.
+    /// The links by which the host itself is on it, as far as they are known.
     pub host: Vec<Link>,
 }
 
-/// Follows a container's link to the segment it is on: to its parent, to the bridge that its other end is a port of, and on
-/// from there. `device` is the link as the host had it, if it is a device that was lent: what leads nowhere else is a segment by itself. `None` where
-/// nothing is known of what the link leads to.
+/// Follows a container's link to its segment: to its parent, to the bridge that its other end is a
+/// port of, and on from there. `device` is the link as it was on the host, if it is a device that
+/// was lent to the container: if it leads nowhere else, it is a segment by itself. `None` if it is
+/// unknown where the link leads.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -179,14 +181,15 @@ pub fn follow(
     Ok(Some(Met { segment, host: own }))
 }
 
-/// Finds the host's own link in the VLAN of a segment, by the name that ours and most have.
+/// Finds the host's own link in the VLAN of a segment, by the name that our links and most others
+/// have.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
 pub fn vlan_link(host: &mut RouteSocket, segment: &Segment) -> Result<Option<Link>, Error> {
     let ([vlan], None) = (segment.vlans.as_slice(), &segment.container) else { return Ok(None) };
     let name = format!("{}.{vlan}", segment.ifname);
-    // The kernel's longest (linux include/uapi/linux/if.h, IFNAMSIZ).
+    // The kernel's limit (linux include/uapi/linux/if.h, IFNAMSIZ).
     if name.len() < 16 { host.link_by_name(&name).map_err(kernel) } else { Ok(None) }
 }
 
@@ -195,7 +198,7 @@ pub fn vlan_link(host: &mut RouteSocket, segment: &Segment) -> Result<Option<Lin
 struct Step {
     link: Link,
     in_container: bool,
-    /// The VLAN of this link by which the one before reaches it.
+    /// The VLAN of this link by which the previous one reaches it.
     vlan: Option<String>,
 }
 
@@ -214,7 +217,7 @@ fn next(
     };
     let crosses = link.link_netnsid.is_some();
     if crosses && !at.in_container {
-        // It is in a namespace that is not looked into.
+        // It is in a namespace that this search does not enter.
         return Ok(None);
     }
     let in_container = at.in_container && !crosses;
@@ -227,7 +230,7 @@ fn next(
         });
         return Ok(Some(Step { link: other, in_container, vlan }));
     }
-    // A link with that number in another namespace is none.
+    // A link with that ifindex in another namespace is not the peer.
     if crosses && other.peer_index != Some(link.index) {
         return Ok(None);
     }
@@ -237,7 +240,7 @@ fn next(
     let Some(bridge) = socket.link_by_index(master).map_err(kernel)? else { return Ok(None) };
     let filters = bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering);
     let vlans = if filters { socket.bridge_vlans(other.index).map_err(kernel)? } else { vec![] };
-    // As with ports of ours: the bridge's own VLAN is none.
+    // As with our own ports: the bridge's own VLAN does not count.
     let own = vlans.iter().find(|vlan| vlan.pvid).filter(|vlan| vlan.first != 1);
     let vlan = own.map(|vlan| vlan.first.to_string());
     Ok(Some(Step { link: bridge, in_container, vlan }))
