@@ -1,11 +1,12 @@
-//! The files a node's networking keeps.
+//! The files that a node's networking keeps.
 //!
-//! Containers outlive the calls that connect them, so what one call did must be known to the next. This crate
-//! owns how that is written down: whole files or none ([`write_atomic`]; [`publish()`] where other programs watch), one writer at a time ([`Lock`]), and
-//! who owns what ([`Index`]). It knows nothing of links, addresses or rules: it keeps what plugins hand it.
+//! Containers outlive the calls that connect them, so each call must know what earlier calls did.
+//! This crate owns how that is written down: whole files or none ([`write_atomic`]; [`publish()`]
+//! where other programs watch), one writer at a time ([`Lock`]), and who owns what ([`Index`]). It
+//! knows nothing of links, addresses or rules: it stores what plugins pass to it.
 //!
-//! Two roots, both values and never constants ([`Roots`]): `run` is emptied by a reboot, as the kernel's
-//! objects are, and `lib` is not.
+//! There are two roots, passed as values and never constants ([`Roots`]): a reboot empties `run`,
+//! as it does the kernel's objects, and keeps `lib`.
 //!
 //! | path | what |
 //! |---|---|
@@ -17,8 +18,9 @@
 //!
 //! `<attachment>` is [`cni::AttachmentKey::hash`]. Directories are 0700, files 0600.
 //!
-//! Readers never fail over what they read: a truncated, empty or foreign file is passed over and reported as
-//! [`Damaged`] beside what could be read. Errors are for writing, where going on would lose something.
+//! Readers never fail because of a file's content: a truncated, empty or foreign file is skipped
+//! and reported as [`Damaged`] beside what could be read. Only writing returns errors, where going
+//! on would lose something.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
