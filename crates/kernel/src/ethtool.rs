@@ -1,4 +1,4 @@
-//! What a link leaves to its hardware (`man 8 ethtool`).
+//! What a link offloads to its hardware (`man 8 ethtool`).
 
 use std::io;
 
@@ -55,8 +55,9 @@ struct InterfaceRequest {
     rest: [u8; 16],
 }
 
-/// Makes the kernel fill in the checksums of what leaves by a link, with everything that needs them left out (segmentation): a program
-/// that reads frames as they are, such as a switch in user space, passes on what is in them.
+/// Makes the kernel fill in the checksums of frames that leave by a link, and disables what depends
+/// on checksum offloading (segmentation): a program that reads raw frames, such as a switch in user
+/// space, passes on what they contain.
 ///
 /// Idempotent.
 ///

@@ -30,10 +30,11 @@ pub struct ParseMacError {
 }
 
 impl MacAddr {
-    /// A new address of our own making: unicast, locally administered (IEEE 802 §8.4), the rest random.
+    /// Generates an address: unicast, locally administered (IEEE 802 §8.4), the rest random.
     ///
     /// # Panics
-    /// When the kernel gives no random bytes, which `man 2 getrandom` excludes for so few after boot.
+    /// When the kernel returns no random bytes, which `man 2 getrandom` excludes for so few after
+    /// boot.
     #[must_use]
     pub fn random() -> Self {
         let mut octets = [0; 6];
@@ -47,7 +48,7 @@ impl MacAddr {
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
-        // The bit for "locally administered" is turned over: RFC 4291 §2.5.1.
+        // The "locally administered" bit is inverted: RFC 4291 §2.5.1.
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
