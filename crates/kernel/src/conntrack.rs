@@ -25,7 +25,8 @@ use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
 const NETLINK_NETFILTER: isize = 12;
-/// `linux include/uapi/linux/netfilter/nfnetlink_conntrack.h`: NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_*.
+/// `linux include/uapi/linux/netfilter/nfnetlink_conntrack.h`: NFNL_SUBSYS_CTNETLINK << 8 |
+/// IPCTNL_MSG_CT_*.
 const CT_NEW: u16 = 1 << 8;
 const CT_GET: u16 = 1 << 8 | 1;
 const CT_DELETE: u16 = 1 << 8 | 2;

@@ -78,9 +78,11 @@ pub fn fill_in_checksums(netns: &Netns, name: &str) -> Result<(), EthtoolError> 
         let mut request =
             InterfaceRequest { name: [0; IFNAMSIZ], data: &raw mut value, rest: [0; 16] };
         request.name[..bytes.len()].copy_from_slice(bytes);
-        // SAFETY: SIOCETHTOOL reads and writes a `struct ifreq`, which is not larger than `InterfaceRequest` on any architecture.
+        // SAFETY: SIOCETHTOOL reads and writes a `struct ifreq`, which is not larger than
+        // `InterfaceRequest` on any architecture.
         let update = unsafe { Updater::<SIOCETHTOOL, InterfaceRequest>::new(&mut request) };
-        // SAFETY: `data` points to a `struct ethtool_value`, which ETHTOOL_STXCSUM reads, and which outlives the call.
+        // SAFETY: `data` points to a `struct ethtool_value`, which ETHTOOL_STXCSUM reads, and which
+        // outlives the call.
         unsafe { rustix::ioctl::ioctl(&socket, update) }
     };
     let done = within(netns, set);

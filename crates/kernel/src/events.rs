@@ -27,8 +27,8 @@ use crate::wire::{self, Message};
 /// `man 7 netlink`.
 const NETLINK_ROUTE: isize = 0;
 const NETLINK_NETFILTER: isize = 12;
-/// `linux include/uapi/linux/rtnetlink.h` RTNLGRP_LINK, _TC, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE,
-/// _IPV6_RULE, _IPV4_NETCONF, _IPV6_NETCONF.
+/// `linux include/uapi/linux/rtnetlink.h` RTNLGRP_LINK, _TC, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE,
+/// _IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE, _IPV4_NETCONF, _IPV6_NETCONF.
 const ROUTE_GROUPS: [u32; 10] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25];
 /// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNLGRP_NFTABLES.
 const NFT_GROUP: u32 = 7;
@@ -45,14 +45,16 @@ mod rtm {
     pub(super) const NEWNETCONF: u16 = 80;
 }
 
-/// The header of a link's message (`man 7 rtnetlink` struct ifinfomsg), where its flags are, and IFF_UP.
+/// The header of a link's message (`man 7 rtnetlink` struct ifinfomsg), where its flags are, and
+/// IFF_UP.
 const IFINFOMSG: usize = 16;
 const IFI_FLAGS: usize = 8;
 const IFF_UP: u32 = 1;
 /// `linux include/uapi/linux/if_link.h` IFLA_IFNAME.
 const IFLA_IFNAME: u16 = 3;
 
-/// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_MSG_DELTABLE, _DELCHAIN, _DELRULE, _DELSET, _DELSETELEM.
+/// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_MSG_DELTABLE, _DELCHAIN, _DELRULE, _DELSET,
+/// _DELSETELEM.
 const NFT_REMOVALS: [u16; 5] = [2, 5, 8, 11, 14];
 
 /// How much may be queued for us: all changes of a busy node in a few seconds. Best effort.

@@ -131,7 +131,8 @@ mod tests {
                     for round in 1..500_usize {
                         let layout = Layout::from_size_align(round * 7, 16).unwrap();
                         let larger = Layout::from_size_align(round * 9, 16).unwrap();
-                        // SAFETY: the block is written and read within its size, and freed once with the layout it has.
+                        // SAFETY: the block is written and read within its size, and freed once
+                        // with the layout it has.
                         unsafe {
                             let block = HEAP.alloc(layout);
                             block.write_bytes(mark, layout.size());

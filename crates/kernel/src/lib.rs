@@ -9,7 +9,8 @@
 //! This crate knows nothing of CNI. It contains the only unsafe code of the workspace, and reads
 //! and writes every netlink byte here: no type of a netlink library appears in a public signature.
 //!
-//! Changes are plain values ([`route::Change`], [`nft::Batch`]), so that a planner can be tested without a kernel.
+//! Changes are plain values ([`route::Change`], [`nft::Batch`]), so that a planner can be tested
+//! without a kernel.
 //!
 //! ```no_run
 //! use kernel::netns::Netns;

@@ -5,7 +5,8 @@
 //! request waits. Closing an nftables socket while the kernel destroys what a transaction deleted
 //! waits likewise (`nft_rcv_nl_event`). So both are left to a helper:
 //!
-//! - a thread, in a process that goes on: a library, a daemon, the command line while a container runs;
+//! - a thread, in a process that goes on: a library, a daemon, the command line while a container
+//!   runs;
 //! - a process, in one that ends with its call ([`by_process`]): a thread would keep it from
 //!   ending.
 //!
@@ -222,9 +223,10 @@ fn start(sending: Option<Sending>) -> Option<Pid> {
     // architecture's alignment.
     let stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>()).leak();
     let top = stack.as_mut_ptr().wrapping_byte_add(STACK);
-    // SAFETY: the helper runs on a stack of its own, aligned and large enough for a few system calls, which nothing else ever
-    // uses; what it reads stays in place. It shares this thread's thread-local storage, and so calls nothing that uses it:
-    // rustix makes system calls itself and has no errno. Without CLONE_SIGHAND and CLONE_THREAD it is a process.
+    // SAFETY: the helper runs on a stack of its own, aligned and large enough for a few system
+    // calls, which nothing else ever uses; what it reads stays in place. It shares this thread's
+    // thread-local storage, and so calls nothing that uses it: rustix makes system calls itself and
+    // has no errno. Without CLONE_SIGHAND and CLONE_THREAD it is a process.
     let started =
         unsafe { libc::clone(helper, top.cast(), libc::CLONE_VM | libc::CLONE_FILES, task.cast()) };
     let process = Pid::from_raw(started.max(0))?;

@@ -4,8 +4,8 @@
 //! The answer has three values ([`Life`]), and *unknown is never gone*: code that removes, gives
 //! away or forgets something does so only for [`Life::Gone`].
 //!
-//! - A path that leads nowhere, or to another namespace, proves nothing: its process may have ended, or its name may have been
-//!   removed, while other processes or mounts hold the namespace.
+//! - A path that leads nowhere, or to another namespace, proves nothing: its process may have
+//!   ended, or its name may have been removed, while other processes or mounts hold the namespace.
 //! - A namespace is the recorded one if device, inode and cookie agree. The kernel may give the
 //!   inode of a namespace that is gone to a new one, but never its cookie.
 //! - A namespace is gone when no process or thread is in it and it is mounted nowhere. One pass

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 /// An Ethernet (MAC-48) address.
 ///
-/// Read in the three spellings of Go's `net.ParseMAC`, which CNI configurations use, and always printed with colons in
-/// lower case.
+/// Read in the three spellings of Go's `net.ParseMAC`, which CNI configurations use, and always
+/// printed with colons in lower case.
 ///
 /// ```
 /// let mac: kernel::MacAddr = "02-00-5E-10-00-01".parse()?;
@@ -44,7 +44,8 @@ impl MacAddr {
         Self(octets)
     }
 
-    /// The link-local IPv6 address of an interface with this address (RFC 4291 §2.5.6 and appendix A).
+    /// The link-local IPv6 address of an interface with this address (RFC 4291 §2.5.6 and appendix
+    /// A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;

@@ -124,7 +124,8 @@ pub enum NetnsError {
         #[source]
         source: io::Error,
     },
-    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of another kind.
+    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of
+    /// another kind.
     #[error("enter netns {netns}")]
     Enter {
         /// The namespace, as [`Netns`] prints it.
@@ -180,7 +181,8 @@ impl NetnsError {
 }
 
 impl Netns {
-    /// Opens the namespace at a path: a bind mount as `ip netns add` makes it, or `/proc/PID/ns/net`.
+    /// Opens the namespace at a path: a bind mount as `ip netns add` makes it, or
+    /// `/proc/PID/ns/net`.
     ///
     /// # Errors
     /// [`NetnsError::Missing`] if nothing is there (including a dangling link, a file where a
@@ -443,8 +445,9 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
 /// CAP_SYS_ADMIN.
 pub fn unshare_net() -> Result<(), NetnsError> {
     HOME.set(None);
-    // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of descriptors behind the
-    // back of code that owns them (I/O safety). NEWNET changes only which network namespace this thread uses.
+    // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of
+    // descriptors behind the back of code that owns them (I/O safety). NEWNET changes only which
+    // network namespace this thread uses.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| NetnsError::Unshare { source: errno.into() })
 }
@@ -560,7 +563,8 @@ fn magic_of_fd(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 fn cookie_of(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).ok()?;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many, and says how many it wrote.
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many, and says how
+    // many it wrote.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

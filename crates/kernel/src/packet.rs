@@ -205,8 +205,8 @@ pub struct Frame<'a> {
 /// A non-blocking packet socket of one link.
 ///
 /// # Privileges
-/// CAP_NET_RAW in the user namespace that owns the network namespace; [`open_in`](Self::open_in) also what
-/// [`within`] needs.
+/// CAP_NET_RAW in the user namespace that owns the network namespace; [`open_in`](Self::open_in)
+/// also what [`within`] needs.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
@@ -328,7 +328,8 @@ fn attach(fd: &OwnedFd, program: &[Instruction]) -> Result<(), Errno> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Sets a socket option that rustix has no function for. `T` must be the option's own type, in C's layout.
+/// Sets a socket option that rustix has no function for. `T` must be the option's own type, in C's
+/// layout.
 fn set_option<T>(
     fd: &OwnedFd,
     level: libc::c_int,

@@ -124,7 +124,8 @@ fn links() {
         &Change::SetLink { ifindex: 5, set },
         &["HairpinMode(true)", "Isolated(true)", "Controller(7)", "Promisc"],
     );
-    // They would send the alias with a NUL, which then counts as part of it; iproute2 sends it without, and so do we.
+    // They would send the alias with a NUL, which then counts as part of it; iproute2 sends it
+    // without, and so do we.
     let alias = LinkSet { alias: Some("an owner".to_owned()), ..LinkSet::default() };
     let bytes = messages(&Change::SetLink { ifindex: 5, set: alias });
     let decoded = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes[0]).unwrap();

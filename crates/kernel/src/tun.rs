@@ -1,4 +1,5 @@
-//! Tap devices: Ethernet links whose other end is a program (`linux Documentation/networking/tuntap.rst`).
+//! Tap devices: Ethernet links whose other end is a program (`linux
+//! Documentation/networking/tuntap.rst`).
 //!
 //! Netlink lists these links but does not create them: a descriptor of `/dev/net/tun` does, in the
 //! namespace it was opened in. The links created here are persistent; they stay when the descriptor
@@ -107,7 +108,8 @@ pub fn available() -> io::Result<()> {
 /// [`TunError`]; [`TunError::is_exists`] if a link already has the name.
 ///
 /// # Privileges
-/// CAP_NET_ADMIN in the user namespace that owns the network namespace, and permission to open [`DEVICE`].
+/// CAP_NET_ADMIN in the user namespace that owns the network namespace, and permission to open
+/// [`DEVICE`].
 pub fn create_tap(netns: &Netns, tap: &NewTap) -> Result<(), TunError> {
     let failed = |step| failure(&tap.name, step);
     // Until the link is persistent it is deleted with the descriptor.
@@ -173,10 +175,11 @@ fn attach(fd: &OwnedFd, tap: &NewTap, more: u16) -> Result<(), Errno> {
     let flags = c_short::from_ne_bytes(flags.to_ne_bytes());
     let mut request = InterfaceRequest { name: [0; IFNAMSIZ], flags, rest: [0; 22] };
     request.name[..name.len()].copy_from_slice(name);
-    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which is not larger than `InterfaceRequest` on any
-    // architecture and consists of bytes that may have any value.
+    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which is not larger than
+    // `InterfaceRequest` on any architecture and consists of bytes that may have any value.
     let update = unsafe { Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request) };
-    // SAFETY: the descriptor is one of /dev/net/tun, and the operation touches nothing but the request.
+    // SAFETY: the descriptor is one of /dev/net/tun, and the operation touches nothing but the
+    // request.
     unsafe { rustix::ioctl::ioctl(fd, update) }
 }
 

@@ -119,7 +119,8 @@ impl Writer {
         self.attribute(kind | NLA_F_NESTED, body);
     }
 
-    /// Writes attributes inside an attribute without marking it (rtnetlink; some of its readers compare the bare type).
+    /// Writes attributes inside an attribute without marking it (rtnetlink; some of its readers
+    /// compare the bare type).
     pub(crate) fn nest_plain(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         self.attribute(kind, body);
     }

@@ -1,10 +1,13 @@
-//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, by rtnetlink (`man 7 rtnetlink`).
+//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, over rtnetlink
+//! (`man 7 rtnetlink`).
 //!
-//! [`RouteSocket`] asks and changes; what is to be changed is said with plain values ([`Change`]), so that a plan can be
-//! printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan at once.
+//! [`RouteSocket`] queries and changes them. Changes are plain values ([`Change`]), so that a plan
+//! can be printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan
+//! at once.
 //!
-//! The quick way to attach a container is one [`NewLink`] for the pair, its far end made directly in the container's
-//! namespace, then one [`RouteSocket::apply`] of a socket that was opened there:
+//! The quick way to attach a container is one [`NewLink`] for the pair, with its far end created
+//! directly in the container's namespace, then one [`RouteSocket::apply`] on a socket that was
+//! opened there:
 //!
 //! ```no_run
 //! use kernel::netns::Netns;
@@ -93,7 +96,7 @@ impl IpFamily {
     }
 }
 
-/// The bytes of an address as attributes carry them.
+/// The bytes of an address as attributes contain them.
 pub(crate) fn ip_bytes(address: std::net::IpAddr) -> Vec<u8> {
     match address {
         std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
