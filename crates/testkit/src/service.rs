@@ -1,4 +1,4 @@
-//! Programs that serve while a test runs, and waiting for what they do.
+//! Programs that serve while a test runs, and waiting for conditions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything that is waited for may take.
+/// How long any condition may take.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The pause between looks at what is waited for.
+/// The interval between checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A program whose standard error goes to a file. It is killed when this is dropped; if the test fails, its log is shown.
+/// A program whose standard error goes to a file. It is killed when this is dropped; if the test
+/// fails, its log is printed.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -21,7 +22,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a program; its log goes behind what is in the file.
+    /// Starts a program; its log is appended to the file.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -38,7 +39,7 @@ impl Service {
     /// Waits until it does something.
     ///
     /// # Panics
-    /// When it ends before, or takes too long.
+    /// When it ends first, or takes too long.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut does: impl FnMut() -> bool) {
         wait_until(what, || {
@@ -49,7 +50,7 @@ impl Service {
         });
     }
 
-    /// What it has said until now.
+    /// Returns its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
@@ -61,7 +62,7 @@ impl Service {
         self.child.id()
     }
 
-    /// Its process, for whoever ends it otherwise.
+    /// Returns its process, for ending it in another way.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
@@ -69,7 +70,7 @@ impl Service {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// When it does so without success.
+    /// When it does not succeed.
     #[track_caller]
     pub fn ended(mut self) {
         let status = self.child.wait();

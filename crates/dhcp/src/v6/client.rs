@@ -29,9 +29,9 @@ const MAX_STEPS: u32 = 32;
 pub enum Start {
     /// With nothing: SOLICIT.
     Fresh,
-    /// With a lease from before a restart, whose addresses are configured and in use: CONFIRM (RFC
-    /// 8415 §18.2.3), or RENEW or REBIND if it is time. The lease stays valid until it expires,
-    /// whether or not a server answers. If it has expired, the first action is
+    /// With a lease from before a restart, whose addresses are configured and in use: CONFIRM
+    /// (RFC 8415 §18.2.3), or RENEW or REBIND if it is time. The lease stays valid until it
+    /// expires, whether or not a server answers. If it has expired, the first action is
     /// [`Action::Deconfigure`], and then its addresses are requested again.
     Reboot(Box<SavedLease>),
 }
