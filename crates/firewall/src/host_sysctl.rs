@@ -1,4 +1,4 @@
-//! Settings of the host outside nftables.
+//! The host's settings outside nftables.
 
 use std::fmt::Debug;
 use std::net::Ipv6Addr;

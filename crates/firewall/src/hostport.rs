@@ -14,8 +14,8 @@
 //!
 //! | flow | recognised by |
 //! |---|---|
-//! | leaves by the interface it came in by: the container itself, or its neighbours on a bridge | set `hairpin4` |
-//! | the same, bridged in one go by `br_netfilter` | no interface in, source not of the host, set `local_snat4` |
+//! | leaves by its input interface: from the container itself, or its neighbours on a bridge | set `hairpin4` |
+//! | the same, bridged in one go by `br_netfilter` | no input interface, source not of the host, set `local_snat4` |
 //! | from 127.0.0.0/8 on the host | source, set `local_snat4` |
 //! | from ::1 on the host | source [`STAND_IN6`] |
 //! | any at all, if the configuration says `masqAll` | set `snat_all4` |
@@ -110,7 +110,7 @@ pub struct Contradiction {
 /// Plans forwards to a container with at most one address of each family.
 ///
 /// # Errors
-/// [`Contradiction`] when the same port of the same host address is to lead to two places.
+/// [`Contradiction`] when one port of one host address is mapped to two places.
 pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan, Contradiction> {
     let mut plan = Plan::default();
     for target in targets {

@@ -3,9 +3,9 @@
 //! There are four concerns. Each is a module that turns what an attachment wants into a [`Plan`]
 //! (pure data). One engine, [`Firewall`], applies, checks, removes and garbage-collects plans:
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | [`masquerade`] | what leaves a network takes the host's address |
+//! | [`masquerade`] | packets that leave a network take the host's address |
 //! | [`hostport`] | a port of the host leads to a port of a container |
 //! | [`spoof`] | a bridge port sends with its own hardware address |
 //! | [`policy`] | which bridges and ports reach each other |

@@ -2,7 +2,7 @@
 //!
 //! | policy | between bridges under a policy | within the bridge, routed | within the bridge, bridged |
 //! |---|---|---|---|
-//! | `open` | as others say | passes | passes |
+//! | `open` | as other rules decide | passes | passes |
 //! | `same-bridge` | dropped | passes | passes |
 //! | `isolated` | dropped | dropped | dropped between isolated ports |
 //!
@@ -33,7 +33,7 @@ pub enum IngressPolicy {
     Isolated,
 }
 
-/// The text is no policy.
+/// The text is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown ingress policy: {policy:?}")]
 pub struct UnknownPolicy {

@@ -121,7 +121,7 @@ pub trait Tables: fmt::Debug {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}")]
 pub struct TablesError {
-    /// What was tried.
+    /// The attempted operation.
     pub operation: String,
     /// Something that the request names did not exist.
     pub absent: bool,

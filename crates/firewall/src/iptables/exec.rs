@@ -56,7 +56,7 @@ pub enum IptablesError {
     Failed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// Its message, in one line.
         message: String,

@@ -130,7 +130,7 @@ impl Restore {
         }
     }
 
-    /// Puts a rule in front.
+    /// Inserts a rule at the front.
     pub fn insert(&mut self, chain: &str, rule: &str) {
         self.lines.push(format!("-I {chain} 1 {rule}"));
     }
