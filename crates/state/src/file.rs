@@ -1,4 +1,4 @@
-//! Whole files or none.
+//! Reads and writes whole files or none.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -72,7 +72,7 @@ pub enum FileError {
     Busy {
         /// The file.
         path: PathBuf,
-        /// Who writes it.
+        /// The lock error, which names the writer.
         source: LockError,
     },
     /// A finished temporary file could not be renamed to its final name.
@@ -207,7 +207,7 @@ pub(crate) fn write_atomic_through(
     }
 }
 
-/// Gives a finished file its name.
+/// Renames a finished file to its final name.
 pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), FileError> {
     let renamed = match fs::rename(temporary, path) {
         // An empty folder in the file's place holds no information, so it is removed, whatever made

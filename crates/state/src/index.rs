@@ -96,7 +96,7 @@ pub enum Release {
     /// No attachment holds the object any longer: undo what its note says, then call
     /// [`Index::take_note`].
     Last,
-    /// Others still hold it.
+    /// Other attachments still hold it.
     Held,
     /// This attachment did not hold it, and no other does.
     NotHeld,
@@ -360,7 +360,7 @@ impl Index {
     /// Says whether an attachment other than this one holds a shared object.
     ///
     /// # Errors
-    /// [`FileError::List`]: nobody knows.
+    /// [`FileError::List`]: then it is unknown.
     pub fn is_held_by_others(&self, object: &str, key: &AttachmentKey) -> Result<bool, FileError> {
         let directory = self.object_directory(object);
         let own = directory.join(key.hash());
@@ -396,7 +396,7 @@ impl Index {
     /// Says whether any attachment holds a shared object.
     ///
     /// # Errors
-    /// [`FileError::List`]: nobody knows.
+    /// [`FileError::List`]: then it is unknown.
     pub fn is_held(&self, object: &str) -> Result<bool, FileError> {
         holder_names(&self.object_directory(object))?.next().transpose().map(|one| one.is_some())
     }
@@ -522,7 +522,7 @@ impl Index {
     pub fn leave(&self, object: &str) -> Result<(), FileError> {
         let path = self.left.join(file_name_of(object));
         let boot = boot_id()?;
-        // Of an earlier time.
+        // An older link may exist.
         let _ = fs::remove_file(&path);
         in_directory(&path, || {
             symlink(&boot, &path).map_err(|source| FileError::Write { path: path.clone(), source })
@@ -687,7 +687,7 @@ impl Index {
         if !self.lacking.parent().is_some_and(Path::is_dir) {
             return;
         }
-        // Of an earlier boot.
+        // Removes one of an earlier boot.
         let _ = fs::remove_file(&path);
         let _ = create_directory(&self.lacking, DIRECTORY_MODE);
         let _ = symlink(boot, &path);

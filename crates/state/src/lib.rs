@@ -8,12 +8,12 @@
 //! There are two roots, passed as values and never constants ([`Roots`]): a reboot empties `run`,
 //! as it does the kernel's objects, and keeps `lib`.
 //!
-//! | path | what |
+//! | path | contents |
 //! |---|---|
 //! | `<run>/owners/<attachment>/<plugin>.json` | what a plugin made for an attachment: a [`Record`] |
 //! | `<run>/shared/<object>/<attachment>` | an attachment uses a shared object, such as a bridge |
-//! | `<run>/shared/<object>.made` | what we changed to have that object, and what was before |
-//! | `<run>/locks/<object>.lock` | held while the above is looked at and changed; never removed |
+//! | `<run>/shared/<object>.made` | what we changed for that object, and the state before |
+//! | `<run>/locks/<object>.lock` | held while the above is read and changed; never removed |
 //! | `<run>/addresses/<folder>` | what is known of an address pool without reading it; `ipam`'s, and only a hint |
 //!
 //! `<attachment>` is [`cni::AttachmentKey::hash`]. Directories are 0700, files 0600.
