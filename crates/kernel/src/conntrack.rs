@@ -77,7 +77,7 @@ pub struct FlowFilter {
     pub source: Option<IpAddr>,
     /// The destination of the first packet.
     pub destination: Option<IpAddr>,
-    /// Which port it was for.
+    /// The destination port of the first packet.
     pub destination_port: Option<u16>,
     /// The source of the answers: the container behind a host port.
     pub reply_source: Option<IpAddr>,
@@ -187,9 +187,9 @@ pub struct Tuple {
     pub destination: Option<IpAddr>,
     /// The protocol above IP.
     pub protocol: Option<u8>,
-    /// From which port.
+    /// The source port.
     pub source_port: Option<u16>,
-    /// To which port.
+    /// The destination port.
     pub destination_port: Option<u16>,
 }
 

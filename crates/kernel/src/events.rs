@@ -63,7 +63,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// The largest message of a group: the kernel's pages of one.
 const MESSAGE: usize = 64 * 1024;
 
-/// Something that changed.
+/// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {

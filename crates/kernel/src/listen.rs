@@ -46,7 +46,7 @@ pub enum Answer {
     Unknown(Errno),
 }
 
-/// Who has a port.
+/// The user and the program that use a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The user who made the socket.

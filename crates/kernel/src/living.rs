@@ -44,10 +44,10 @@ use crate::route::RouteSocket;
 /// The inode of the machine's own PID namespace (linux include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const INITIAL_PID_NS: u64 = 0xefff_fffc;
 
-/// What became of a namespace.
+/// The state of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It is there.
+    /// It exists.
     Living,
     /// It is known not to exist any more.
     Gone,

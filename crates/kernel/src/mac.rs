@@ -25,7 +25,7 @@ pub struct MacAddr(pub [u8; 6]);
 #[error("address {text}: invalid MAC address")]
 #[non_exhaustive]
 pub struct ParseMacError {
-    /// What was to be read.
+    /// The text.
     pub text: String,
 }
 

@@ -146,7 +146,7 @@ pub enum NetnsError {
     Create {
         /// The path.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -157,7 +157,7 @@ pub enum NetnsError {
     Remove {
         /// The path.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -306,7 +306,7 @@ impl Netns {
         self.path.as_deref()
     }
 
-    /// Lends the descriptor.
+    /// Returns the descriptor, borrowed.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.fd.as_fd()
@@ -350,7 +350,7 @@ impl fmt::Display for NetnsId {
 }
 
 thread_local! {
-    /// What [`hold`] holds.
+    /// The namespace that [`hold`] holds.
     static HELD: RefCell<Option<Netns>> = const { RefCell::new(None) };
     /// The thread's namespace, if it was read since [`hold`]; `None` while the thread is away.
     static HOME: Cell<Option<Netns>> = const { Cell::new(None) };

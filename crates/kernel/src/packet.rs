@@ -56,7 +56,7 @@ pub enum PacketError {
     Open {
         /// The link.
         ifindex: u32,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]

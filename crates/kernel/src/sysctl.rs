@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::remedy;
 
-/// Where parameters are files.
+/// The folder in which parameters are files.
 const ROOT: &str = "/proc/sys";
 /// More than nearly every value takes, in bytes.
 const ROOM: usize = 512;
@@ -84,7 +84,7 @@ pub enum SysctlError {
     Write {
         /// Its path below `/proc/sys`.
         name: String,
-        /// What was to be written.
+        /// The value to write.
         value: String,
         /// Why.
         #[source]

@@ -67,7 +67,7 @@ pub enum TunError {
     Create {
         /// The tap.
         name: String,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]

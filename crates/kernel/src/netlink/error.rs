@@ -21,13 +21,13 @@ pub enum NetlinkError {
         operation: String,
         /// The error number.
         errno: Errno,
-        /// What the kernel added.
+        /// The kernel's extended error.
         ext_ack: Option<ExtAck>,
     },
     /// A socket could not be created or set up.
     #[error("open a netlink socket: {step}")]
     Open {
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -38,7 +38,7 @@ pub enum NetlinkError {
     Transfer {
         /// The request, with its object.
         operation: String,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -49,7 +49,7 @@ pub enum NetlinkError {
     TimedOut {
         /// The request, with its object.
         operation: String,
-        /// How long was waited.
+        /// The length of the wait.
         waited_s: u64,
     },
     /// The tables kept changing while they were read.
@@ -57,7 +57,7 @@ pub enum NetlinkError {
     Interrupted {
         /// The request, with its object.
         operation: String,
-        /// How often it was tried.
+        /// The number of tries.
         tries: u32,
     },
     /// The request, or its reply, is larger than our limit.
@@ -65,7 +65,7 @@ pub enum NetlinkError {
     TooLarge {
         /// The request, with its object.
         operation: String,
-        /// What does not fit.
+        /// The part that is too large.
         what: &'static str,
     },
     /// Netlink cannot express the request, or would change its meaning. Nothing was sent.
@@ -81,7 +81,7 @@ pub enum NetlinkError {
     Incomplete {
         /// The request, with its object.
         operation: String,
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
     },
 }

@@ -20,7 +20,7 @@ pub struct Batch {
 /// Whether an object may exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It may (`add`).
+    /// It may exist (`add`).
     Add,
     /// It must not: EEXIST (`create`).
     Create,
@@ -30,13 +30,13 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Makes a table.
+    /// Creates a table.
     AddTable {
         /// Which.
         table: TableRef,
         /// The comment that people read in a listing. Kernel: 5.10.
         comment: Option<String>,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
     /// Removes a table with everything in it.
@@ -44,11 +44,11 @@ pub enum Operation {
         /// Which.
         table: TableRef,
     },
-    /// Makes a chain.
+    /// Creates a chain.
     AddChain {
         /// Which.
         chain: NewChain,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
     /// Removes an empty chain that nothing jumps to.
@@ -65,11 +65,11 @@ pub enum Operation {
         /// Its name.
         chain: String,
     },
-    /// Makes a set or map.
+    /// Creates a set or map.
     AddSet {
         /// Which.
         set: NewSet,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
     /// Removes a set or map that no rule uses.
@@ -104,7 +104,7 @@ pub enum Operation {
         table: TableRef,
         /// Its name.
         set: String,
-        /// Which; only keys count.
+        /// The elements; only keys count.
         elements: Vec<Element>,
     },
     /// Removes elements of a set or map that may be missing. Kernel: 6.3.
@@ -113,7 +113,7 @@ pub enum Operation {
         table: TableRef,
         /// Its name.
         set: String,
-        /// Which; only keys count.
+        /// The elements; only keys count.
         elements: Vec<Element>,
     },
     /// Adds a rule at the end of its chain.
@@ -151,13 +151,13 @@ impl Batch {
         Self::default()
     }
 
-    /// What it consists of.
+    /// Returns its operations.
     #[must_use]
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// Whether it consists of nothing.
+    /// Whether it has no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()

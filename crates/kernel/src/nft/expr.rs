@@ -13,14 +13,14 @@ use super::operand::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expr {
-    /// Loads something about the packet.
+    /// Loads a property of the packet.
     Meta {
         /// What.
         key: MetaKey,
         /// Where to.
         register: Register,
     },
-    /// Sets something about the packet.
+    /// Sets a property of the packet.
     MetaSet {
         /// What.
         key: MetaKey,
@@ -29,9 +29,9 @@ pub enum Expr {
     },
     /// Loads bytes of the packet.
     Payload {
-        /// From which header on.
+        /// The header from which the offset counts.
         base: PayloadBase,
-        /// Where they start.
+        /// Their offset.
         offset: u32,
         /// How many.
         len: u32,
@@ -41,9 +41,9 @@ pub enum Expr {
     /// Writes bytes of the packet. The checksums of TCP, UDP and ICMPv6 are updated, as for an
     /// address; a header's own is not.
     PayloadSet {
-        /// From which header on.
+        /// The header from which the offset counts.
         base: PayloadBase,
-        /// Where they start.
+        /// Their offset.
         offset: u32,
         /// How many.
         len: u32,
@@ -61,7 +61,7 @@ pub enum Expr {
     },
     /// Compares a register with a range; the rule ends here if it does not match.
     Range {
-        /// Matches outside instead of inside.
+        /// Matches outside the range instead of inside.
         invert: bool,
         /// What.
         register: Register,
@@ -81,7 +81,7 @@ pub enum Expr {
         /// What to do with the result.
         to: LookupTo,
     },
-    /// Loads something about the connection.
+    /// Loads a property of the connection.
     Ct {
         /// What.
         key: CtKey,
@@ -90,7 +90,7 @@ pub enum Expr {
         /// Where to.
         register: Register,
     },
-    /// Sets something about the connection.
+    /// Sets a property of the connection.
     CtSet {
         /// What.
         key: CtKey,
@@ -149,10 +149,10 @@ pub enum Expr {
     },
     /// Writes to the kernel's log.
     Log {
-        /// What stands before.
+        /// The prefix of the line.
         prefix: Option<String>,
     },
-    /// Refuses, and tells the sender.
+    /// Refuses the packet, and informs the sender.
     Reject {
         /// How the refusal is sent.
         kind: RejectKind,

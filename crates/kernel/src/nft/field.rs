@@ -292,7 +292,7 @@ pub const fn fib_saddr_type() -> Field {
 
 /// Bits of [`ct_state`] (nftables src/ct.c, `NF_CT_STATE_BIT`).
 pub mod ct_state_bits {
-    /// Fits no connection.
+    /// Belongs to no connection.
     pub const INVALID: u32 = 1;
     /// Of a connection with packets both ways.
     pub const ESTABLISHED: u32 = 2;

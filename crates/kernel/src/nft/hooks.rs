@@ -24,7 +24,7 @@ const NFNLA_CHAIN_NAME: u16 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HookInfo {
-    /// Of which packets: never [`Family::Inet`].
+    /// The packets' family: never [`Family::Inet`].
     pub family: Family,
     /// The place.
     pub point: HookPoint,

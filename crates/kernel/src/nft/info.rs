@@ -76,7 +76,7 @@ pub struct RuleInfo {
     /// The comment nft shows; for a rule made by iptables see
     /// [`iptables_comment`](Self::iptables_comment).
     pub comment: Option<String>,
-    /// What it does.
+    /// Its expressions.
     pub exprs: Vec<Expr>,
 }
 

@@ -90,7 +90,7 @@ pub struct Hook {
     pub point: HookPoint,
     /// The order among the chains of one hook: lower first.
     pub priority: i32,
-    /// What its rules may do.
+    /// Its type: what its rules may do.
     pub kind: ChainType,
     /// What happens to packets that reach its end; `None`: accept.
     pub policy: Option<Policy>,
@@ -131,15 +131,15 @@ impl Hook {
 /// A point in a packet's path (NF_INET_*, NF_BR_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
-    /// Came in, not yet routed.
+    /// Received packets, not yet routed.
     Prerouting,
-    /// For this host.
+    /// Packets to this host.
     Input,
     /// Packets to other hosts.
     Forward,
-    /// From this host.
+    /// Packets from this host.
     Output,
-    /// About to leave.
+    /// Packets about to leave.
     Postrouting,
     /// Before all others, per link (families inet and netdev).
     Ingress,
@@ -195,11 +195,11 @@ impl HookPoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChainType {
-    /// Accept and drop.
+    /// Accept and drop packets.
     Filter,
     /// Translate addresses; sees only the first packet of a flow.
     Nat,
-    /// Mark, then route again.
+    /// Mark packets, which then are routed again.
     Route,
     /// A name unknown to this code.
     Other(String),
@@ -232,7 +232,7 @@ impl ChainType {
 pub enum Policy {
     /// They go on to the next chain.
     Accept,
-    /// They are gone.
+    /// They are dropped.
     Drop,
 }
 

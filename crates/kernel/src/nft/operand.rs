@@ -47,7 +47,7 @@ pub struct Register(u8);
 impl Register {
     /// The first place.
     pub const FIRST: Self = Self(0);
-    /// How many places there are.
+    /// The number of places.
     pub const COUNT: u8 = 16;
 
     /// The place with a number, counted from 0.
@@ -84,7 +84,7 @@ impl Register {
     }
 }
 
-/// Something about a packet (NFT_META_*).
+/// A property of a packet (NFT_META_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetaKey {
@@ -166,7 +166,7 @@ pub enum LookupTo {
     Register(Register),
 }
 
-/// Something about a connection (NFT_CT_*).
+/// A property of a connection (NFT_CT_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CtKey {
@@ -234,7 +234,7 @@ impl FibFlags {
     pub const SADDR: Self = Self(1);
     /// The destination address.
     pub const DADDR: Self = Self(2);
-    /// With the mark.
+    /// Including the mark.
     pub const MARK: Self = Self(4);
     /// On the link it came in by.
     pub const IIF: Self = Self(8);

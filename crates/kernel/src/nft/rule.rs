@@ -32,7 +32,7 @@ pub struct NewRule {
     pub table: TableRef,
     /// Its chain.
     pub chain: String,
-    /// What it does.
+    /// Its expressions.
     pub exprs: Vec<Expr>,
     /// The comment, for people and for finding the owner; at most
     /// [`MAX_COMMENT`](super::MAX_COMMENT) bytes.

@@ -44,7 +44,7 @@ pub struct NftError {
     /// The index of the operation that failed first; `None` if the failure belongs to no single
     /// operation.
     pub index: Option<usize>,
-    /// Why; the text names the operation.
+    /// The reason; the text names the operation.
     pub source: NetlinkError,
 }
 

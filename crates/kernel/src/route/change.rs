@@ -32,7 +32,7 @@ pub enum Change {
     SetLink {
         /// The link.
         ifindex: u32,
-        /// What of it.
+        /// The settings to change.
         set: LinkSet,
     },
     /// Removes a link; fails with ENODEV if it is gone. Waits for grace periods of the kernel (16
@@ -55,7 +55,7 @@ pub enum Change {
         ifindex: u32,
         /// The address with its prefix length.
         address: IpNet,
-        /// What else to say.
+        /// Its options.
         options: AddressOptions,
     },
     /// Removes an address from a link; fails with EADDRNOTAVAIL if the link does not have it.
@@ -92,7 +92,7 @@ pub enum Change {
     AddBridgeVlan {
         /// The port or the bridge.
         ifindex: u32,
-        /// Which of the two.
+        /// The side of the bridge.
         side: BridgeVlanSide,
         /// The VLANs.
         vlan: BridgeVlan,
@@ -101,7 +101,7 @@ pub enum Change {
     DelBridgeVlan {
         /// The port or the bridge.
         ifindex: u32,
-        /// Which of the two.
+        /// The side of the bridge.
         side: BridgeVlanSide,
         /// The VLANs.
         vlan: BridgeVlan,

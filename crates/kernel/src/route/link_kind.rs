@@ -97,7 +97,7 @@ pub enum MacvlanMode {
     Vepa,
     /// With its siblings directly.
     Bridge,
-    /// It takes the parent over.
+    /// Takes over the parent.
     Passthru,
 }
 
@@ -139,7 +139,7 @@ pub enum IpvlanMode {
 pub struct VlanOptions {
     /// VLAN ID.
     pub id: u16,
-    /// Which tag it is in.
+    /// The kind of tag.
     pub protocol: VlanProtocol,
 }
 

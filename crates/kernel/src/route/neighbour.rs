@@ -33,7 +33,7 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its hardware address; `None` while it is not known, and for a proxy entry.
     pub mac: Option<MacAddr>,
-    /// What is known about it.
+    /// The state of its entry.
     pub state: NeighbourState,
     /// We answer for it (NTF_PROXY).
     pub proxy: bool,
@@ -63,7 +63,7 @@ pub struct Fdb {
     pub ifindex: u32,
     /// The address.
     pub mac: MacAddr,
-    /// In which VLAN.
+    /// The VLAN.
     pub vlan: Option<u16>,
     /// What is known about it: permanent (the port's own), noarp (`static`), reachable (learnt, or
     /// `dynamic`).

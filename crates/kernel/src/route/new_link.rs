@@ -13,7 +13,7 @@ use crate::wire::Writer;
 pub struct NewLink {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: LinkKind,
     /// Its address.
     pub mac: Option<MacAddr>,
@@ -24,7 +24,7 @@ pub struct NewLink {
     /// The link it is created on, for macvlan, ipvlan and VLAN (IFLA_LINK); an index in the
     /// socket's namespace.
     pub parent: Option<u32>,
-    /// Whether it is up at once.
+    /// Whether it is created up.
     pub up: bool,
     /// Free text; the kernel takes at most 255 bytes.
     pub alias: Option<String>,

@@ -124,7 +124,7 @@ impl RouteProtocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RouteKind {
-    /// They are sent on.
+    /// They are forwarded.
     Unicast,
     /// They are for this host.
     Local,

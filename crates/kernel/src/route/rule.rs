@@ -31,9 +31,9 @@ pub struct Rule {
     pub family: IpFamily,
     /// Its priority: lower first; `None`: before all others but the first.
     pub priority: Option<u32>,
-    /// Only packets from here.
+    /// Only packets with this source.
     pub source: Option<IpNet>,
-    /// Only packets to here.
+    /// Only packets with this destination.
     pub destination: Option<IpNet>,
     /// Only packets that came in by this link.
     pub iifname: Option<String>,
@@ -43,7 +43,7 @@ pub struct Rule {
     pub mark: Option<(u32, u32)>,
     /// Matches if the conditions above do not.
     pub invert: bool,
-    /// What it decides.
+    /// Its action.
     pub action: RuleAction,
 }
 

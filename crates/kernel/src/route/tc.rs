@@ -100,11 +100,11 @@ pub struct Qdisc {
     pub handle: TcHandle,
     /// Its place.
     pub parent: TcHandle,
-    /// What it does.
+    /// Its kind and settings.
     pub kind: QdiscKind,
 }
 
-/// What a queueing discipline does.
+/// The kind of a queueing discipline, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QdiscKind {
@@ -139,7 +139,7 @@ pub struct FqCodel {
 pub struct QdiscInfo {
     /// The discipline.
     pub qdisc: Qdisc,
-    /// What went through it.
+    /// Its counters.
     pub stats: QdiscStats,
 }
 
