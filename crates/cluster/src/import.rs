@@ -93,7 +93,7 @@ struct Living {
     interfaces: BTreeMap<IpAddr, String>,
 }
 
-/// What comes of it.
+/// The result of an import plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// How spaces are cut.
@@ -103,7 +103,7 @@ pub struct Plan {
     /// What is not imported, and why.
     #[serde(rename = "passedOver")]
     pub passed_over: Vec<PassedOver>,
-    /// What people should know beside.
+    /// Notices for the operator.
     pub notes: Vec<String>,
 }
 

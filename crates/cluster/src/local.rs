@@ -1,10 +1,10 @@
 //! What a node keeps on its disk: which blocks it owns, and who has which address.
 //!
-//! | path, below a folder that is passed in | what |
+//! | path, below a folder that is passed in | contents |
 //! |---|---|
 //! | `node.json` | the node's identity and epoch, and until when its lease holds |
-//! | `blocks/<space>~<address>-<length>` | a block that is this node's, or on its way back |
-//! | `held/<space>~<address>~<owner>` | an address that somebody has |
+//! | `blocks/<space>~<address>-<length>` | a block that this node owns, or is returning |
+//! | `held/<space>~<address>~<owner>` | an address that is in use |
 //! | `lock` | held by the process that writes here |
 //!
 //! The *names* contain everything that must not be lost. An address whose file is truncated or
@@ -33,7 +33,7 @@ const VERSION: u32 = 1;
 const MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
-/// What `node.json` says.
+/// The contents of `node.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeFile {
@@ -47,11 +47,11 @@ pub(crate) struct NodeFile {
     /// The process that wrote the node's record last, or was about to, and the one before it.
     pub(crate) run: String,
     pub(crate) run_before: String,
-    /// How far the store was.
+    /// The store's position.
     pub(crate) moment: Option<Moment>,
 }
 
-/// What a block's file says.
+/// The contents of a block's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct BlockFile {

@@ -224,10 +224,10 @@ pub enum NetworkError {
     ManyExclusions {
         /// The range's subnet.
         subnet: IpNet,
-        /// How many there are.
+        /// The number found.
         count: usize,
     },
-    /// A text is no range.
+    /// A text is not a range.
     #[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
     NoRange(String),
     /// An end of a range is not in its subnet.
@@ -245,9 +245,9 @@ pub enum NetworkError {
     Backwards {
         /// The subnet.
         subnet: IpNet,
-        /// Where it begins.
+        /// Its first address.
         first: IpAddr,
-        /// Where it ends.
+        /// Its last address.
         last: IpAddr,
     },
     /// A range contains no address.
@@ -269,7 +269,7 @@ pub enum NetworkError {
     BlockSize {
         /// The requested length.
         prefix: u8,
-        /// Of which family.
+        /// The family.
         family: Family,
         /// The smallest number.
         longest: u8,

@@ -92,7 +92,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Makes the usual ones.
+    /// Creates the default settings.
     #[must_use]
     pub fn new(node: &str, boot: &str, identity: &str) -> Self {
         Settings {
@@ -118,7 +118,7 @@ pub struct Lost {
     pub space: String,
     /// The address.
     pub address: IpAddr,
-    /// Who has it here.
+    /// The owner here.
     pub owner: Owner,
 }
 

@@ -23,7 +23,7 @@ pub struct Reclaimer {
     seen: BTreeMap<String, (Revision, Duration)>,
 }
 
-/// What was done.
+/// What was reclaimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reclaimed {
     /// The node.
@@ -33,7 +33,7 @@ pub struct Reclaimed {
 }
 
 impl Reclaimer {
-    /// Begins to look.
+    /// Starts to watch nodes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         Reclaimer { store, clock, seen: BTreeMap::new() }

@@ -118,7 +118,7 @@ pub struct BlockRecord {
     pub kept: BTreeMap<IpAddr, String>,
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holder {

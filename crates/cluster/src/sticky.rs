@@ -3,7 +3,7 @@
 use crate::record::{self, StickyRecord};
 use crate::store::{Filter, Kind, Store, StoreError};
 
-/// What came of it.
+/// The result of freeing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Released {
     /// The addresses that are no longer kept.

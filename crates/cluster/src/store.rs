@@ -26,7 +26,7 @@ pub use sure::Sure;
 pub enum Kind {
     /// How a space is cut into blocks ([`SpaceRecord`](crate::record::SpaceRecord)).
     Space,
-    /// Whose a block is ([`BlockRecord`](crate::record::BlockRecord)).
+    /// The owner of a block ([`BlockRecord`](crate::record::BlockRecord)).
     Block,
     /// A node's lease ([`NodeRecord`](crate::record::NodeRecord)).
     Node,
@@ -84,7 +84,7 @@ pub struct Entry {
     pub key: Key,
     /// Its revision.
     pub revision: Revision,
-    /// What it says.
+    /// Its contents.
     pub value: Value,
 }
 
@@ -97,7 +97,7 @@ pub enum StoreError {
     /// The outcome is unknown: it may have been done, or be done yet.
     #[error("the store does not answer: {0}")]
     Away(String),
-    /// It will not be done.
+    /// The store will not do it.
     #[error("the store refuses: {0}")]
     Refused(String),
 }

@@ -3,11 +3,11 @@
 //! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and sends requests;
 //! the daemon answers each message with one. [`cni::line`] defines the format of a message.
 //!
-//! | the plugin says | when | the daemon answers |
+//! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
 //! | [`Request::Assign`] | at ADD | [`Answer::Assigned`] or [`Answer::Refused`] |
-//! | [`Request::Release`] | at DEL | [`Answer::Ok`], also where there is nothing to release |
-//! | [`Request::Held`] | at CHECK | [`Answer::Assigned`], with nothing where it holds nothing, or [`Answer::Refused`] |
+//! | [`Request::Release`] | at DEL | [`Answer::Ok`], also if there is nothing to release |
+//! | [`Request::Held`] | at CHECK | [`Answer::Assigned`], empty if it holds nothing, or [`Answer::Refused`] |
 //! | [`Request::Collect`] | at GC | [`Answer::Ok`] or [`Answer::Refused`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
@@ -46,7 +46,7 @@ pub const VERSION: u32 = 1;
 /// Where the daemon listens.
 pub const SOCKET: &str = "/run/netwright/ipam.sock";
 
-/// What the plugin says.
+/// A request from the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Assign an address of each range.
@@ -61,14 +61,14 @@ pub enum Request {
     Status(StatusRequest),
 }
 
-/// What the daemon answers.
+/// An answer from the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// These.
     Assigned(Vec<Assigned>),
-    /// No, and why.
+    /// A refusal, with the reason.
     Refused(Refusal),
-    /// It is done.
+    /// The request was carried out.
     Ok,
 }
 
@@ -108,7 +108,7 @@ pub struct Pod {
 pub struct Assign {
     /// The network.
     pub network: NetworkSpec,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
     /// The requested addresses: each in one of the ranges, at most one per range. A range without a
     /// request gives any.
@@ -122,7 +122,7 @@ pub struct Assign {
 pub struct Held {
     /// The network.
     pub network: NetworkSpec,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
 }
 

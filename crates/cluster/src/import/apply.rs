@@ -16,7 +16,7 @@ const TRIES: usize = 16;
 pub struct Applied {
     /// How many addresses were imported.
     pub taken: usize,
-    /// How many had been before.
+    /// How many had been imported before.
     pub known: usize,
     /// What could not be imported because it has an owner by now.
     pub refused: Vec<PassedOver>,

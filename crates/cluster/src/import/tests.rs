@@ -313,7 +313,7 @@ fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
         ifname: "net1".into(),
         ..Owner::default()
     };
-    // Not another node's to free.
+    // Another node must not free it.
     n1.release(&owner("c-b")).unwrap();
     assert!(ask(&n2, "new-3").is_err());
     n2.release(&owner("c-b")).unwrap();

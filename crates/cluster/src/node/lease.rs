@@ -162,7 +162,7 @@ impl Node {
                     }
                     return Ok(());
                 }
-                // It is read again.
+                // The record is read again next time.
                 Err(StoreError::Conflict) => table.revision = None,
                 Err(error) => {
                     table.revision = None;

@@ -45,12 +45,12 @@ impl Block {
     }
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) network: String,
     pub(super) owner: Owner,
-    /// It is on the disk.
+    /// Whether it is on the disk.
     pub(super) written: bool,
     pub(super) lost: bool,
     /// The record by which its pod keeps it.
@@ -89,7 +89,7 @@ impl fmt::Display for Held {
     }
 }
 
-/// Why no address is given.
+/// Why no address is assigned.
 #[derive(Debug)]
 pub(super) enum Lack {
     /// The lease does not hold, or the disk's contents were not compared yet.
@@ -399,7 +399,7 @@ impl Table {
         }
     }
 
-    /// Counts anew, after blocks came.
+    /// Counts again after blocks were added.
     pub(super) fn recount(&mut self, id: &BlockId) {
         let used = self.held_in(id).count();
         if let Some(block) = self.blocks.get_mut(id) {
@@ -446,7 +446,7 @@ impl Table {
         changed
     }
 
-    /// Notes it of one address.
+    /// Records it for one address.
     pub(super) fn set_lost_one(&mut self, name: &HeldName, lost: bool) -> Vec<(HeldName, Held)> {
         let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
         let Some((_, held)) = of else { return Vec::new() };

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 
-/// What becomes of a question.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It is done and answered.
     None,
-    /// It does not arrive.
+    /// The request does not arrive.
     Lost,
     /// The operation is done, and the answer does not arrive.
     Unanswered,
@@ -82,7 +82,7 @@ impl Memory {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(decide);
     }
 
-    /// Answers everything again.
+    /// Answers every request again.
     pub fn behave(&self) {
         self.misbehave(|_, _| Fault::None);
     }

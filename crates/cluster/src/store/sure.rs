@@ -16,7 +16,7 @@ pub struct Sure<S> {
 }
 
 impl<S: Store> Sure<S> {
-    /// Asks at most so often.
+    /// Creates a store that sends each request at most `attempts` times.
     pub fn new(inner: S, attempts: u32) -> Self {
         Sure { inner, attempts: attempts.max(1) }
     }
