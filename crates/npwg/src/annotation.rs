@@ -44,7 +44,7 @@ pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 /// The annotation of a definition whose attachments need a device of a resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
-/// What became of it: [`crate::status`].
+/// The annotation with the result: [`crate::status`].
 pub const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// The same under the name that older readers look for.
@@ -70,38 +70,38 @@ pub enum AnnotationError {
     /// An element of the list is not an object.
     #[error("network {place} is not an object: write {{\"name\": …}}")]
     NotAnObject {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
     },
     /// There is nothing between two commas, or before or after one.
     #[error("network {place} has no name: there is a comma too many")]
     NoName {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
     },
     /// An element of the short form has a slash or an `@` too many.
     #[error("network {place}, {text:?}, is not [namespace/]name[@interface]")]
     NotAName {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
-        /// What is written.
+        /// Its text.
         text: String,
     },
     /// One element is invalid.
     #[error("network {place}{}: {problem}", called(.name))]
     Element {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
-        /// What it is called.
+        /// Its name.
         name: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         problem: Box<ElementError>,
     },
-    /// Two ask for one interface.
+    /// Two request the same interface.
     #[error("networks {first} and {second} both ask for interface {ifname}")]
     SameInterface {
-        /// One, counted from 1.
+        /// The first, counted from 1.
         first: usize,
         /// The other.
         second: usize,
@@ -111,7 +111,7 @@ pub enum AnnotationError {
     /// One requests the interface of the default network.
     #[error("network {place} asks for interface {ifname}, which is the default network's")]
     DefaultInterface {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
         /// The interface.
         ifname: IfName,
@@ -121,7 +121,7 @@ pub enum AnnotationError {
         "networks {first} and {second} both ask for the default route: it can be on one network only"
     )]
     TwoDefaultRoutes {
-        /// One, counted from 1.
+        /// The first, counted from 1.
         first: usize,
         /// The other.
         second: usize,

@@ -22,7 +22,7 @@ pub const PLURAL: &str = "network-attachment-definitions";
 /// Plugins that attach several networks themselves: a definition that names one would never end.
 const OURSELVES: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
 
-/// What a definition comes to.
+/// The content of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Definition {
     /// A network list, with a name.

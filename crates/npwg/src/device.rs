@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::words;
 
-/// Where the files are.
+/// The folder of the files.
 pub const FOLDER: &str = "/var/run/k8s.cni.cncf.io/devinfo";
 
 /// The folder of device plugins' files, in [`FOLDER`].
@@ -63,7 +63,7 @@ macro_rules! section {
 section! {
     /// A PCI device.
     Pci {
-        /// Where it is.
+        /// Its PCI address.
         pci_address,
         /// Its vhost-net device.
         vhost_net,

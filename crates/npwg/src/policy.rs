@@ -313,7 +313,7 @@ impl Policy {
             port_mappings,
             bandwidth,
             default_route,
-            // Refused for everybody.
+            // Refused for all pods.
             ipam_claim: _,
             // Checked together with what is allocated.
             device_id: _,

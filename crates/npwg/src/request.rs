@@ -75,7 +75,7 @@ pub enum RequestError {
         network: String,
         /// The requested one.
         asked: String,
-        /// What there is.
+        /// The actual one.
         given: String,
     },
 }

@@ -118,7 +118,7 @@ pub enum ElementError {
     NotAName {
         /// Its key.
         key: &'static str,
-        /// What is written.
+        /// The value.
         text: String,
     },
     /// A value is of the wrong type.
@@ -126,15 +126,15 @@ pub enum ElementError {
     WrongType {
         /// Its key.
         key: &'static str,
-        /// What it must be.
+        /// The expected type.
         wanted: &'static str,
-        /// What is written.
+        /// The value.
         found: String,
     },
     /// It is not a valid interface name.
     #[error("\"interface\": {text:?} cannot be the name of an interface: {reason}")]
     Interface {
-        /// What is written.
+        /// The value.
         text: String,
         /// Why.
         reason: String,
@@ -164,7 +164,7 @@ pub enum ElementError {
     NotAPort {
         /// Which.
         key: &'static str,
-        /// What is written.
+        /// The value.
         port: u32,
     },
     /// A protocol has no ports.
@@ -173,7 +173,7 @@ pub enum ElementError {
     /// The host's address is none.
     #[error("\"portMappings\": \"hostIP\": {0:?} is not an address")]
     NotAHostIp(String),
-    /// A gateway is no address.
+    /// A gateway is not an address.
     #[error("\"default-route\": {0:?} is not the address of a gateway")]
     NotAGateway(String),
     /// A family has several gateways.

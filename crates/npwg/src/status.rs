@@ -6,7 +6,7 @@ use cni::json::Object;
 use cni::{AddResult, Dns};
 use serde::Serialize;
 
-/// How the annotation is written.
+/// The annotation's format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
     /// As the standard's own library writes it, and as its readers expect it: addresses without

@@ -6,10 +6,10 @@
 //! several, one after the other. Unknown keys are ignored, so that either side may be newer by
 //! additions; any other change gets another [`VERSION`].
 //!
-//! | the plugin says | when | the daemon answers |
+//! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
-//! | [`Request::Plan`] | at ADD, before anything is made | [`Answer::Plan`] or [`Answer::Refused`] |
-//! | [`Request::Attached`] | at ADD, when every network is there | [`Answer::Ok`], or [`Answer::Refused`]: then the ADD is undone |
+//! | [`Request::Plan`] | at ADD, before anything is created | [`Answer::Plan`] or [`Answer::Refused`] |
+//! | [`Request::Attached`] | at ADD, when every network is attached | [`Answer::Ok`], or [`Answer::Refused`]: then the ADD is undone |
 //! | [`Request::Failed`] | at ADD, when it was undone | [`Answer::Ok`] |
 //! | [`Request::Detached`] | at DEL, when nothing is left | [`Answer::Ok`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
@@ -63,29 +63,29 @@ pub const ATTACH: &str = "netwright/attach";
 /// The configuration key with which DEL gets the one interface of a sandbox to remove.
 pub const DETACH: &str = "netwright/detach";
 
-/// What the plugin says.
+/// A request from the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Which networks does this sandbox get?
     Plan(PlanRequest),
-    /// It has them.
+    /// The sandbox has its networks.
     Attached(Attached),
-    /// It has none: one could not be attached.
+    /// The sandbox has none: one could not be attached.
     Failed(Failed),
-    /// It has none any more.
+    /// The sandbox no longer has any.
     Detached(Detached),
     /// Could [`Request::Plan`] be answered?
     Status,
 }
 
-/// What the daemon answers.
+/// An answer from the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// To [`Request::Plan`]: these.
+    /// To [`Request::Plan`]: these networks.
     Plan(Plan),
-    /// No, and why.
+    /// A refusal, with the reason.
     Refused(Refusal),
-    /// It is done.
+    /// The request was carried out.
     Ok,
 }
 
@@ -120,13 +120,13 @@ pub struct Pod {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PlanRequest {
-    /// What is to be attached.
+    /// The sandbox to attach.
     pub sandbox: Sandbox,
     /// The pod it belongs to; `None` if the runtime names no pod: then it gets only the default
     /// network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// What the plugin's configuration says.
+    /// The plugin's configuration.
     pub settings: Settings,
     /// The `runtimeConfig` from the runtime. It belongs to the default network and need not be
     /// returned; a daemon may read it.
@@ -234,15 +234,15 @@ pub struct Device {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attached {
-    /// What was attached.
+    /// The attached sandbox.
     pub sandbox: Sandbox,
-    /// Whose it is, with [`Plan::uid`].
+    /// The pod it belongs to, with [`Plan::uid`].
     pub pod: Pod,
     /// The result of each network, in the order of ADD.
     pub results: Vec<NetworkResult>,
 }
 
-/// What a network gave.
+/// The result of a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkResult {
@@ -264,9 +264,9 @@ pub struct NetworkResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failed {
-    /// What was to be attached.
+    /// The sandbox that could not be attached.
     pub sandbox: Sandbox,
-    /// Whose it is.
+    /// The pod it belongs to.
     pub pod: Pod,
     /// [`PlannedNetwork::name`] of the network that failed; empty if none of them did.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -284,7 +284,7 @@ pub struct Failed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Detached {
-    /// What was attached.
+    /// The sandbox that was attached.
     pub sandbox: Sandbox,
     /// The pod it belonged to, as far as still known.
     #[serde(skip_serializing_if = "Option::is_none")]
