@@ -42,7 +42,7 @@ pub struct Select {
     pub initial: bool,
     /// New rows.
     pub insert: bool,
-    /// Rows that go.
+    /// Deleted rows.
     pub delete: bool,
     /// Changed columns.
     pub modify: bool,
@@ -51,7 +51,7 @@ pub struct Select {
 impl Select {
     /// Everything.
     pub const ALL: Select = Select { initial: true, insert: true, delete: true, modify: true };
-    /// Everything from now on.
+    /// All changes from now on.
     pub const CHANGES: Select = Select { initial: false, ..Select::ALL };
 }
 
@@ -66,7 +66,7 @@ pub struct MonitorRequest<'a> {
     pub select: Select,
 }
 
-/// What became of a row.
+/// A change of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowUpdate {
     /// Its table.

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of database calls.
 
 use std::{fmt, io};
 
@@ -31,9 +31,9 @@ pub enum OvsdbError {
     /// An address that is none.
     #[error("{text:?} is no address of a database: {why}")]
     Address {
-        /// What was given.
+        /// The given value.
         text: String,
-        /// What is wrong with it.
+        /// Its error.
         why: &'static str,
     },
     /// No server listens at the address.
@@ -123,7 +123,7 @@ pub enum OvsdbError {
     /// The server refused one operation of a transaction; nothing was committed.
     #[error("operation {index} ({operation} {table}) was refused")]
     Operation {
-        /// Which, from 0.
+        /// The operation's index, from 0.
         index: usize,
         /// Its kind.
         operation: &'static str,
@@ -147,7 +147,7 @@ pub enum OvsdbError {
         database: String,
         /// Its schema's version.
         version: String,
-        /// What it lacks.
+        /// The missing table or column.
         missing: String,
     },
 }

@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Something else than an object.
+    /// Something other than an object.
     #[error("a message begins with byte {0:#04x} and not with {{")]
     NoObject(u8),
     /// Brackets that do not match, or too many of them.
@@ -26,7 +26,7 @@ pub enum FrameError {
 pub struct Framer {
     bytes: Vec<u8>,
     limit: usize,
-    /// Everything before was looked at.
+    /// The bytes before this index were scanned.
     seen: usize,
     /// The brackets that are open.
     open: Vec<u8>,

@@ -11,12 +11,12 @@ pub enum Message {
     Response {
         /// The request's number.
         id: Json,
-        /// What came of it.
+        /// The result.
         result: Result<Json, ServerError>,
     },
     /// The server asks: `echo`.
     Request {
-        /// What to answer with.
+        /// The ID to answer with.
         id: Json,
         /// The called method.
         method: String,

@@ -1,4 +1,4 @@
-//! Where a database listens.
+//! The address of a database.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

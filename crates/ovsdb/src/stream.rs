@@ -37,7 +37,7 @@ impl Stream {
             Remote::Tcp(address) => connect_tcp(address, until).map(Stream::Tcp),
             #[cfg(feature = "tls")]
             Remote::Tls(address, keys) => {
-                // Before anybody is bothered.
+                // Before connecting.
                 let client = crate::tls::prepare(remote, address, keys.as_ref())?;
                 let stream = connect_tcp(address, until).map_err(failed)?;
                 return crate::tls::TlsStream::begin(remote, client, stream, until)

@@ -91,7 +91,7 @@ impl Mutation {
     }
 }
 
-/// What a `wait` waits for.
+/// The condition of a `wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
     /// The found rows are those given.

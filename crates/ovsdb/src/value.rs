@@ -50,7 +50,7 @@ pub enum Atom {
     Named(String),
 }
 
-/// What a column holds.
+/// The value of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// One value; where a set is expected, a set of one.

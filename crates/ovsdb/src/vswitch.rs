@@ -39,7 +39,7 @@ pub struct Bridge {
     pub ports: Vec<Uuid>,
     /// Its mirrors.
     pub mirrors: Vec<Uuid>,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
 }
 
@@ -78,7 +78,7 @@ pub struct Port {
     pub trunks: Vec<i64>,
     /// Its shaping.
     pub qos: Option<Uuid>,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
 }
 
@@ -117,9 +117,9 @@ pub struct Interface {
     pub ofport: Option<i64>,
     /// Why it could not be used.
     pub error: String,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
-    /// What its type takes.
+    /// Options of its type.
     pub options: BTreeMap<String, String>,
 }
 
