@@ -70,7 +70,7 @@ enum Length {
     Exactly(usize),
     /// In chunks.
     Chunked,
-    /// Up to the connection's end.
+    /// Until the end of the connection.
     ToTheEnd,
 }
 

@@ -35,11 +35,11 @@ pub struct AddressSpaces {
     pub global_default_address_space: String,
 }
 
-/// Takes a pool.
+/// Requests a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RequestPool {
-    /// Where pools must not overlap.
+    /// The space in which pools must not overlap.
     pub address_space: String,
     /// The pool; any when empty.
     pub pool: String,
@@ -65,7 +65,7 @@ pub struct Pool {
     pub data: BTreeMap<String, String>,
 }
 
-/// Gives a pool back.
+/// Releases a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleasePool {
@@ -74,7 +74,7 @@ pub struct ReleasePool {
     pub pool_id: String,
 }
 
-/// Takes an address.
+/// Requests an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RequestAddress {
@@ -93,11 +93,11 @@ pub struct RequestAddress {
 pub struct Address {
     /// The address with its prefix length.
     pub address: String,
-    /// What comes with it.
+    /// Additional data.
     pub data: BTreeMap<String, String>,
 }
 
-/// Gives an address back.
+/// Releases an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReleaseAddress {

@@ -41,7 +41,7 @@ pub struct IpamData {
     pub aux_addresses: BTreeMap<String, String>,
 }
 
-/// Makes a network.
+/// Creates a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CreateNetwork {
@@ -139,7 +139,7 @@ pub struct EndpointInterface {
     pub mac_address: String,
 }
 
-/// Makes an endpoint.
+/// Creates an endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CreateEndpoint {
@@ -168,7 +168,7 @@ pub struct CreatedEndpoint {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct OperInfo {
-    /// What there is to tell.
+    /// The endpoint's state.
     pub value: BTreeMap<String, String>,
 }
 
@@ -212,7 +212,7 @@ pub struct StaticRoute {
 }
 
 impl StaticRoute {
-    /// By a next hop.
+    /// Through a next hop.
     pub const NEXT_HOP: u8 = 0;
     /// On the link itself.
     pub const CONNECTED: u8 = 1;
