@@ -17,12 +17,12 @@
 //!
 //! | | |
 //! |---|---|
-//! | `new(config, start, now, seed)` | begins, with nothing or with a saved lease |
-//! | `on_packet(now, payload, …)` | something came in |
+//! | `new(config, start, now, seed)` | starts, with nothing or with a saved lease |
+//! | `on_packet(now, payload, …)` | a packet arrived |
 //! | `on_timer(now)` | time has passed |
 //! | `on_arp`, `on_conflict`, `on_carrier`, `renew`, `release`, `stop` | something else happened |
 //! | `next_deadline()` | when to call `on_timer`, if nothing happens before |
-//! | `poll_action()` | what to do now: after each call above, until there is nothing |
+//! | `poll_action()` | what to do now; call it after each call above, until it returns nothing |
 //!
 //! ```
 //! use netwright_dhcp::v4::{Action, Client, Config, Start};
@@ -104,14 +104,14 @@
 //! [`Action::Failed`](v4::Action::Failed) for a client that never had a lease, when its time for
 //! getting one is over.
 //!
-//! | what | where it is written | remarks |
+//! | subject | specification | remarks |
 //! |---|---|---|
-//! | messages, states | RFC 2131 §4.3, §4.4, table 5 | the first usable offer is taken; no random wait before the first DISCOVER: containers wait |
-//! | sending again | RFC 2131 §4.1, §4.4.5 | renewals of short leases are tried four times, where a minute's pause would leave one try |
+//! | messages, states | RFC 2131 §4.3, §4.4, table 5 | the first usable offer is accepted; no random wait before the first DISCOVER: containers wait |
+//! | sending again | RFC 2131 §4.1, §4.4.5 | renewals of short leases are tried four times; with a minute between tries there would be only one |
 //! | T1, T2 | RFC 2131 §4.4.5 | ½ and ⅞, earlier by up to a sixteenth at random |
 //! | conflicts | RFC 5227 §2.1, §2.3, §2.4 | [`ProbeTiming::quick`](v4::ProbeTiming::quick) takes a third of a second, [`rfc5227`](v4::ProbeTiming::rfc5227) four to seven |
-//! | long options, overload | RFC 3396, RFC 2132 §9.3 | the first both ways, overload in replies only |
-//! | routes | RFC 3442, RFC 2132 §5.8 | 121 alone if it is there |
+//! | long options, overload | RFC 3396, RFC 2132 §9.3 | long options both ways, overload in replies only |
+//! | routes | RFC 3442, RFC 2132 §5.8 | only option 121 if it is present |
 //! | search list | RFC 3397 | compressed names |
 //! | client identifier | RFC 2132 §9.14, RFC 6842 | a reply with another one is not for us |
 //!
@@ -131,14 +131,14 @@
 //!   Start::Reboot ──▶ CONFIRMING ──Success, or no answer in ten seconds──▶ BOUND, RENEWING or REBINDING by the lease's age
 //! ```
 //!
-//! | what | where it is written | remarks |
+//! | subject | specification | remarks |
 //! |---|---|---|
 //! | messages | RFC 8415 §18.2 | all to [`v6::SERVERS`]; Server Unicast is not used |
 //! | sending again | RFC 8415 §15, §7.6 | SOL_MAX_RT (§21.24) is taken from servers |
 //! | choice of server | RFC 8415 §18.2.1, §18.2.9 | the first offer by default; [`first_offer`](v6::Config::first_offer) |
 //! | NoBinding | RFC 8415 §18.2.10.1 | the server is asked to bind what is in use |
 //! | addresses | RFC 8415 §18.2.10.1, §21.6 | each has its own end; those a reply does not name keep theirs |
-//! | duplicates | RFC 4862 §5.4 | the kernel's business; tell [`on_conflict`](v6::Client::on_conflict) |
+//! | duplicates | RFC 4862 §5.4 | the kernel detects them; call [`on_conflict`](v6::Client::on_conflict) |
 //! | identifiers | RFC 8415 §11, §12 | DUID-UUID or DUID-LL |
 //!
 //! Not implemented: prefix delegation, temporary addresses, Information-request, Reconfigure,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Everybody on the link.
+    /// Every host on the link.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
     /// No host: the target of an ARP request.
     pub const ZERO: MacAddr = MacAddr([0; 6]);

@@ -1,6 +1,6 @@
-//! What became of a packet.
+//! The result of receiving a packet.
 
-/// What became of a packet.
+/// The result of receiving a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// It was the expected reply.

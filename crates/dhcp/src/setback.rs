@@ -8,7 +8,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// More doublings than any maximum wait needs.
 const MAX_DOUBLINGS: u32 = 16;
 
-/// Setbacks in a row.
+/// The number of setbacks in a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Setbacks(u32);
 

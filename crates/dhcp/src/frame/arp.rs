@@ -12,7 +12,7 @@ const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// An ARP packet for IPv4 over Ethernet has this length.
 const LENGTH: usize = 28;
 
-/// What an ARP packet is.
+/// The kind of an ARP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
     /// Who has the target address?
@@ -24,9 +24,9 @@ pub enum ArpOperation {
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: ArpOperation,
-    /// Who sends it.
+    /// The sender.
     pub sender_mac: MacAddr,
     /// The sender's address; 0.0.0.0 in a probe.
     pub sender: Ipv4Addr,

@@ -28,7 +28,7 @@ pub enum Action {
     /// Configure this lease, and save it. This is also returned after every renewal, mostly with
     /// only new times in it.
     Configure {
-        /// What holds from now on.
+        /// The lease from now on.
         lease: Box<Lease>,
         /// The lease it replaces, if that is configured: a renewal may change everything but the
         /// address.
@@ -36,7 +36,7 @@ pub enum Action {
     },
     /// Stop using this lease at once, and forget it. The client continues to look for another.
     Deconfigure {
-        /// What no longer holds.
+        /// The lease that no longer holds.
         lease: Box<Lease>,
         /// Why.
         reason: LostReason,
@@ -54,7 +54,7 @@ pub struct Transmit {
     pub from: Ipv4Addr,
     /// The destination address, port 67.
     pub to: Ipv4Addr,
-    /// By which way.
+    /// How to send it.
     pub how: How,
     /// What it is, for logs.
     pub kind: MessageKind,
@@ -110,7 +110,7 @@ pub enum LostReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FailReason {
-    /// Nobody answered DISCOVER.
+    /// No server answered DISCOVER.
     #[error("no more tries: no DHCP server offered an address")]
     NoOffer,
     /// A server offered an address and then neither granted nor refused it.
@@ -132,9 +132,9 @@ pub enum FailReason {
     Conflict {
         /// The last address tried.
         address: Ipv4Addr,
-        /// Who gave it.
+        /// The server that assigned it.
         server: Ipv4Addr,
-        /// Who uses it.
+        /// The host that uses it.
         holder: MacAddr,
     },
     /// The server's reply has no subnet mask, without which nothing can be configured.

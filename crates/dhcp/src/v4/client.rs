@@ -24,7 +24,7 @@ const MAX_STEPS: u32 = 32;
 /// How long an infinite lease that is renewed all the same is requested for.
 const INFINITE_RENEWAL: Duration = Duration::from_secs(64);
 
-/// How a client begins.
+/// How a client starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// With nothing: DISCOVER.
@@ -40,11 +40,11 @@ pub enum Start {
 pub enum State {
     /// INIT: waits before the first or next DISCOVER.
     Init,
-    /// SELECTING: DISCOVER is out.
+    /// SELECTING: a DISCOVER was sent.
     Selecting,
     /// REQUESTING: a REQUEST for an offer was sent.
     Requesting,
-    /// Granted, and examined before use.
+    /// Granted, and being checked before use.
     Probing,
     /// BOUND.
     Bound,
@@ -93,7 +93,7 @@ pub(super) struct Search {
     pub(super) began: Timestamp,
     /// When a first lease must have been obtained.
     pub(super) deadline: Option<Timestamp>,
-    /// Why there is none yet.
+    /// Why there is no lease yet.
     pub(super) failure: FailReason,
     /// The address to ask for.
     pub(super) wanted: Option<Ipv4Addr>,
@@ -101,7 +101,7 @@ pub(super) struct Search {
     pub(super) conflicts: u32,
 }
 
-/// Announcements still to be made.
+/// Announcements still to send.
 #[derive(Debug)]
 pub(super) struct Announcing {
     pub(super) left: u32,
@@ -301,7 +301,7 @@ impl Client {
         self.announcing = None;
     }
 
-    /// Where the client stands.
+    /// Returns the client's state.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Init { .. } => State::Init,

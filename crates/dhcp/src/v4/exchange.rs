@@ -1,4 +1,4 @@
-//! When to send again.
+//! When to resend messages.
 
 use std::time::Duration;
 

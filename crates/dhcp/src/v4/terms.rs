@@ -26,7 +26,7 @@ const MAX_ROUTES: usize = 512;
 pub(super) enum Unusable {
     /// No server identifier (option 54) that is a host's address.
     Server,
-    /// `yiaddr` is no host's address.
+    /// `yiaddr` is not a host's address.
     Address,
     /// No subnet mask (option 1) and none known from before.
     SubnetMask,

@@ -16,7 +16,7 @@ pub enum Action {
     /// save it. The kernel checks the addresses (duplicate address detection); call
     /// [`Client::on_conflict`](super::Client::on_conflict) if one fails.
     Configure {
-        /// What holds from now on.
+        /// The lease from now on.
         lease: Box<Lease>,
         /// The lease it replaces, if that is configured.
         previous: Option<Box<Lease>>,
@@ -24,7 +24,7 @@ pub enum Action {
     /// Stop using this lease's addresses at once, and forget it. The client continues to look for
     /// others.
     Deconfigure {
-        /// What no longer holds.
+        /// The lease that no longer holds.
         lease: Box<Lease>,
         /// Why.
         reason: LostReason,
@@ -84,7 +84,7 @@ pub enum LostReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FailReason {
-    /// Nobody answered SOLICIT.
+    /// No server answered SOLICIT.
     #[error("no more tries: no DHCPv6 server answered")]
     NoServer,
     /// A server advertised and then did not reply.

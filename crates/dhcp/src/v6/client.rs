@@ -24,7 +24,7 @@ const MAX_SETBACK: Duration = Duration::from_secs(120);
 /// hang.
 const MAX_STEPS: u32 = 32;
 
-/// How a client begins.
+/// How a client starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// With nothing: SOLICIT.
@@ -36,26 +36,26 @@ pub enum Start {
     Reboot(Box<SavedLease>),
 }
 
-/// Where a client stands.
+/// The client's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// Waits before the first or next SOLICIT.
     Init,
-    /// SOLICIT is out.
+    /// A SOLICIT was sent.
     Soliciting,
-    /// REQUEST is out.
+    /// A REQUEST was sent.
     Requesting,
-    /// CONFIRM is out.
+    /// A CONFIRM was sent.
     Confirming,
     /// Has addresses and nothing to do.
     Bound,
-    /// RENEW is out.
+    /// A RENEW was sent.
     Renewing,
-    /// REBIND is out.
+    /// A REBIND was sent.
     Rebinding,
-    /// DECLINE is out.
+    /// A DECLINE was sent.
     Declining,
-    /// RELEASE is out.
+    /// A RELEASE was sent.
     Releasing,
     /// Ended: released, stopped or failed. Does nothing any more.
     Ended,
@@ -89,7 +89,7 @@ pub(super) struct Offer {
 pub(super) struct Search {
     /// When a first lease must have been obtained.
     pub(super) deadline: Option<Timestamp>,
-    /// Why there is none yet.
+    /// Why there is no lease yet.
     pub(super) failure: FailReason,
     /// The addresses to ask for.
     pub(super) wanted: Vec<Ipv6Addr>,
@@ -202,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Nobody answered for long enough.
+    /// No server has answered for long enough.
     fn in_vain(&mut self, now: Now) {
         match &self.phase {
             Phase::Releasing(..) => self.end(),
@@ -335,7 +335,7 @@ impl Client {
         self.held = None;
     }
 
-    /// Where the client stands.
+    /// Returns the client's state.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Init { .. } => State::Init,

@@ -67,7 +67,7 @@ impl Client {
         true
     }
 
-    /// Puts a lease to use.
+    /// Starts to use a lease.
     pub(super) fn bind(&mut self, lease: Lease, now: Now) {
         let previous = self.held.take().map(|held| Box::new(held.lease));
         let age = now.at.since(lease.obtained.at_ms);

@@ -74,7 +74,7 @@ pub type RawOption = crate::RawOption<u16>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Disk", try_from = "Disk")]
 pub struct SavedLease {
-    /// Who the client is.
+    /// The client's identifier.
     pub duid: Duid,
     /// The identity association.
     pub iaid: u32,
