@@ -20,12 +20,12 @@ pub const VM_MARK: &str = "vm_";
 /// Skips the test when something it needs is missing: prints `SKIP name: reason` on stderr and
 /// returns.
 ///
-/// | argument | is there when |
+/// | argument | condition |
 /// |---|---|
 /// | `"root"` | the test runs as root |
-/// | `"program:NAME"` | an executable NAME is on the path |
+/// | `"program:NAME"` | an executable NAME is in `PATH` |
 /// | `"file:PATH"` | PATH exists |
-/// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
+/// | `"go-plugins"` | the Go plugins of both releases are installed or unpacked ([`reference`](crate::reference)) |
 /// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |

@@ -48,9 +48,9 @@ pub struct Page {
 pub enum Step {
     /// A file, to be written as shown.
     File {
-        /// Where it goes.
+        /// Its path.
         path: String,
-        /// What is in it.
+        /// Its contents.
         text: String,
     },
     /// A command that the page does not show: it puts the machine into the state that the page

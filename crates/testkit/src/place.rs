@@ -1,4 +1,4 @@
-//! Doing things inside a namespace.
+//! Runs programs and code inside a namespace.
 
 use std::os::fd::BorrowedFd;
 use std::panic::resume_unwind;

@@ -36,7 +36,7 @@ impl Service {
         Service { child, log: log.to_owned() }
     }
 
-    /// Waits until it does something.
+    /// Waits until a condition of the program holds.
     ///
     /// # Panics
     /// When it ends first, or takes too long.
@@ -87,7 +87,7 @@ impl Service {
         self.child.wait().expect("it is ours").code()
     }
 
-    /// Ends it without a warning.
+    /// Kills it without a warning.
     pub fn kill(self) {
         drop(self);
     }
@@ -104,7 +104,7 @@ impl Drop for Service {
     }
 }
 
-/// Waits until something is there.
+/// Waits until a path exists.
 ///
 /// # Panics
 /// When it takes too long.
@@ -120,7 +120,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
 /// When it takes too long.

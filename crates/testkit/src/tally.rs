@@ -14,7 +14,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Begins with nothing.
+    /// Creates an empty tally.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -68,7 +68,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a [`Server`] answered.
+/// A [`Server`]'s answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The name of the server that answered.

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// Whose way of watching.
+/// The runtime whose way of watching is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
     /// containerd loads its configurations again when the library fsnotify reports a write, rename
@@ -61,7 +61,7 @@ impl Watcher {
     /// Returns the events since the last look.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// When the kernel does not report events.
     #[must_use]
     pub fn look(&self) -> Seen {
         let mut buffer = [MaybeUninit::uninit(); 4096];

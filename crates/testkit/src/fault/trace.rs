@@ -67,9 +67,9 @@ pub struct Ended {
     pub signal: Option<i32>,
     /// Whether it did not end in time and was killed for that.
     pub hung: bool,
-    /// What it wrote.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: Vec<u8>,
     /// The calls it made, in the order in which they began.
     pub moments: Vec<Moment>,
@@ -169,7 +169,7 @@ impl Watchdog {
     }
 }
 
-/// One process or thread.
+/// A process or thread.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     ordinal: usize,

@@ -91,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// `plural.group`, as messages have it.
+    /// `plural.group`, as in messages.
     pub(super) fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()

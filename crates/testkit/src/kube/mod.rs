@@ -54,11 +54,11 @@ use store::{Part, Store};
 /// How often the listener checks whether it should listen.
 const BEAT: Duration = Duration::from_millis(10);
 
-/// How requests are dealt with.
+/// How requests are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Up,
-    /// Nobody listens.
+    /// No process listens.
     Refuse,
     /// Requests are accepted and never answered.
     Hang,
@@ -282,7 +282,7 @@ impl KubeApi {
         self.set(Mode::Answer(code));
     }
 
-    /// Is there again.
+    /// Serves requests again.
     pub fn restore(&self) {
         self.set(Mode::Up);
     }

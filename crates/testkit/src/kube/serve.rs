@@ -29,7 +29,7 @@ struct Target {
     sub: String,
 }
 
-/// What is to be sent.
+/// The answer to send.
 enum Reply {
     Whole(u16, Value),
     Watch(Target, Selector, u64, Vec<Value>),

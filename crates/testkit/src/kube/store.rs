@@ -18,7 +18,7 @@ pub(super) type Key = (usize, String, String);
 /// How many changes are kept for watches, unless the history is compacted.
 const HISTORY: usize = 100_000;
 
-/// What happened to an object.
+/// A change of an object.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -27,7 +27,7 @@ pub(super) struct Change {
     pub(super) after: Option<Value>,
 }
 
-/// How an object is written.
+/// The part of an object to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Main,
@@ -301,7 +301,7 @@ impl Store {
         }
     }
 
-    /// Who is in the store.
+    /// Returns the kinds of the stored objects.
     pub(super) fn kinds(&self) -> BTreeSet<usize> {
         self.objects.keys().map(|key| key.0).collect()
     }

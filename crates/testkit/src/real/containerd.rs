@@ -229,7 +229,7 @@ impl<'lab> Containerd<'lab> {
     /// Makes a pod sandbox and returns its ID.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn try_run_pod(&self, pod: &Pod) -> Result<String, String> {
         let request = Message::default().message(1, &self.pod_message(pod));
         self.call("RunPodSandbox", &request).map(|reply| proto::text(&reply, 1))
@@ -313,7 +313,7 @@ impl<'lab> Containerd<'lab> {
     /// Stops a pod; its containers are killed and its network is removed.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn stop_pod(&self, id: &str) -> Result<(), String> {
         self.call("StopPodSandbox", &Message::default().text(1, id)).map(drop)
     }
@@ -321,7 +321,7 @@ impl<'lab> Containerd<'lab> {
     /// Removes a pod, stopping it first if necessary.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn remove_pod(&self, id: &str) -> Result<(), String> {
         self.call("RemovePodSandbox", &Message::default().text(1, id)).map(drop)
     }
