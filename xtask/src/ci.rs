@@ -14,7 +14,7 @@ use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What every change passes.
+    /// The checks that every change must pass.
     EveryChange,
     /// Adds soaks, large counts, the executables as they ship, and fuzzing.
     Full,
@@ -29,7 +29,7 @@ pub(crate) struct Report {
     /// Each test's name within its crate, and whether its runner reports it as passed; a skip
     /// counts as passed.
     pub(crate) tests: Vec<(String, bool)>,
-    /// What real runtimes said.
+    /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
     /// What the fault injection tests tried.
     pub(crate) tortures: Vec<Tried>,

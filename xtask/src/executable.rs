@@ -21,7 +21,7 @@ const PT_INTERP: u32 = 3;
 pub(crate) struct Shipped {
     pub(crate) package: &'static str,
     pub(crate) name: &'static str,
-    /// How large it may be.
+    /// Its maximum size.
     most_bytes: u64,
 }
 

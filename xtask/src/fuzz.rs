@@ -1,4 +1,4 @@
-//! Throwing inputs at every parser.
+//! Feeds random inputs to every parser.
 
 use std::fs;
 use std::path::Path;

@@ -18,7 +18,7 @@ const FAMILIES: [&str; 3] = ["v4", "v6", "dual"];
 /// VERSION has no family, and one test covers every plugin.
 const VERSION_TEST: &str = "protocol::checks::version_reply";
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Skipped,

@@ -77,7 +77,7 @@ impl Linked {
             .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.clone())
     }
 
-    /// Where such programs build.
+    /// Returns the target directory of such programs.
     pub(crate) fn target_dir(&self) -> PathBuf {
         target_dir().join(&self.triple)
     }

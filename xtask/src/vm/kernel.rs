@@ -12,7 +12,7 @@ const META_PACKAGE: &str = "linux-image-amd64";
 /// A kernel and its modules.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Holds `boot` and `lib/modules`.
+    /// The folder that contains `boot` and `lib/modules`.
     pub(super) dir: PathBuf,
     pub(super) image: PathBuf,
     pub(super) version: String,
