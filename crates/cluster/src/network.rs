@@ -3,9 +3,9 @@
 //! A [`NetworkSpec`] is the configuration and what is sent over the wire; a [`Network`] is a
 //! checked one. Addresses of both families are 128-bit numbers here.
 //!
-//! Addresses are unique within a *space*. It is all ranges with the same [`NetworkSpec::space`],
-//! whichever network they belong to ([`NetworkSpec::overlapping`]), or only one range's subnet in
-//! it.
+//! Addresses are unique within a *space*. That is either all ranges with the same
+//! [`NetworkSpec::space`], whichever network they belong to ([`NetworkSpec::overlapping`]), or one
+//! range's subnet in it alone.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

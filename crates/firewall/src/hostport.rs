@@ -1,4 +1,4 @@
-//! Host ports: a port of the host leads to a port of a container.
+//! Hostports: a port of the host leads to a port of a container.
 //!
 //! The maps are looked up in prerouting and output, only for packets to an address of the host
 //! (`fib daddr type local`): other traffic through the node on the same port must not be touched
@@ -29,9 +29,9 @@
 //! connection tracking has translated them earlier: at a bridge, with `br_netfilter`
 //! (`bridge-nf-call-ip6tables=1`). So packets from ::1 to a port in the set `loopback6` get the
 //! source [`STAND_IN6`] before connection tracking sees them, and answers get the destination ::1
-//! back behind it, in `input`. Packets with this address neither come in (`raw`) nor leave (they
-//! are masqueraded). A local route makes it this host's address. A packet from ::1 that keeps its
-//! source is not translated: its sender would get no answer.
+//! back after connection tracking, in `input`. Packets with this address neither come in (`raw`)
+//! nor leave (they are masqueraded). A local route makes it this host's address. A packet from ::1
+//! that keeps its source is not translated: its sender would get no answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,6 +1,6 @@
 //! Connection tracking: finds and deletes flows.
 //!
-//! A flow keeps the translation it started with until it is deleted. So UDP to a host port keeps
+//! A flow keeps the translation it started with until it is deleted. So UDP to a hostport keeps
 //! going to the old container, or past the new one, as long as packets come. Delete the flows of a
 //! port when the port is added and when it is removed.
 //!
@@ -79,7 +79,7 @@ pub struct FlowFilter {
     pub destination: Option<IpAddr>,
     /// The destination port of the first packet.
     pub destination_port: Option<u16>,
-    /// The source of the answers: the container behind a host port.
+    /// The source of the answers: the container behind a hostport.
     pub reply_source: Option<IpAddr>,
 }
 

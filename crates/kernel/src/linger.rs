@@ -1,4 +1,5 @@
-//! Leaves work that the kernel finishes after a call to a thread or process that outlives the call.
+//! Lets a thread or process that outlives a call wait for what the kernel still does after the
+//! call.
 //!
 //! Deleting a link takes the kernel 10 to 20 ms. The link is out of sight after a tenth of that;
 //! the rest is grace periods (linux net/core/dev.c `netdev_run_todo`), for which the sender of the

@@ -9,8 +9,8 @@
 //! - A namespace is the recorded one if device, inode and cookie agree. The kernel may give the
 //!   inode of a namespace that is gone to a new one, but never its cookie.
 //! - A namespace is gone when no process or thread is in it and it is mounted nowhere. One pass
-//!   over `/proc` counts that. A [`Census`] makes the pass at most once, when a path first does not
-//!   answer.
+//!   over `/proc` finds that out. A [`Census`] makes the pass at most once, when a path first gives
+//!   no answer.
 //! - The count is valid only where everything can be seen: `/proc` shows the machine's own PID
 //!   namespace, or the one in which the namespace was recorded (a container that plays a node), it
 //!   shows the first process, and nothing is mounted over a process in it. Then processes of every

@@ -145,9 +145,9 @@ impl RouteSocket {
     /// Creates a link and describes it, including its index and that of a veth's peer
     /// ([`Link::peer_index`]).
     ///
-    /// A second message sets alias, hairpin, isolated and no IPv6 address of its own, which the
-    /// kernel does not accept with a new link; if that message fails the link is removed again. The
-    /// description shows the link before that message, except for the alias.
+    /// A second message sets alias, hairpin, isolated and `no_own_ipv6`, which the kernel does not
+    /// accept with a new link; if that message fails the link is removed again. The description
+    /// shows the link before that message, except for the alias.
     ///
     /// # Errors
     /// Those of [`NetlinkError`]; [`NetlinkError::is_exists`] if the name (of either end) is taken.
