@@ -86,7 +86,6 @@ fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"))
 }
 
-/// Whether it is an empty folder.
 fn is_empty(folder: &Path) -> bool {
     let real = folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     real && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())

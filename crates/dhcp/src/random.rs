@@ -33,7 +33,6 @@ impl Random {
         Duration::from_millis(self.next() % most.saturating_add(1))
     }
 
-    /// Returns a duration between `least` and `most`.
     pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
         least.saturating_add(self.up_to(most.saturating_sub(least)))
     }

@@ -106,7 +106,7 @@ pub enum OvsdbError {
     TooMuch {
         /// The address.
         remote: String,
-        /// What of.
+        /// What exceeds the limit.
         what: &'static str,
         /// The limit.
         limit: usize,

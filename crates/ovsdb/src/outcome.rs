@@ -24,7 +24,6 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Reads an answer.
     pub(crate) fn read(shape: Shape, answer: &Json) -> Result<Self, String> {
         let member = |key: &str| answer.get(key).ok_or_else(|| format!("it has no {key:?}"));
         match shape {

@@ -117,7 +117,7 @@ pub(super) struct Table {
     pub(super) identity: String,
     pub(super) epoch: u64,
     pub(super) beat: u64,
-    /// Whether what is known of our blocks was compared with the store.
+    /// Whether what is known of our blocks is valid.
     pub(super) trusted: bool,
     /// Until when the lease holds.
     pub(super) until: Option<Duration>,

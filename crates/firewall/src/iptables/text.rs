@@ -106,7 +106,6 @@ impl Restore {
         self.created.iter().map(String::as_str)
     }
 
-    /// Returns the table.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }

@@ -10,7 +10,6 @@ const MAX_BODY: u64 = 3 << 20;
 /// The longest head.
 const MAX_HEAD: u64 = 64 << 10;
 
-/// A request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) method: String,
